@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Each makes its own environment first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Whatever environment is active outside must not reach in.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help demo test lint format bench picture constraints clean env
+
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
+	@$(BIN)/perdure demo $(ARGS)
+
+test: $(READY) ## Run the suite; ARGS="-k name" picks tests.
+	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+lint: $(READY) ## Lint, check the format, check the types.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY) ## Format, and fix what can be fixed.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Run the benchmarks.
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+picture: $(READY) ## Make the README's pictures anew (needs Chromium).
+	@$(BIN)/python scripts/picture.py
+
+constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
+	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
+	@.venv-constraints/bin/python -m pip install -q -e '.[dev]'
+	@{ echo "# Exact versions of everything that 'pip install .[dev]' brings; written by 'make constraints'."; \
+	   .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
+	@rm -rf .venv-constraints
+
+clean: ## Remove the environment and what tools left behind.
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env: $(READY) ## Only make the environment.
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Perdure needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@echo "making the environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)

@@ -1,0 +1,1 @@
+"""Everything with an effect: asking the model, running tools, reading what the worker has."""

@@ -1,0 +1,31 @@
+"""What the worker has, recorded at a run's start (R12.5): a redeployed worker cannot change a run's past."""
+
+from __future__ import annotations
+
+import os
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.registry import Registry
+from perdure.agents import Models
+from perdure.errors import ProtocolError
+from perdure.runs import PREPARE_ACTIVITY, REFUSED, PrepareInput, Prepared
+from perdure.tools import resolve_tools
+
+
+class PrepareActivity:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @activity.defn(name=PREPARE_ACTIVITY)
+    async def prepare(self, wanted: PrepareInput) -> Prepared:
+        """The run's tools, and its models with the worker's defaults: `PERDURE_FAST_MODEL`, `PERDURE_SMART_MODEL` (R9.4)."""
+        try:
+            tools = resolve_tools(wanted.tools, self._registry.definitions())
+        except ProtocolError as error:
+            raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        defaults = {
+            key: value for key in ("fast", "smart") if (value := os.environ.get(f"PERDURE_{key.upper()}_MODEL"))
+        }
+        return Prepared(tools=list(tools.values()), models=Models.model_validate(defaults | wanted.models))

@@ -1,0 +1,76 @@
+"""The worker's registry: tools found in modules (R12.5)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from perdure.errors import ToolDefinitionError
+from perdure.jsons import JsonObject
+from perdure.toolkit import ToolFunction, tool_function
+
+
+class Registry:
+    """Tools by name. Two different functions of one name are refused: which one ran would be a matter of luck."""
+
+    def __init__(self, functions: Iterable[ToolFunction] = ()) -> None:
+        self._functions: dict[str, ToolFunction] = {}
+        for function in functions:
+            self.add(function)
+
+    def add(self, function: ToolFunction) -> None:
+        """Raises `ToolDefinitionError` when another function already has the name."""
+        known = self._functions.setdefault(function.name, function)
+        if known.function is not function.function:
+            raise ToolDefinitionError(
+                f"two tools are called {function.name!r}: in {known.function.__module__} and {function.function.__module__}"
+            )
+
+    def get(self, name: str) -> ToolFunction | None:
+        return self._functions.get(name)
+
+    def definitions(self) -> dict[str, JsonObject]:
+        """Every tool's definition by name."""
+        return {name: function.definition for name, function in self._functions.items()}
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+def load_tools(modules: Iterable[str]) -> Registry:
+    """The tools of the named modules; the current directory is importable.
+
+    Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds no tool.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    registry = Registry()
+    for name in modules:
+        found = list(_tools_of(_import(name)))
+        if not found:
+            raise ToolDefinitionError(f"the module {name!r} has no tools: decorate functions with @tool")
+        for function in found:
+            registry.add(function)
+    return registry
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
+        raise ToolDefinitionError(f"there is no module {name!r} to load tools from{detail}") from None
+    except ToolDefinitionError:
+        raise
+    except Exception as error:
+        raise ToolDefinitionError(f"the module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:
+    for value in vars(module).values():
+        function = tool_function(value)
+        if function is not None:
+            yield function

@@ -1,0 +1,71 @@
+"""Running one tool. A single dynamic activity serves all of them, so that each is an activity under its own name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from activities.failures import tool_failure
+from activities.heartbeats import supervised_heartbeat
+from activities.registry import Registry
+from perdure.runs import ToolInput, ToolResult
+from perdure.toolkit import Branch, ToolContext, ToolFunction
+
+
+class ToolActivity:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @activity.defn(dynamic=True)
+    async def run(self, arguments: Sequence[RawValue]) -> ToolResult:
+        """Run the tool. Its failure is an `ApplicationError` whose type is the error's code (R12.3)."""
+        call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
+        function = self._registry.get(call.activity)
+        if function is None:
+            # Retried: another worker of the queue, or this one after its next deployment, may have it.
+            raise ApplicationError(f"this worker has no tool {call.activity!r}", activity.info().attempt, type="NoSuchTool")
+        try:
+            async with supervised_heartbeat():
+                value = await _call(function, call)
+            branch = value.path if isinstance(value, Branch) else None
+            result = function.dump(value.value if isinstance(value, Branch) else value)
+        except Exception as error:
+            raise tool_failure(error) from error
+        return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
+
+
+async def _call(function: ToolFunction, call: ToolInput) -> Any:
+    arguments = function.bind(call.params, _context(function, call))
+    if function.is_async:
+        return await function.function(**arguments)
+    return await asyncio.to_thread(function.function, **arguments)
+
+
+def _context(function: ToolFunction, call: ToolInput) -> ToolContext:
+    return ToolContext(
+        tool_name=call.tool,
+        tool=call.definition or function.definition,
+        call=call.call,
+        call_id=call.call_id,
+        idempotency_key=call.idempotency_key,
+        attempt=activity.info().attempt,
+        messages=call.messages,
+        on_heartbeat=_heartbeat_from_anywhere(),
+    )
+
+
+def _heartbeat_from_anywhere() -> Callable[..., None]:
+    """`activity.heartbeat` for code that may run in a thread: Temporal's own must be called on the event loop."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def heartbeat(*details: Any) -> None:
+        loop.call_soon_threadsafe(functools.partial(activity.heartbeat, *details), context=context)
+
+    return heartbeat

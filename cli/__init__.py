@@ -1,0 +1,1 @@
+"""The command line: `perdure …`, and `python client.py …`, which is the same (section 11)."""

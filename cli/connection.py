@@ -1,0 +1,42 @@
+"""Connecting to Temporal, by Temporal's own settings (R12.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
+
+from cli.errors import CommandError
+
+data_converter = pydantic_data_converter
+
+
+async def connect() -> Client:
+    """A client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
+
+    Raises `CommandError` when nothing answers there, or when the settings cannot be read.
+    """
+    try:
+        settings: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+    except Exception as error:
+        raise CommandError(f"Temporal's connection settings cannot be read: {error}") from None
+    address = settings["target_host"]
+    try:
+        return await Client.connect(**settings, data_converter=data_converter)
+    except (RuntimeError, RPCError, ValueError, OSError) as error:
+        reason = _short(error)
+        raise CommandError(
+            f"no Temporal server answers at {address} ({reason}); start one with 'perdure dev', or set TEMPORAL_ADDRESS"
+        ) from None
+
+
+def _short(error: Exception) -> str:
+    """The innermost words of a transport error."""
+    text = str(error)
+    for known in ("Connection refused", "dns error", "timed out", "invalid certificate", "Unauthenticated", "PermissionDenied"):
+        if known.lower() in text.lower():
+            return known.lower()
+    return text.splitlines()[0][:120] if text else type(error).__name__

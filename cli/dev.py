@@ -1,0 +1,23 @@
+"""`perdure dev`: server, Web UI and worker in one process, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+
+from activities.registry import load_tools
+from cli.server import embedded_server
+from cli.signals import until_interrupted
+from worker import build_worker
+
+
+async def serve_dev(*, port: int, ui_port: int, db: str | None, tools: str, task_queue: str) -> None:
+    """Serve until interrupted. Raises `CommandError` or `ToolDefinitionError` when something cannot start."""
+    registry = load_tools(name.strip() for name in tools.split(",") if name.strip())
+    async with (
+        embedded_server(port=port, ui_port=ui_port, db=db) as server,
+        build_worker(server.client, registry, task_queue=task_queue),
+    ):
+        print(f"Temporal  localhost:{port}", file=sys.stderr)
+        print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)
+        print(f"worker    {len(registry)} tools, task queue {task_queue!r}; Ctrl-C ends all three", file=sys.stderr)
+        await until_interrupted()

@@ -1,0 +1,55 @@
+"""One clear line for a mistake, and the right exit code (section 11)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from temporalio.service import RPCError
+
+from perdure.errors import PerdureError
+
+FAILED: Final = 1
+USAGE: Final = 2
+TIMEOUT: Final = 3
+INTERRUPTED: Final = 130
+
+
+class CommandError(Exception):
+    """A command cannot go on: `str()` is the line to print, `code` the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message, code)
+        self.message = message
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what a user can cause into one line on stderr and an exit code. A bug keeps its traceback."""
+    try:
+        yield
+    except CommandError as error:
+        _leave(str(error), error.code)
+    except PerdureError as error:
+        _leave(str(error), FAILED)
+    except RPCError as error:
+        _leave(f"the Temporal server answered: {error.message}", FAILED)
+    except KeyboardInterrupt:
+        _leave("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; without this the interpreter complains once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(FAILED) from None
+
+
+def _leave(message: str, code: int) -> None:
+    line = " ".join(message.split())
+    print(f"perdure: {line}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,112 @@
+"""A run on a terminal: its Requests, and its plan as a table (rich)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from perdure.jsons import dumps, shorten
+from perdure.prompts import call_line
+from perdure.runs import CallView, RequestView, RunView
+
+_STYLE: Final = {
+    "done": "green",
+    "completed": "green",
+    "running": "yellow",
+    "failed": "red",
+    "invalid": "red",
+    "rejected": "magenta",
+    "skipped": "dim",
+    "deferred": "dim",
+    "cancelled": "magenta",
+}
+
+
+def run_table(view: RunView) -> RenderableType:
+    """The whole run: each Request with its model, under it its calls with what they read and write."""
+    parts: list[RenderableType] = []
+    numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
+    for number in numbers:
+        request = next((request for request in view.log if request.number == number), None)
+        calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
+        parts.append(_heading(number, request, calls))
+        if calls:
+            parts.append(_calls_table(calls, view))
+    return Group(*parts)
+
+
+def _heading(number: int, request: RequestView | None, calls: list[CallView]) -> Text:
+    if request is None:
+        return Text(f"Request {number}: the plan that was given", style="bold")
+    tokens = f"{request.usage.prompt_tokens}+{request.usage.completion_tokens} tokens"
+    state = "asking…" if request.status == "running" and not calls else tokens if request.status == "done" else "running"
+    return Text.assemble((f"Request {number}", "bold"), f"  {request.model}  ", (f"({request.reason})", "italic"), f"  {state}")
+
+
+def _calls_table(calls: list[CallView], view: RunView) -> Table:
+    table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim")
+    for title in ("call", "tool", "parameters", "reads", "writes", "time", "status"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("call", "time"))
+    starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
+    for call in calls:
+        table.add_row(
+            call.id,
+            call.tool,
+            Text(call_line(call.params, 60), style="dim"),
+            ", ".join(view.reads.get(call.id, [])),
+            view.writes.get(call.id, ""),
+            _span(call, min(starts, default=0.0)),
+            _status(call),
+        )
+    return table
+
+
+def _status(call: CallView) -> Text:
+    text = Text(call.status, style=_STYLE.get(call.status, ""))
+    if call.attempts > 1:
+        text.append(f" after {call.attempts} attempts", style="dim")
+    note = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
+    if note:
+        text.append(f"\n{note}", style="dim")
+    return text
+
+
+def _span(call: CallView, origin: float) -> str:
+    """When it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
+    start, end = _seconds(call.started_at), _seconds(call.ended_at)
+    if start is None:
+        return ""
+    return f"{start - origin:.2f}–{'…' if end is None else format(end - origin, '.2f')} s"
+
+
+def _seconds(time: str | None) -> float | None:
+    return None if time is None else datetime.fromisoformat(time).timestamp()
+
+
+def print_result(console: Console, view: RunView) -> None:
+    """The end of a run: status, output, what went wrong and what it cost."""
+    console.print(Text.assemble("run ", (view.run_id, "bold"), " ", (view.status, _STYLE.get(view.status, ""))))
+    if view.error:
+        console.print(Text(view.error, style="red"))
+    if view.output is not None:
+        console.print_json(dumps(view.output))
+    usage = view.usage
+    console.print(
+        Text(
+            f"{view.requests} Requests, {len(view.calls)} calls, {len(view.errors)} errors told to the model, "
+            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
+            style="dim",
+        )
+    )
+
+
+def print_run(console: Console, view: RunView) -> None:
+    """Everything about a run, as `show` prints it."""
+    console.print(run_table(view))
+    if view.state:
+        console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
+    print_result(console, view)

@@ -1,0 +1,51 @@
+"""The embedded Temporal server: a real one, for `dev`, `demo` and the tests (R12.7)."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from temporalio.testing import WorkflowEnvironment
+
+from cli.connection import data_converter
+from cli.errors import CommandError
+
+
+def find_program(name: str) -> str | None:
+    """A program of this environment, or of the PATH; without one the SDK downloads its own."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else shutil.which(name)
+
+
+@asynccontextmanager
+async def embedded_server(*, port: int = 0, ui_port: int = 0, db: str | None = None, ui: bool = True) -> AsyncIterator[WorkflowEnvironment]:
+    """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
+
+    Raises `CommandError` when it cannot start, e.g. because the port is taken.
+    """
+    try:
+        server = await WorkflowEnvironment.start_local(
+            data_converter=data_converter,
+            port=port or None,
+            ui=ui,
+            ui_port=ui_port or None,
+            dev_server_existing_path=find_program("temporal"),
+            dev_server_database_filename=db,
+            dev_server_log_level="error",
+        )
+    except RuntimeError as error:
+        raise CommandError(f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}") from None
+    async with server:
+        yield server
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

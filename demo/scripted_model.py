@@ -1,0 +1,249 @@
+"""A scripted OpenAI-compatible model: real HTTP, real SSE, and answers from a script.
+
+It is the demo's model, the tests' and the benchmarks'. It is as strict as the real thing: a Request beyond the script is
+refused and noted, a wrong key is a 401, and `check()` complains of turns that nobody asked for.
+
+    async with ScriptedModel([{"calls": [], "output": {"ok": True}}]) as model:
+        client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+TOKEN = 4
+"""Characters that count as one token, in pacing and in `usage`."""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One request that was answered; `number` counts from 1."""
+
+    number: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.body.get("messages", [])
+        return messages
+
+    @property
+    def text(self) -> str:
+        """Everything that the model was shown, as one text."""
+        return "\n".join(str(message.get("content") or "") for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
+
+    first_token: float = 0.0
+    per_token: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong once `after` characters of the answer were sent.
+
+    `cut` drops the connection, `hang` sends nothing more until the client goes away.
+    """
+
+    kind: Literal["cut", "hang"]
+    after: int = 0
+
+
+Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer. A dict is written as compact JSON; a callable answers what it is asked.
+
+    `status` other than 200 is an error reply with `content` as its message. `gate` holds the stream back after `gate_after`
+    characters until the event is set.
+    """
+
+    content: Content = ""
+    finish_reason: str = "stop"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fault: Fault | None = None
+    usage: bool = True
+    gate: asyncio.Event | None = None
+    gate_after: int = 0
+
+
+Script: TypeAlias = "Sequence[Turn | dict[str, Any]] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+
+
+class ScriptedModel:
+    """Serves a script on a loopback port for as long as the context lasts.
+
+    A sequence answers the n-th request with its n-th turn; a callable answers any number of them.
+    """
+
+    def __init__(
+        self, script: Script, *, pace: Pace | None = None, api_key: str | None = None, chunk: int = 12, port: int = 0
+    ) -> None:
+        self.script = script
+        self.pace = pace or Pace()
+        self.requests: list[ChatRequest] = []
+        self.arrivals: list[list[tuple[float, int]]] = []
+        """For each request the monotonic time at which each piece was sent, and the characters sent by then."""
+        self.complaints: list[str] = []
+        self.completion_tokens = 0
+        self.prompt_tokens = 0
+        self._api_key = api_key
+        self._chunk = chunk
+        self._port = port
+        self._changed = asyncio.Condition()
+        self._closing = asyncio.Event()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    async def __aenter__(self) -> ScriptedModel:
+        routes = [Route("/v1/chat/completions", self._answer, methods=["POST"]), Route("/v1/models", self._models)]
+        config = uvicorn.Config(
+            Starlette(routes=routes), host="127.0.0.1", port=self._port, log_level="critical", access_log=False, lifespan="off"
+        )
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        # Without `serve`, which would take over the process's signals.
+        await self._server.startup()
+        self._port = self._server.servers[0].sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.force_exit = True
+        self._server.should_exit = True
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()  # type: ignore[union-attr]
+        await self._server.shutdown()
+
+    def check(self) -> None:
+        """Raises `AssertionError` for requests beyond the script, and for turns that were never asked for."""
+        problems = list(self.complaints)
+        if not callable(self.script) and len(self.requests) < len(self.script):
+            problems.append(f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for")
+        assert not problems, "; ".join(problems)
+
+    async def wait_for_request(self, number: int) -> ChatRequest:
+        """The `number`-th request, once it has arrived."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= number)
+        return self.requests[number - 1]
+
+    async def wait_for_characters(self, number: int, characters: int) -> None:
+        """Returns once so many characters of the `number`-th answer were sent."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._sent(number) >= characters)
+
+    def _sent(self, number: int) -> int:
+        return self.arrivals[number - 1][-1][1] if len(self.arrivals) >= number and self.arrivals[number - 1] else 0
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+
+    async def _answer(self, request: Request) -> Response:
+        if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
+            return _error(401, "Incorrect API key provided", "invalid_api_key")
+        asked = ChatRequest(len(self.requests) + 1, await request.json(), dict(request.headers))
+        if not callable(self.script) and len(self.requests) >= len(self.script):
+            complaint = f"the script has {len(self.script)} turns, this is request {asked.number}"
+            self.complaints.append(complaint)
+            return _error(400, complaint, "script_exhausted")
+        self.requests.append(asked)
+        self.arrivals.append([])
+        await self._notify()
+        turn = self.script(asked) if callable(self.script) else self.script[asked.number - 1]
+        turn = turn if isinstance(turn, Turn) else Turn(turn)
+        content = turn.content(asked) if callable(turn.content) else turn.content
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        if turn.status != 200:
+            return _error(turn.status, text, "scripted", turn.headers)
+        usage = _usage(asked, text)
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.completion_tokens += usage["completion_tokens"]
+        if not asked.body.get("stream"):
+            return JSONResponse(_completion(asked, text, turn, usage))
+        return StreamingResponse(self._stream(asked, text, turn, usage), media_type="text/event-stream")
+
+    async def _stream(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
+        start = time.monotonic()
+        yield _event(asked, {"role": "assistant", "content": ""})
+        stops = {turn.fault.after if turn.fault else -1, turn.gate_after if turn.gate else -1}
+        sent = 0
+        while True:
+            if turn.fault is not None and sent >= turn.fault.after:
+                if turn.fault.kind == "hang":
+                    await self._closing.wait()
+                # Anything raised here ends the response without its last chunk, as a lost connection does.
+                raise ConnectionAbortedError("cut, as the script says")
+            if turn.gate is not None and sent >= turn.gate_after:
+                await turn.gate.wait()
+            if sent >= len(text):
+                break
+            size = TOKEN if self.pace.per_token else self._chunk
+            end = min([sent + size, len(text), *(stop for stop in stops if stop > sent)])
+            # Against the start, not the last piece: so that delays do not add up.
+            due = start + self.pace.first_token + self.pace.per_token * (end / TOKEN)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            yield _event(asked, {"content": text[sent:end]})
+            sent = end
+            self.arrivals[asked.number - 1].append((time.monotonic(), sent))
+            await self._notify()
+        yield _event(asked, {}, turn.finish_reason)
+        if turn.usage and (asked.body.get("stream_options") or {}).get("include_usage"):
+            yield f"data: {json.dumps(_frame(asked) | {'choices': [], 'usage': usage})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _frame(asked: ChatRequest) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{asked.number}", "object": "chat.completion.chunk", "created": 0, "model": asked.model}
+
+
+def _event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None = None) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return f"data: {json.dumps(_frame(asked) | {'choices': [choice]}, ensure_ascii=False)}\n\n"
+
+
+def _completion(asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
+    return _frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
+
+
+def _usage(asked: ChatRequest, text: str) -> dict[str, int]:
+    shown = len(asked.text) + sum(len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body)
+    prompt, completion = math.ceil(shown / TOKEN), math.ceil(len(text) / TOKEN)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _error(status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
+    return JSONResponse(body, status_code=status, headers=dict(headers or {}))

@@ -1,0 +1,113 @@
+"""Agent files: a saved Request, and the configuration of its run (section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perdure.errors import AgentError, InputError
+from perdure.jsons import Json, JsonObject
+from perdure.messages import AnyData, DataMessage, InputMessage, Merged, Message, PlanMessage, StateMessage, SystemMessage
+from perdure.messages import TextMessage, ToolMessage, first_problem, merge_data, parse_messages
+from perdure.schemas import Schema
+
+
+class Models(BaseModel):
+    """Which model answers (R9.4). What the file leaves out is the worker's to say: see `activities.prepare`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fast: str = "gpt-4o-mini"
+    smart: str = "gpt-4o"
+
+
+class Config(BaseModel):
+    """The `config` of an agent file; every key may be left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: Models = Field(default_factory=Models)
+    start: Literal["plan", "model"] = "plan"
+    """Whether a `plan` in the context is run first, or is only shown to the model (R5.9)."""
+    execution: Literal["drain", "step"] = "drain"
+    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
+    max_requests: int = Field(default=20, ge=1)
+    """Model invocations per run (R9.5)."""
+    max_calls: int = Field(default=500, ge=1)
+    """Calls per Solution (R6.8)."""
+
+
+class Agent(BaseModel):
+    """A saved Request. `context` keeps the messages as written: they are the run's input and travel as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    config: Config = Field(default_factory=Config)
+    context: list[Any] = Field(default_factory=list)
+    output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
+    """JSON Schema of the output; `{}` takes any."""
+    description: str = ""
+
+    def messages(self) -> list[Message]:
+        return parse_messages(self.context)
+
+
+def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
+    """Read an agent file's JSON. Raises `AgentError` with the JSON path of the first thing that is wrong (R2.1)."""
+    if not isinstance(document, dict):
+        raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
+    try:
+        agent = Agent.model_validate(document)
+        agent.messages()
+    except ValidationError as error:
+        raise AgentError(f"{source}: {first_problem(error)}") from None
+    except AgentError as error:
+        raise AgentError(f"{source}: {error}") from None
+    problem = None if isinstance(agent.output_schema, bool) else Schema(agent.output_schema).problem
+    if problem:
+        raise AgentError(f"{source}: 'schema' is no JSON Schema: {problem}")
+    return agent
+
+
+class Context:
+    """An agent's messages sorted by what they are for, with the run's input in its place (R2.2, R2.3).
+
+    Raises `InputError` when the input breaks its schema, with JSON path and reason.
+    """
+
+    def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
+        messages: Sequence[Message] = agent.messages()
+        self.system = [message.text for message in messages if isinstance(message, SystemMessage)]
+        self.texts = [message for message in messages if isinstance(message, TextMessage)]
+        self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+        plans = [message.plan for message in messages if isinstance(message, PlanMessage)]
+        self.plan: list[Json] = plans[-1] if plans else []
+        data: list[AnyData] = [m for m in messages if isinstance(m, InputMessage | StateMessage | DataMessage)]
+        if has_input:
+            data.append(InputMessage.model_validate({"type": "input", "input": run_input}))
+        self.data = [merged for merged in merge_data(data) if merged.kind != "state"]
+        state = [merged for merged in merge_data(data) if merged.kind == "state"]
+        self.state = state[0] if state else Merged(kind="state", instance=None)
+        self._check(self.data)
+        if self.state.exists and not isinstance(self.state.value, dict):
+            raise InputError("the state must be a JSON object")
+
+    def values(self) -> JsonObject:
+        """The value of each kind that references can name, but for the state."""
+        return {merged.kind: merged.value for merged in self.data if merged.exists and merged.instance is None}
+
+    @staticmethod
+    def _check(data: Sequence[Merged]) -> None:
+        for merged in data:
+            if merged.data_schema is None:
+                continue
+            schema = Schema(merged.data_schema)
+            if schema.problem:
+                raise InputError(f"the schema of {merged.kind!r} is no JSON Schema: {schema.problem}")
+            value = merged.value if merged.exists else {}
+            if problems := schema.errors(value):
+                raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")
+

@@ -1,0 +1,190 @@
+"""A call: one use of a tool, as the model wrote it and as the plan follows it (R5.4, R5.7, R6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from perdure.errors import CallError, ReferenceSyntaxError
+from perdure.jsons import Json, JsonObject, json_path, shorten
+from perdure.schemas import Schema
+from perdure.state import METHODS, Alternatives, OutputMethod, Write, parse_output_path, show
+from perdure.templates import Template, parse_template
+from perdure.tools import Tool, close_names
+
+Status: TypeAlias = Literal["pending", "ready", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"]
+ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
+
+NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
+"""What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
+
+_EMPTY: Final = Template({}, ())
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One node of a plan. The plan sets `status` and what follows it; a driver only reports ends."""
+
+    id: str
+    """`R.N`: Request number and index (R5.7)."""
+    index: int
+    raw: JsonObject
+    """The call as written, without the engine's notes."""
+    tool: Tool | None = None
+    params: JsonObject = field(default_factory=dict)
+    """As written until the call is ready, resolved from then on."""
+    template: Template = _EMPTY
+    paths: Alternatives = ()
+    """Where the result goes; empty: to the context only (R4.4)."""
+    method: OutputMethod = "set"
+    status: Status = "pending"
+    reason: str = ""
+    """Why it was skipped, in words."""
+    branch: bool = False
+    """Skipped because a branch was not taken, itself or what it reads: nothing has gone wrong."""
+    error: CallError | None = None
+    result: Json = None
+    writes: list[Write] = field(default_factory=list)
+    started: str | None = None
+    """ISO 8601: when it was handed to its activity."""
+    ended_at: str | None = None
+    attempts: int = 0
+
+    @property
+    def tool_name(self) -> str:
+        return str(self.raw.get("_tool", "?"))
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def reads(self) -> list[str]:
+        """What it reads, as references."""
+        return list(dict.fromkeys(map(str, self.template.references())))
+
+    @property
+    def target(self) -> str:
+        """Its output path as written, or as its tool fixes it; empty without one."""
+        fixed = self.tool.output_path if self.tool is not None else None
+        return str(self.raw.get("_outputPath") or fixed or "")
+
+    @property
+    def branches(self) -> bool:
+        """Whether a failure is written to the last alternative instead of raised (R4.3)."""
+        return len(self.paths) > 1
+
+    def as_plan_entry(self) -> JsonObject:
+        """The call as a plan message shows it: as written, with its id and status (R2.5)."""
+        entry = {**self.raw, "_id": self.id, "_status": self.status}
+        if self.reason:
+            entry["_reason"] = self.reason
+        return entry
+
+
+def check_call(
+    raw: Json, *, id: str, index: int, tools: Mapping[str, Tool], state_schema: Schema | None = None
+) -> Call:
+    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
+    if not isinstance(raw, dict):
+        return _invalid(
+            Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        )
+    call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
+    name = raw.get("_tool")
+    tool = tools.get(name) if isinstance(name, str) else None
+    if tool is None:
+        known = ", ".join(close_names(str(name), tools)) or "none"
+        what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
+        return _invalid(
+            call,
+            "unknown_tool",
+            f"{what}; the tools are: {known}" if known != "none" else f"{what}; no tools are offered",
+        )
+    call.tool = tool
+    call.params = {key: value for key, value in call.raw.items() if not key.startswith("_")}
+    problems = [*_meta_problems(call, tool), *_path_problems(call, tool, state_schema), *_param_problems(call, tool)]
+    if problems:
+        return _invalid(call, "invalid_call", "; ".join(problems[:5]))
+    return call
+
+
+def check_resolved(call: Call) -> CallError | None:
+    """The parameters with every value in its place, against the tool's schema (R3.1)."""
+    assert call.tool is not None
+    problems = call.tool.schema.errors(call.params)
+    return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
+
+
+def _invalid(call: Call, code: str, message: str) -> Call:
+    call.status, call.error = "invalid", CallError(code, message)
+    return call
+
+
+def _meta_problems(call: Call, tool: Tool) -> list[str]:
+    allowed = {"_tool", "_outputPath", "_outputMethod", *(("_output",) if tool.latent else ())}
+    unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
+    if "_output" in unknown:
+        unknown.remove("_output")
+        return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
+    if unknown:
+        return [
+            f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
+        ]
+    if not tool.latent:
+        return []
+    if "_output" not in call.raw:
+        return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
+    call.result = call.raw["_output"]
+    return [] if tool.output_schema is None else tool.output_schema.errors(call.result, root=("_output",))
+
+
+def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
+    text, method = call.raw.get("_outputPath"), call.raw.get("_outputMethod")
+    if text is not None and tool.output_path is not None and text != tool.output_path:
+        return [f"$._outputPath is {shorten(text, 80)}, but the tool {tool.name!r} always writes to {tool.output_path}"]
+    if method is not None and tool.output_method is not None and method != tool.output_method:
+        return [
+            f"$._outputMethod is {shorten(method, 40)}, but the tool {tool.name!r} always uses {tool.output_method}"
+        ]
+    text = tool.output_path if text is None else text
+    method = tool.output_method or "set" if method is None else method
+    if method not in METHODS:
+        return [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
+    call.method = method
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        return [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
+    try:
+        call.paths = parse_output_path(text)
+    except ReferenceSyntaxError as error:
+        return [f"$._outputPath: {error}"]
+    if state_schema is None:
+        return []
+    return [
+        f"$._outputPath: {show(path)} is not in the state's schema"
+        for alternative in call.paths
+        for path in alternative
+        if state_schema.at(path) is None
+    ]
+
+
+def _param_problems(call: Call, tool: Tool) -> list[str]:
+    call.template, malformed = parse_template(call.params)
+    if malformed:
+        return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
+    return tool.schema.errors(call.params, references=bool(call.template.sites))
+
+
+def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
+    """The alternative of the call's output path that a returned branch addresses, or `None` (R4.3, R12.4)."""
+    try:
+        wanted = parse_output_path(text)
+    except ReferenceSyntaxError:
+        return None
+    for alternative in call.paths:
+        if wanted == (alternative,) or (len(wanted) == 1 and any(wanted[0] == (path,) for path in alternative)):
+            return alternative
+    return None

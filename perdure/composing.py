@@ -1,0 +1,108 @@
+"""The composed schema: what a Solution may look like, given the tools and the schema of the output (R9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from perdure.jsons import Json, JsonObject
+from perdure.state import METHODS
+from perdure.tools import Tool
+
+REFERENCE: Final[JsonObject] = {"$ref": "#/$defs/reference"}
+_REFERENCE_SCHEMA: Final[JsonObject] = {
+    "type": "string",
+    "pattern": "^[( ]*†",
+    "description": "an expression: †kind.path, joined by || (first that exists) or && (all, value of the last)",
+}
+
+
+def compose(tools: Mapping[str, Tool], output: JsonObject | bool, *, final: bool = False, max_calls: int | None = None) -> JsonObject:
+    """JSON Schema of a Solution.
+
+    `calls` stands first, so that calls can start while the rest is still written. With `final` no calls are allowed and the
+    output may not be null (R9.5).
+    """
+    definitions: JsonObject = {"reference": _REFERENCE_SCHEMA}
+    output_schema = _move_definitions(output, "output", definitions) if isinstance(output, dict) else {}
+    properties: JsonObject = {}
+    if not final:
+        for tool in tools.values():
+            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions)
+        items: Json = {"anyOf": [{"$ref": f"#/$defs/{_pointer(f'call:{name}')}"} for name in tools]} if tools else False
+        properties["calls"] = {"type": "array", "items": items}
+        if max_calls is not None:
+            properties["calls"]["maxItems"] = max_calls
+    properties["output"] = output_schema if final or not output_schema else {"anyOf": [output_schema, {"type": "null"}]}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
+    parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions)
+    properties = {name: _or_reference(schema) for name, schema in parameters.get("properties", {}).items()}
+    meta: JsonObject = {"_tool": {"const": tool.name}}
+    required = ["_tool", *parameters.get("required", [])]
+    if tool.latent:
+        output = {} if tool.output is None else _move_definitions(tool.output, f"output:{tool.name}", definitions)
+        properties["_output"] = {"description": "this tool has no code: write its result here"} | output
+        required.append("_output")
+    if tool.output_path is None:
+        properties["_outputPath"] = {"type": "string", "pattern": "^†state", "description": "where the result is written"}
+    if tool.output_method is None and tool.output_path is None:
+        properties["_outputMethod"] = {"enum": list(METHODS)}
+    call = {key: value for key, value in parameters.items() if key not in ("properties", "required")}
+    call |= {"properties": meta | properties, "required": required}
+    if tool.description:
+        call["description"] = tool.description
+    call.setdefault("additionalProperties", False)
+    return call
+
+
+def _or_reference(schema: Any) -> Any:
+    """A parameter's schema that also takes a reference, at any depth (R3.1)."""
+    if not isinstance(schema, dict) or not schema or "$ref" in schema and len(schema) == 1:
+        return {"anyOf": [schema, REFERENCE]} if schema else schema
+    inner = dict(schema)
+    if isinstance(schema.get("properties"), dict):
+        inner["properties"] = {name: _or_reference(child) for name, child in schema["properties"].items()}
+    if isinstance(schema.get("items"), dict):
+        inner["items"] = _or_reference(schema["items"])
+    if schema.get("type") == "string" and not {"enum", "const", "pattern", "format", "minLength", "maxLength"} & schema.keys():
+        return inner
+    described = {"description": inner.pop("description")} if "description" in inner else {}
+    return described | {"anyOf": [inner, REFERENCE]}
+
+
+def _move_definitions(schema: JsonObject, owner: str, definitions: JsonObject) -> JsonObject:
+    """The schema with its `$defs` moved to the composed schema's, under names of their own."""
+    for place in ("$defs", "definitions"):
+        for name, definition in schema.get(place, {}).items():
+            definitions[f"{owner}/{name}"] = _rebase(definition, owner)
+    moved = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
+    rebased: JsonObject = _rebase(moved, owner)
+    return rebased
+
+
+def _rebase(schema: Any, owner: str) -> Any:
+    if isinstance(schema, list):
+        return [_rebase(item, owner) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _rebase(value, owner) for key, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        for place in ("#/$defs/", "#/definitions/"):
+            if reference.startswith(place):
+                moved["$ref"] = f"#/$defs/{_pointer(owner)}~1{reference.removeprefix(place)}"
+    return moved
+
+
+def _pointer(name: str) -> str:
+    """A name as one step of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,87 @@
+"""Everything that can go wrong by a person's or a model's doing.
+
+    PerdureError
+    ├── ProtocolError            something written down is wrong: what, where, what would be right
+    │   ├── JsonError            text that is not the JSON that it should be (line and column)
+    │   ├── AgentError           an agent file (R2.1, section 11)
+    │   ├── InputError           the run's input against its schema (R2.3)
+    │   ├── ReferenceSyntaxError a malformed reference or expression (R3.5)
+    │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
+    │   └── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
+    └── ToolError                raised by a tool's own code (R12.3)
+
+What goes wrong with one call of a plan is not an exception but data: `CallError`, which becomes an error message for the
+model (R6.6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class PerdureError(Exception):
+    """Base of every error that Perdure raises on purpose; `str()` is one clear line."""
+
+
+class ProtocolError(PerdureError):
+    """Something written down is wrong; repeating the same would fail the same way."""
+
+
+class JsonError(ProtocolError):
+    """Text that is not JSON, or JSON outside the limits of `perdure.jsons`."""
+
+
+class AgentError(ProtocolError):
+    """An agent file that cannot be run as it stands."""
+
+
+class InputError(ProtocolError):
+    """A run's input that breaks its schema; nothing was executed (R2.3)."""
+
+
+class ReferenceSyntaxError(ProtocolError):
+    """A malformed reference; `position` counts characters from 0 in the string it stands in (R3.5)."""
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message, position)
+        self.message = message
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.message} at position {self.position}"
+
+
+class StateError(ProtocolError):
+    """A write that the state cannot take, e.g. a push to something that is no array (R4.1)."""
+
+
+class ToolDefinitionError(ProtocolError):
+    """A tool's definition, or the function that it is made from, cannot be used."""
+
+
+class ToolError(PerdureError):
+    """A tool's own failure (R12.3).
+
+    `code` is what branches and error messages show; `retry=True` lets the tool's retry policy try again first.
+    """
+
+    def __init__(self, code: str, message: str, retry: bool = False) -> None:
+        super().__init__(code, message, retry)
+        self.code = code
+        self.message = message
+        self.retry = retry
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """Why one call ended badly: the `error` of an error message and of a failed branch (R4.3, R6.6)."""
+
+    code: str
+    message: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message}

@@ -1,0 +1,104 @@
+"""JSON as the engine accepts it: finite numbers, bounded depth, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from perdure.errors import JsonError
+
+Json: TypeAlias = Any
+JsonObject: TypeAlias = dict[str, Any]
+PathPart: TypeAlias = str | int
+
+MAX_DEPTH = 100
+"""Nested arrays and objects. Deeper is refused: every walk over a value is recursive, and no real data is that deep."""
+
+
+def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
+    """Parse a whole document.
+
+    Raises `JsonError` with line and column for a syntax error, and for what no JSON has (`NaN`) or Perdure cannot carry
+    (numbers that overflow to infinity, unpaired surrogates, more than `MAX_DEPTH` levels).
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise JsonError(
+            f"{source} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise JsonError(f"{source} is not UTF-8 text: byte {error.start}") from None
+    except RecursionError:
+        raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
+    except ValueError as error:
+        raise JsonError(f"{source} is not valid JSON: {error}") from None
+    check(value, source=source)
+    return value
+
+
+def check(value: Json, *, source: str = "the JSON") -> None:
+    """Raise `JsonError` unless the value can be written as JSON and carried: see `loads`."""
+    # An explicit stack: the value may be deeper than Python's own.
+    stack: list[tuple[Json, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if isinstance(item, str):
+            _check_text(item, source)
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise JsonError(f"{source} has a number outside the range of a 64-bit float")
+        elif isinstance(item, dict | list):
+            if depth > MAX_DEPTH:
+                raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed")
+            if isinstance(item, dict):
+                for key in item:
+                    _check_text(key, source)
+                stack.extend((child, depth + 1) for child in item.values())
+            else:
+                stack.extend((child, depth + 1) for child in item)
+
+
+def _check_text(text: str, source: str) -> None:
+    # `isascii` is a flag lookup; only other text can hold a surrogate.
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise JsonError(f"{source} has an unpaired surrogate, which is no character") from None
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not JSON")
+
+
+def dumps(value: Json, *, indent: int | None = None) -> str:
+    """Compact JSON (or indented), with Unicode as it is."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
+
+
+def shorten(value: Json, limit: int = 120) -> str:
+    """The value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1]}… ({len(text)} characters)"
+
+
+def json_path(parts: Iterable[PathPart]) -> str:
+    """`$.items[0]["odd key"]`: where in a document, as JSONPath writes it."""
+    return "$" + "".join(path_step(part) for part in parts)
+
+
+def path_step(part: PathPart) -> str:
+    """One step of a path as a reference writes it: `.name`, `[0]` or `["odd key"]` (R3.2)."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    if part and not any(character in RESERVED or character.isspace() for character in part):
+        return f".{part}"
+    return f"[{dumps(part)}]"
+
+
+RESERVED = frozenset('.[](){}|&†"')
+"""Characters that a plain name in a reference cannot hold; such keys are written `["odd key"]` (R3.2)."""

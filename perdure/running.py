@@ -1,0 +1,203 @@
+"""A run between its Requests: what the next Request is told, and what a finished one leaves behind (section 6).
+
+Plain data and rules; the workflow drives it. One Request after the other: `begin_request`, a `Plan` from `open_plan`, and
+`close_request` when the plan has settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from perdure.agents import Agent, Context, Models
+from perdure.calls import Call
+from perdure.composing import compose
+from perdure.jsons import Json, JsonObject, shorten
+from perdure.models import choose_model
+from perdure.plan import Plan
+from perdure.prompts import chat_messages
+from perdure.runs import CallView, RequestContext, RequestInput, RequestResult, RequestView, RunUsage, RunView, StopReason
+from perdure.schemas import Schema
+from perdure.state import State, Write
+from perdure.tools import Tool
+
+_SHOWN_IN_ERRORS: Final = 2000
+"""Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
+
+
+class Run:
+    """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
+
+    def __init__(self, agent: Agent, context: Context, tools: Mapping[str, Tool], models: Models) -> None:
+        self.agent = agent
+        self.context = context
+        self.tools = tools
+        self.models = models
+        state = context.state
+        self.state = State([Write(path=(), value=state.value)] if state.exists else [])
+        self.number = 0
+        """Number of the last Request begun; 0 is a plan that was given (R5.9)."""
+        self.final: str | None = None
+        """The limit that makes the coming Request the last, in words (R9.5)."""
+        self.log: list[RequestView] = []
+        self.plan: Plan | None = None
+        self.calls: list[Call] = []
+        self.output: Json = None
+        self.stop_reason: StopReason | None = None
+        self.usage = RunUsage()
+        self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
+        self._output_schema = Schema(agent.output_schema) if isinstance(agent.output_schema, dict) else None
+        self._results: JsonObject = {}
+        self._messages: list[JsonObject] = []
+        self._plan_message: JsonObject | None = {"type": "plan", "plan": context.plan} if context.plan else None
+        self._after_error = False
+        self._done = 0
+        self._asked: tuple[int, RequestContext | None] = (0, None)
+
+    @property
+    def errors(self) -> list[JsonObject]:
+        """The error messages given to the model so far."""
+        return [message for message in self._messages if message["type"] == "error"]
+
+    @property
+    def count(self) -> int:
+        """Calls so far, in whatever status."""
+        return len(self.calls) + (len(self.plan.calls) if self.plan is not None else 0)
+
+    @property
+    def done(self) -> int:
+        """Calls that ended well so far."""
+        return self._done + (self.plan.done if self.plan is not None else 0)
+
+    def last_calls(self, limit: int) -> list[Call]:
+        """The newest calls, in their order."""
+        if self.plan is None:
+            return self.calls[-limit:]
+        return [*self.calls[-limit:], *self.plan.calls][-limit:]
+
+    def begin_request(self) -> RequestInput:
+        """The next Request: its number, its model and the reason for that model (R6.1, R9.4)."""
+        self.number += 1
+        if self.number > self.agent.config.max_requests:
+            self.final = f"the run may ask {self.agent.config.max_requests} times"
+        model, reason = choose_model(
+            self.models, number=self.number, after_error=self._after_error, final=self.final is not None
+        )
+        self.log.append(RequestView(number=self.number, model=model, reason=reason))
+        self._asked = (self.number, self._build_context())
+        return RequestInput(number=self.number, model=model, reason=reason)
+
+    def request_context(self, number: int) -> RequestContext:
+        """What Request `number` is told, for as long as it is the last one begun."""
+        asked, context = self._asked
+        if context is None or asked != number:
+            raise KeyError(f"Request {number} is not running; the last one begun is {asked}")
+        return context
+
+    def open_plan(self, number: int) -> Plan:
+        """An empty plan for the calls of a Request."""
+        config = self.agent.config
+        self.plan = Plan(
+            number,
+            tools={} if self.final is not None else self.tools,
+            state=self.state,
+            data=self.context.values(),
+            state_schema=self._state_schema,
+            execution=config.execution if number else "drain",
+            max_calls=config.max_calls,
+        )
+        return self.plan
+
+    def close_request(self, plan: Plan, result: RequestResult) -> bool:
+        """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
+        problems: list[JsonObject] = [_error(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]
+        if result.problem is not None:
+            problems.append(_error(None, result.problem))
+        for call in plan.calls:
+            if call.status == "done" and not call.writes:
+                self._results[call.id] = {"tool": call.tool_name, "params": call.params, "result": call.result}
+        output, done = result.output, False
+        if output is not None:
+            breaks = self._output_problems(output)
+            if breaks:
+                message = f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"
+                problems.append(_error(None, {"code": "invalid_output", "message": message}))
+            else:
+                self.output, done = output, True
+                self.stop_reason = "output" if self.final is None else "max_requests"
+        self.calls.extend(plan.calls)
+        self._done += plan.done
+        self.plan = None
+        self._messages.extend(problems)
+        self._after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
+        if plan.calls:
+            self._plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
+        if plan.request:
+            self._count(result)
+        return done
+
+    def view(self, run_id: str) -> RunView:
+        """The run as it stands."""
+        calls = [*self.calls, *(self.plan.calls if self.plan is not None else [])]
+        return RunView(
+            run_id=run_id,
+            agent=self.agent.name,
+            status="running" if self.stop_reason is None else "completed",
+            output=self.output,
+            stop_reason=self.stop_reason,
+            requests=len(self.log),
+            usage=self.usage,
+            errors=self.errors,
+            calls=[call_view(call) for call in calls],
+            state=self.state.snapshot(),
+            log=self.log,
+            reads={call.id: call.reads for call in calls if call.template.sites},
+            writes={call.id: call.target for call in calls if call.paths},
+        )
+
+    def _count(self, result: RequestResult) -> None:
+        request = self.log[-1]
+        request.status, request.usage = "done", result.usage
+        self.usage.count(request.model, result.usage)
+
+    def _build_context(self) -> RequestContext:
+        config = self.agent.config
+        tools = {} if self.final is not None else self.tools
+        messages = chat_messages(
+            self.context,
+            tools,
+            state=self.state.snapshot(),
+            results=self._results,
+            history=[*([self._plan_message] if self._plan_message else []), *self._messages],
+            output_schema=self.agent.output_schema,
+            final=self.final,
+        )
+        schema = compose(tools, self.agent.output_schema, final=self.final is not None, max_calls=config.max_calls)
+        return RequestContext(messages=messages, solution_schema=schema)
+
+    def _output_problems(self, output: Json) -> list[str]:
+        if self._output_schema is None:
+            return [] if self.agent.output_schema else ["no output is allowed"]
+        return self._output_schema.errors(output)
+
+
+def call_view(call: Call) -> CallView:
+    return CallView(
+        id=call.id,
+        tool=call.tool_name,
+        params=call.params,
+        status=call.status,
+        started_at=call.started,
+        ended_at=call.ended_at,
+        attempts=call.attempts,
+        reason=call.reason or None,
+        error=call.error.as_json() if call.error else None,
+    )
+
+
+def _error(call: JsonObject | None, error: JsonObject) -> JsonObject:
+    """An error message (R2.5). A very long call is shown as the start of its JSON."""
+    shown: Json = call
+    if call is not None and len(str(call)) > _SHOWN_IN_ERRORS:
+        shown = shorten(call, _SHOWN_IN_ERRORS)
+    return {"type": "error", "call": shown, "error": error}

@@ -1,0 +1,206 @@
+"""What crosses the boundary between client, workflow and activities, and the names that it goes by.
+
+Everything here is data, written as camelCase JSON. Each workflow has one input object, and it can carry all that a run
+continued as new needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from perdure.agents import Models
+from perdure.jsons import Json, JsonObject
+from perdure.tools import Tool
+
+TASK_QUEUE: Final = "perdure"
+"""Where workers listen unless they are told otherwise."""
+
+AGENT_WORKFLOW: Final = "Agent"
+PREPARE_ACTIVITY: Final = "perdure.prepare"
+REQUEST_ACTIVITY: Final = "perdure.request"
+CONTEXT_QUERY: Final = "context"
+RUN_QUERY: Final = "run"
+
+REFUSED: Final = "Refused"
+"""Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
+MODEL_FAILED: Final = "ModelFailed"
+"""Type of the failure of a run whose model could not be reached, or refused for good."""
+LIMIT_REACHED: Final = "LimitReached"
+"""Type of the failure of a run that came to a limit without an output."""
+
+StopReason: TypeAlias = Literal["output", "max_requests"]
+RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    def as_json(self) -> JsonObject:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class RunInput(_Wire):
+    """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
+
+    agent: JsonObject
+    input: Json = None
+    has_input: bool = False
+    """Whether an input was given at all: `null` is one."""
+
+
+class PrepareInput(_Wire):
+    tools: list[str | JsonObject]
+    models: JsonObject
+    """The agent file's `config.models`, as far as it says any."""
+
+
+class Prepared(_Wire):
+    """What the worker had when the run started; a redeployed worker cannot change a run's past."""
+
+    tools: list[Tool]
+    models: Models
+
+
+class RequestInput(_Wire):
+    """One model invocation. The context is not in it: the activity asks its workflow, so that history stays small."""
+
+    number: int
+    model: str
+    reason: str
+
+
+class RequestContext(_Wire):
+    """What the activity is told when it asks: chat messages, and the composed schema of the answer (R9.3)."""
+
+    messages: list[dict[str, str]]
+    solution_schema: JsonObject
+
+
+class Usage(_Wire):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+
+class RequestResult(_Wire):
+    """The Solution, or why the answer was none: a `problem` is told to the model and the loop goes on."""
+
+    calls: list[Any] = Field(default_factory=list)
+    output: Json = None
+    problem: JsonObject | None = None
+    """`{"code", "message"}`."""
+    model: str = ""
+    usage: Usage = Field(default_factory=Usage)
+
+
+class ToolInput(_Wire):
+    """One tool call. `definition` is only there when it is not the registry's own."""
+
+    tool: str
+    activity: str
+    call: JsonObject
+    call_id: str
+    params: JsonObject
+    idempotency_key: str
+    definition: JsonObject | None = None
+    messages: list[JsonObject] = Field(default_factory=list)
+
+
+class ToolResult(_Wire):
+    """What a tool returned, and at which attempt."""
+
+    value: Json = None
+    branch: str | None = None
+    attempt: int = 1
+
+
+class CallView(_Wire):
+    """A call as `show` and `run --json` print it."""
+
+    id: str
+    tool: str
+    params: JsonObject
+    status: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    attempts: int = 0
+    reason: str | None = None
+    error: JsonObject | None = None
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json()
+        return {key: value for key, value in plain.items() if value is not None or key not in ("reason", "error")}
+
+
+class RequestView(_Wire):
+    """A Request as `watch` shows it."""
+
+    number: int
+    model: str
+    reason: str
+    status: Literal["running", "done"] = "running"
+    usage: Usage = Field(default_factory=Usage)
+
+
+class ModelUsage(Usage):
+    requests: int = 0
+
+
+class RunUsage(Usage):
+    cost: float | None = None
+    """Dollars; `None` where no price is known."""
+    by_model: dict[str, ModelUsage] = Field(default_factory=dict)
+
+    def count(self, model: str, usage: Usage) -> None:
+        before = self.by_model.get(model, ModelUsage())
+        total = before + usage
+        self.by_model[model] = ModelUsage(
+            prompt_tokens=total.prompt_tokens, completion_tokens=total.completion_tokens, requests=before.requests + 1
+        )
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+
+
+class RunResult(_Wire):
+    """A run as `run --json` prints it (section 11)."""
+
+    run_id: str
+    status: RunStatus = "running"
+    output: Json = None
+    stop_reason: StopReason | None = None
+    requests: int = 0
+    usage: RunUsage = Field(default_factory=RunUsage)
+    errors: list[JsonObject] = Field(default_factory=list)
+    calls: list[CallView] = Field(default_factory=list)
+    state: JsonObject = Field(default_factory=dict)
+    error: str | None = None
+    """Why the run failed, in one line."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
+        if plain["error"] is None:
+            del plain["error"]
+        return plain
+
+
+class RunView(RunResult):
+    """What the `run` query answers: the result so far, with what a live view needs beside it."""
+
+    agent: str = ""
+    log: list[RequestView] = Field(default_factory=list)
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    """Call id → what it reads, as references."""
+    writes: dict[str, str] = Field(default_factory=dict)
+    """Call id → its output path."""
+
+    def result(self) -> RunResult:
+        """Only what `run --json` prints."""
+        return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})

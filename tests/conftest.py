@@ -1,0 +1,41 @@
+"""Servers for the tests: real ones, each started once per test process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from hypothesis import settings
+from temporalio.testing import WorkflowEnvironment
+
+from cli.connection import data_converter
+from cli.server import embedded_server, find_program
+
+# Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
+settings.register_profile("suite", deadline=None, max_examples=200)
+settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
+    """A dev server: lists workflows, keeps real time."""
+    async with embedded_server(ui=False) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="function")
+async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
+    """A server whose clock jumps ahead whenever nothing but time is waited for."""
+    server = await WorkflowEnvironment.start_time_skipping(
+        data_converter=data_converter, test_server_existing_path=find_program("temporal-test-server")
+    )
+    async with server:
+        yield server

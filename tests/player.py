@@ -1,0 +1,130 @@
+"""Plays a run written down as data against a real worker, a real server and a scripted model over HTTP.
+
+A case is a dict as described in `tests/conformance/README.md`:
+
+    played = await play(client, case)
+    problems = compare(case, played)        # one line each; empty when the run was as written
+
+`Canned` is the activity behind every tool of a case: it returns, echoes, raises, waits and branches as the case says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import AsyncOpenAI
+from temporalio.client import Client
+
+from activities.registry import Registry
+from cli.runs import fetch_run, start_run, wait_run
+from demo.scripted_model import ScriptedModel
+from perdure import ToolContext, ToolError, branch, tool
+from perdure.agents import parse_agent
+from perdure.runs import RunView
+from perdure.toolkit import tool_function
+from worker import build_worker
+
+Case = dict[str, Any]
+
+
+@dataclass
+class Canned:
+    """What the tools of a case did: the parameters that each call got, and how often each tool ran."""
+
+    tools: dict[str, dict[str, Any]]
+    received: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+
+    def registry(self) -> Registry:
+        @tool(name="canned", retries=0)
+        async def canned(context: ToolContext, **params: Any) -> Any:
+            return await self.act(context, params)
+
+        function = tool_function(canned)
+        assert function is not None
+        return Registry([function])
+
+    async def act(self, context: ToolContext, params: dict[str, Any]) -> Any:
+        script = self.tools.get(context.tool_name, {})
+        self.received[context.call_id] = params
+        self.runs[context.tool_name] = self.runs.get(context.tool_name, 0) + 1
+        await asyncio.sleep(script.get("takes_ms", 0) / 1000)
+        if "raises" in script and script.get("raises_when", params) == params:
+            raise ToolError(**script["raises"])
+        value = params[script["echo"]] if "echo" in script else script.get("returns")
+        return branch(script["branch"], value) if "branch" in script else value
+
+
+@dataclass
+class Played:
+    """A case's run as it ended, what its tools got, and what the model was shown at each Request."""
+
+    view: RunView
+    canned: Canned
+    prompts: list[str]
+    complaints: list[str]
+
+
+async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_workflows: int = 1000) -> Played:
+    """Run the case to its end, or until `timeout` seconds have passed."""
+    canned = Canned(case.get("tools", {}))
+    task_queue = f"case-{uuid.uuid4().hex[:8]}"
+    async with ScriptedModel(case["turns"]) as model:
+        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
+        async with build_worker(
+            client, canned.registry(), task_queue=task_queue, model=asking, cached_workflows=cached_workflows
+        ):
+            handle = await start_run(
+                client,
+                parse_agent(case["agent"]),
+                case["agent"],
+                case.get("input"),
+                has_input="input" in case,
+                run_id=f"{case['name']}-{uuid.uuid4().hex[:8]}",
+                task_queue=task_queue,
+            )
+            await wait_run(client, handle.id, timeout)
+            view = await fetch_run(client, handle.id)
+        return Played(view, canned, [request.text for request in model.requests], model.complaints)
+
+
+def compare(case: Case, played: Played) -> list[str]:
+    """What is not as the case expects, one line each."""
+    expect, view, canned = case["expect"], played.view, played.canned
+    calls = {call.id: call for call in view.calls}
+    problems = list(played.complaints)
+
+    def check(what: str, found: Any, wanted: Any) -> None:
+        if found != wanted:
+            problems.append(f"{what}: {found!r}, expected {wanted!r}")
+
+    check("status", view.status, expect["status"])
+    for key, found in (("output", view.output), ("requests", view.requests), ("errors", len(view.errors))):
+        if key in expect:
+            check(key, found, expect[key])
+    for call_id, status in expect.get("calls", {}).items():
+        check(f"call {call_id}", calls[call_id].status if call_id in calls else "absent", status)
+    for key, value in expect.get("state", {}).items():
+        check(f"state.{key}", view.state.get(key, "absent"), value)
+    for call_id, params in expect.get("received", {}).items():
+        found = canned.received.get(call_id, {})
+        check(f"parameters of {call_id}", {key: found.get(key, "absent") for key in params}, params)
+    for name, count in expect.get("runs", {}).items():
+        check(f"runs of {name}", canned.runs.get(name, 0), count)
+    for first, second in expect.get("order", []):
+        ended, started = calls[first].ended_at, calls[second].started_at
+        check(f"{first} ended before {second} started", bool(ended and started and ended <= started), True)
+    for first, second in expect.get("parallel", []):
+        check(f"{first} and {second} overlapped", _overlap(calls[first], calls[second]), True)
+    for number, texts in expect.get("prompt_contains", {}).items():
+        prompt = played.prompts[int(number) - 1] if len(played.prompts) >= int(number) else ""
+        problems += [f"Request {number} was not shown {text!r}" for text in texts if text not in prompt]
+    return problems
+
+
+def _overlap(first: Any, second: Any) -> bool:
+    times = (first.started_at, first.ended_at, second.started_at, second.ended_at)
+    return None not in times and first.started_at < second.ended_at and second.started_at < first.ended_at

@@ -1,0 +1,33 @@
+"""Every case of `tests/conformance`, and of `../shared/conformance` where that exists, played for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from tests.player import Case, compare, play
+
+HERE = Path(__file__).parent / "conformance"
+SHARED = Path(__file__).parents[2] / "shared" / "conformance"
+
+
+def load_cases() -> list[Case]:
+    """The cases by name; those here come first, those only elsewhere are added."""
+    files = {path.name: path for folder in (SHARED, HERE) for path in sorted(folder.glob("*.json"))}
+    return [json.loads(path.read_text(encoding="utf-8")) for _, path in sorted(files.items())]
+
+
+def needs_approvals(case: Case) -> bool:
+    """Whether the case needs a person to decide: those come with issue 5, People in the loop."""
+    return "decisions" in case or "presented" in case["expect"]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in load_cases()])
+async def test_conformance(case: Case, dev_server: WorkflowEnvironment) -> None:
+    if needs_approvals(case):
+        pytest.skip("approvals come with issue 5")
+    assert compare(case, await play(dev_server.client, case)) == []

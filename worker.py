@@ -1,0 +1,87 @@
+"""The composition root: tools, model and workflows put together into one Temporal worker.
+
+    python worker.py --tools my.module,other.module --agents DIR
+    python worker.py --tools-only --task-queue laptop --tools my.module
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.prepare import PrepareActivity
+from activities.registry import Registry, load_tools
+from activities.request import RequestActivity
+from activities.tools import ToolActivity
+from cli.connection import connect, data_converter
+from cli.errors import one_line_errors
+from cli.signals import until_interrupted
+from perdure.runs import TASK_QUEUE
+from workflows.agent import AgentWorkflow
+
+_PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
+"""Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
+
+__all__ = ["build_worker", "data_converter"]
+
+
+def build_worker(
+    client: Client,
+    registry: Registry,
+    *,
+    task_queue: str = TASK_QUEUE,
+    model: AsyncOpenAI | None = None,
+    tools_only: bool = False,
+    cached_workflows: int = 1000,
+) -> Worker:
+    """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
+
+    `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    """
+    tools = ToolActivity(registry)
+    orchestration = [PrepareActivity(registry).prepare, RequestActivity(model).request]
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[] if tools_only else [AgentWorkflow],
+        activities=[tools.run, *([] if tools_only else orchestration)],
+        workflow_runner=SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)),
+        max_cached_workflows=cached_workflows,
+        # A cancellation reaches an activity with its heartbeat: throttled to a second, not to the default of a minute.
+        max_heartbeat_throttle_interval=timedelta(seconds=1),
+        default_heartbeat_throttle_interval=timedelta(seconds=1),
+        graceful_shutdown_timeout=timedelta(seconds=5),
+    )
+
+
+async def serve(registry: Registry, *, task_queue: str, tools_only: bool) -> None:
+    """Connect, and work until interrupted."""
+    client = await connect()
+    worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only)
+    async with worker:
+        print(f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr)
+        await until_interrupted()
+
+
+def main(
+    tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
+    agents: Annotated[str, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files.")] = "agents",
+    task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
+    tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
+) -> None:
+    """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
+    with one_line_errors():
+        registry = load_tools(name.strip() for name in tools.split(",") if name.strip())
+        asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Orchestration only: what to start when, decided by `perdure` and carried out by activities called by name."""

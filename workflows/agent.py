@@ -1,0 +1,136 @@
+"""The outer loop: context → Request → its calls → output, or again (R6.1)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from workflows.calls import CallLoop
+from workflows.outcomes import message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.agents import Agent, Context, parse_agent
+    from perdure.errors import PerdureError, ProtocolError
+    from perdure.plan import Plan
+    from perdure.reports import details
+    from perdure.runs import (
+        AGENT_WORKFLOW,
+        CONTEXT_QUERY,
+        LIMIT_REACHED,
+        MODEL_FAILED,
+        PREPARE_ACTIVITY,
+        REFUSED,
+        REQUEST_ACTIVITY,
+        RUN_QUERY,
+        Prepared,
+        PrepareInput,
+        RequestContext,
+        RequestInput,
+        RequestResult,
+        RunInput,
+        RunResult,
+        RunView,
+    )
+    from perdure.running import Run
+
+REQUEST_TIMEOUT = timedelta(minutes=10)
+"""For one attempt: longer than any answer takes to be written."""
+REQUEST_HEARTBEAT = timedelta(seconds=10)
+"""A lost worker is noticed within ten seconds, and the Request asked again."""
+REQUEST_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=6)
+"""Six attempts over half a minute; a server's own `retry-after` takes the place of the backoff (R9.7)."""
+
+
+# A protocol error would repeat on every replay: it fails the run, not the workflow task.
+@workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError])
+class AgentWorkflow:
+    """One run of an agent."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+
+    @workflow.run
+    async def run(self, run_input: RunInput) -> RunResult:
+        """Run the agent to its output. Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail."""
+        run = self._run = await self._prepare(run_input)
+        self._report()
+        if run.context.plan and run.agent.config.start == "plan":
+            await self._run_calls(run.open_plan(0), RequestResult(calls=run.context.plan))
+        while run.final is None:
+            request = run.begin_request()
+            self._report()
+            result = await self._request(request)
+            if await self._run_calls(run.open_plan(request.number), result):
+                return self._result()
+        raise self._failure(f"{run.final}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+
+    @workflow.query(name=CONTEXT_QUERY)
+    def context(self, number: int) -> RequestContext:
+        """What Request `number` is told: asked by its activity, which history does not record (R6.8)."""
+        if self._run is None:
+            raise ValueError("the run has not started yet")
+        return self._run.request_context(number)
+
+    @workflow.query(name=RUN_QUERY)
+    def view(self) -> RunView:
+        """The run as it stands, for `show` and `watch`."""
+        run_id = workflow.info().workflow_id
+        return RunView(run_id=run_id) if self._run is None else self._run.view(run_id)
+
+    async def _prepare(self, run_input: RunInput) -> Run:
+        try:
+            agent: Agent = parse_agent(run_input.agent)
+            context = Context(agent, run_input.input, has_input=run_input.has_input)
+        except ProtocolError as error:
+            raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        wanted = PrepareInput(tools=context.tools, models=agent.config.models.model_dump(exclude_unset=True))
+        try:
+            prepared = await workflow.execute_local_activity(
+                PREPARE_ACTIVITY, wanted, result_type=Prepared, start_to_close_timeout=timedelta(seconds=30)
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+        return Run(agent, context, {tool.name: tool for tool in prepared.tools}, prepared.models)
+
+    async def _request(self, request: RequestInput) -> RequestResult:
+        try:
+            return await workflow.execute_activity(
+                REQUEST_ACTIVITY,
+                request,
+                result_type=RequestResult,
+                activity_id=f"request-{request.number}",
+                start_to_close_timeout=REQUEST_TIMEOUT,
+                heartbeat_timeout=REQUEST_HEARTBEAT,
+                retry_policy=REQUEST_RETRIES,
+                summary=f"Request {request.number} · {request.model} · {request.reason}",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise self._failure(f"Request {request.number} to {request.model} failed: {message_of(error)}", MODEL_FAILED) from None
+
+    async def _run_calls(self, plan: Plan, result: RequestResult) -> bool:
+        """Run a Solution's calls and take the Request in; whether the run is over."""
+        assert self._run is not None
+        await CallLoop(plan, self._report).run(result.calls, drain=result.output is not None)
+        over = self._run.close_request(plan, result)
+        self._report()
+        return over
+
+    def _result(self) -> RunResult:
+        return self.view().result()
+
+    def _failure(self, message: str, kind: str) -> ApplicationError:
+        result = self._result()
+        result.status, result.error = "failed", message
+        return ApplicationError(message, result.as_json(), type=kind, non_retryable=True)
+
+    def _report(self) -> None:
+        """Keep what the Web UI shows of the run up to date (R12.8)."""
+        if self._run is not None:
+            workflow.set_current_details(details(self._run))

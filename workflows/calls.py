@@ -1,0 +1,105 @@
+"""The inner loop: one Request's calls, from the first that is ready to the last that ends (R6.2).
+
+Two events drive it: a call arrived, or a running call ended. On each, everything that became ready starts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from workflows.outcomes import failed
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.calls import Call
+    from perdure.jsons import Json
+    from perdure.plan import Outcome, Plan, Returned
+    from perdure.prompts import call_line
+    from perdure.runs import ToolInput, ToolResult
+
+_Ended: TypeAlias = tuple[Call, Outcome]
+
+
+class CallLoop:
+    """Runs the calls of one plan. `on_change` is told whenever a call has started or ended."""
+
+    def __init__(self, plan: Plan, on_change: Callable[[], None]) -> None:
+        self._plan = plan
+        self._on_change = on_change
+        self._ended: asyncio.Queue[_Ended] = asyncio.Queue()
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self, calls: Sequence[Json], *, drain: bool) -> None:
+        """Run the calls of a finished Solution until the plan has settled; `drain` as in `Plan.close`."""
+        for raw in calls:
+            self._plan.add(raw)
+        self._plan.close(drain=drain)
+        try:
+            self._start_ready()
+            while not self._plan.settled:
+                call, outcome = await self._ended.get()
+                del self._running[call.id]
+                self._plan.end(call, outcome, _now())
+                self._start_ready()
+        finally:
+            for task in self._running.values():
+                task.cancel()
+
+    def _start_ready(self) -> None:
+        while ready := self._plan.take_ready(_now()):
+            for call in ready:
+                assert call.tool is not None
+                if call.tool.latent:
+                    # The model has written the result itself: nothing runs, so nothing needs to be waited for.
+                    self._plan.end(call, Returned(call.result), _now())
+                else:
+                    self._running[call.id] = asyncio.create_task(self._run(call))
+        self._on_change()
+
+    async def _run(self, call: Call) -> None:
+        self._ended.put_nowait((call, await run_tool(call)))
+
+
+async def run_tool(call: Call) -> Outcome:
+    """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
+    tool = call.tool
+    assert tool is not None
+    assert tool.activity is not None
+    argument = ToolInput(
+        tool=tool.name,
+        activity=tool.activity,
+        call=call.raw,
+        call_id=call.id,
+        params=call.params,
+        idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
+        definition=None if tool.registered else tool.definition(),
+    )
+    target = f" → {call.target}" if call.paths else ""
+    try:
+        result = await workflow.execute_activity(
+            tool.name,
+            argument,
+            result_type=ToolResult,
+            activity_id=call.id,
+            task_queue=tool.task_queue,
+            start_to_close_timeout=timedelta(seconds=tool.timeout),
+            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
+            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
+            summary=f"{call_line(call.params)}{target}"[:200],
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return failed(call, error)
+    call.attempts = result.attempt
+    return Returned(result.value, result.branch)
+
+
+def _now() -> str:
+    return workflow.now().isoformat(timespec="milliseconds")
