@@ -1,15 +1,16 @@
 """The composition root: tools, model and workflows put together into one Temporal worker.
 
-    python worker.py --tools my.module,other.module --agents DIR
-    python worker.py --tools-only --task-queue laptop --tools my.module
+python worker.py --tools my.module,other.module
+python worker.py --tools-only --task-queue laptop --tools my.module
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from openai import AsyncOpenAI
@@ -21,7 +22,7 @@ from activities.prepare import PrepareActivity
 from activities.registry import Registry, load_tools
 from activities.request import RequestActivity
 from activities.tools import ToolActivity
-from cli.connection import connect, data_converter
+from cli.connection import connect
 from cli.errors import one_line_errors
 from cli.signals import until_interrupted
 from perdure.runs import TASK_QUEUE
@@ -29,8 +30,6 @@ from workflows.agent import AgentWorkflow
 
 _PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
 """Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
-
-__all__ = ["build_worker", "data_converter"]
 
 
 def build_worker(
@@ -47,13 +46,15 @@ def build_worker(
     `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
     """
     tools = ToolActivity(registry)
-    orchestration = [PrepareActivity(registry).prepare, RequestActivity(model).request]
+    orchestration: list[Callable[..., Any]] = [PrepareActivity(registry).prepare, RequestActivity(model).request]
     return Worker(
         client,
         task_queue=task_queue,
         workflows=[] if tools_only else [AgentWorkflow],
         activities=[tools.run, *([] if tools_only else orchestration)],
-        workflow_runner=SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)),
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)
+        ),
         max_cached_workflows=cached_workflows,
         # A cancellation reaches an activity with its heartbeat: throttled to a second, not to the default of a minute.
         max_heartbeat_throttle_interval=timedelta(seconds=1),
@@ -67,13 +68,14 @@ async def serve(registry: Registry, *, task_queue: str, tools_only: bool) -> Non
     client = await connect()
     worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only)
     async with worker:
-        print(f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr)
+        print(
+            f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr
+        )
         await until_interrupted()
 
 
 def main(
     tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
-    agents: Annotated[str, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files.")] = "agents",
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
 ) -> None:

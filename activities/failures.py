@@ -8,7 +8,7 @@ from typing import Final
 import httpx2
 import openai
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.errors import ToolError
 
@@ -50,7 +50,14 @@ def tool_failure(error: Exception) -> ApplicationError:
     """A tool's failure: final if the tool says so, else retried by the tool's policy; its class name is the code."""
     attempt = activity.info().attempt
     if isinstance(error, ToolError):
-        return ApplicationError(error.message, attempt, type=error.code, non_retryable=not error.retry)
+        # Benign: what a tool says by itself is an answer, not a fault of the worker to fill its log with.
+        return ApplicationError(
+            error.message,
+            attempt,
+            type=error.code,
+            non_retryable=not error.retry,
+            category=ApplicationErrorCategory.BENIGN,
+        )
     return ApplicationError(str(error) or type(error).__name__, attempt, type=type(error).__name__)
 
 

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from activities.registry import Registry
 from perdure.agents import Models
 from perdure.errors import ProtocolError
-from perdure.runs import PREPARE_ACTIVITY, REFUSED, PrepareInput, Prepared
+from perdure.runs import PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
 from perdure.tools import resolve_tools
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import openai
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -43,13 +43,14 @@ class RequestActivity:
         info = activity.info()
         assert info.workflow_id is not None
         run = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
-        return await run.query(CONTEXT_QUERY, number, result_type=RequestContext)
+        context: RequestContext = await run.query(CONTEXT_QUERY, number, result_type=RequestContext)
+        return context
 
     async def _invoke(self, client: AsyncOpenAI, request: RequestInput, context: RequestContext) -> RequestResult:
         answer = _Answer()
         stream = await client.chat.completions.create(
             model=request.model,
-            messages=context.messages,  # type: ignore[arg-type]
+            messages=cast(list[ChatCompletionMessageParam], context.messages),
             response_format={
                 "type": "json_schema",
                 "json_schema": {"name": "solution", "schema": context.solution_schema},

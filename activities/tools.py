@@ -30,7 +30,9 @@ class ToolActivity:
         function = self._registry.get(call.activity)
         if function is None:
             # Retried: another worker of the queue, or this one after its next deployment, may have it.
-            raise ApplicationError(f"this worker has no tool {call.activity!r}", activity.info().attempt, type="NoSuchTool")
+            raise ApplicationError(
+                f"this worker has no tool {call.activity!r}", activity.info().attempt, type="NoSuchTool"
+            )
         try:
             async with supervised_heartbeat():
                 value = await _call(function, call)

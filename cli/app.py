@@ -19,6 +19,7 @@ from cli.errors import FAILED, INTERRUPTED, TIMEOUT, CommandError, one_line_erro
 from cli.files import json_option, read_agent
 from cli.render import print_result, print_run, run_table
 from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from perdure.agents import Context
 from perdure.jsons import dumps
 from perdure.runs import TASK_QUEUE, RunView
 
@@ -47,7 +48,9 @@ def execute(work: Coroutine[Any, Any, T]) -> T:
 def run(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live.")] = False,
     as_json: Json = False,
@@ -58,6 +61,9 @@ def run(
     async def work() -> RunView | None:
         found, document = read_agent(agent)
         run_input = None if input is None else json_option(input, "--input")
+        Context(
+            found, run_input, has_input=input is not None
+        )  # what the run would refuse needs no server to be refused
         client = await connect()
         handle = await start_run(
             client, found, document, run_input, has_input=input is not None, run_id=id, task_queue=task_queue
@@ -67,7 +73,9 @@ def run(
             return None
         print(f"run {handle.id}", file=sys.stderr)
         if not await has_worker(client, task_queue):
-            print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+            print(
+                f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr
+            )
         try:
             return await (_watch(client, handle.id) if watch and not as_json else wait_run(client, handle.id))
         except asyncio.CancelledError:
@@ -79,7 +87,11 @@ def run(
 
 
 @app.command()
-def wait(run_id: RunId, timeout: Annotated[float, typer.Option(help="Seconds; the run is not touched.")] = 30.0, as_json: Json = False) -> None:
+def wait(
+    run_id: RunId,
+    timeout: Annotated[float, typer.Option(help="Seconds; the run is not touched.")] = 30.0,
+    as_json: Json = False,
+) -> None:
     """Wait for a run to end and print its result."""
 
     async def work() -> RunView:
@@ -157,7 +169,9 @@ def list_command(
 def dev(
     port: Annotated[int, typer.Option(help="The server's port.")] = 7233,
     ui_port: Annotated[int, typer.Option(help="The Web UI's port.")] = 8233,
-    db: Annotated[str | None, typer.Option(help="A file to keep runs in; without one they are gone at the end.")] = None,
+    db: Annotated[
+        str | None, typer.Option(help="A file to keep runs in; without one they are gone at the end.")
+    ] = None,
     tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
@@ -184,6 +198,7 @@ async def _watch(client: Client, run_id: str) -> RunView:
     with Live(console=Console(), refresh_per_second=8, transient=False) as live:
         async for view in watch_run(client, run_id):
             live.update(run_table(view))
+    print()
     return view
 
 

@@ -36,7 +36,14 @@ async def connect() -> Client:
 def _short(error: Exception) -> str:
     """The innermost words of a transport error."""
     text = str(error)
-    for known in ("Connection refused", "dns error", "timed out", "invalid certificate", "Unauthenticated", "PermissionDenied"):
+    for known in (
+        "Connection refused",
+        "dns error",
+        "timed out",
+        "invalid certificate",
+        "Unauthenticated",
+        "PermissionDenied",
+    ):
         if known.lower() in text.lower():
             return known.lower()
     return text.splitlines()[0][:120] if text else type(error).__name__

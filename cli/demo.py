@@ -60,11 +60,13 @@ async def _run(client: Client, folder: Path, ui_port: int, console: Console) -> 
     document = loads(files("agents").joinpath("devops.json").read_bytes(), source="agents/devops.json")
     run_input = {"request": TASK, "folder": str(folder)}
     handle = await start_run(client, parse_agent(document), document, run_input, has_input=True)
-    console.print(Text(f"Web UI  http://localhost:{ui_port}/namespaces/default/workflows/{handle.id}\n"))
+    address = f"http://localhost:{ui_port}/namespaces/default/workflows/{handle.id}/{handle.first_execution_run_id}"
+    console.print(Text(f"Web UI  {address}\n"), soft_wrap=True)
     view = RunView(run_id=handle.id)
     with Live(console=console, refresh_per_second=8) as live:
         async for view in watch_run(client, handle.id):
             live.update(run_table(view))
+    console.print()
     return view
 
 
@@ -73,12 +75,16 @@ async def _model(kind: str, console: Console) -> AsyncIterator[AsyncOpenAI | Non
     """The scripted model behind the official client, or `None` for the worker's own settings."""
     if kind == "live":
         if not os.environ.get("OPENAI_API_KEY"):
-            raise CommandError("--model live asks a real model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)", USAGE)
+            raise CommandError(
+                "--model live asks a real model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)", USAGE
+            )
         console.print("model   live, as OPENAI_BASE_URL and OPENAI_API_KEY say")
         yield None
     elif kind == "scripted":
         async with ScriptedModel(SCRIPT, pace=PACE) as scripted:
-            console.print(f"model   scripted: a small server at {scripted.base_url} answers from a script; nothing leaves this machine")
+            console.print(
+                f"model   scripted: a small server at {scripted.base_url} answers from a script; nothing leaves this machine"
+            )
             yield AsyncOpenAI(base_url=scripted.base_url, api_key="scripted", max_retries=0)
     else:
         raise CommandError(f"--model must be 'scripted' or 'live', not {kind!r}", USAGE)

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from perdure.jsons import dumps, shorten
-from perdure.prompts import call_line
 from perdure.runs import CallView, RequestView, RunView
 
 _STYLE: Final = {
@@ -42,37 +42,48 @@ def run_table(view: RunView) -> RenderableType:
 def _heading(number: int, request: RequestView | None, calls: list[CallView]) -> Text:
     if request is None:
         return Text(f"Request {number}: the plan that was given", style="bold")
-    tokens = f"{request.usage.prompt_tokens}+{request.usage.completion_tokens} tokens"
-    state = "asking…" if request.status == "running" and not calls else tokens if request.status == "done" else "running"
-    return Text.assemble((f"Request {number}", "bold"), f"  {request.model}  ", (f"({request.reason})", "italic"), f"  {state}")
+    tokens = f"{request.usage.prompt_tokens} tokens in, {request.usage.completion_tokens} out"
+    state = (
+        "asking…" if request.status == "running" and not calls else tokens if request.status == "done" else "running"
+    )
+    return Text.assemble(
+        (f"Request {number}", "bold"), f"  {request.model}  ", (f"({request.reason})", "italic"), f"  {state}"
+    )
 
 
-def _calls_table(calls: list[CallView], view: RunView) -> Table:
-    table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim")
-    for title in ("call", "tool", "parameters", "reads", "writes", "time", "status"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("call", "time"))
+def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for title in ("call", "tool", "reads", "writes", "when", "status"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("call", "tool", "when"))
     starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
     for call in calls:
         table.add_row(
             call.id,
             call.tool,
-            Text(call_line(call.params, 60), style="dim"),
-            ", ".join(view.reads.get(call.id, [])),
-            view.writes.get(call.id, ""),
+            _short(", ".join(view.reads.get(call.id, []))),
+            _short(view.writes.get(call.id, "")),
             _span(call, min(starts, default=0.0)),
             _status(call),
         )
-    return table
+    notes = [Text(f"{call.id} {note}", style="dim") for call in calls if (note := _note(call))]
+    return Padding(Group(table, *notes), (0, 0, 1, 2))
+
+
+def _short(references: str) -> str:
+    """Nearly everything is state: the kind is only shown where it is something else."""
+    return references.replace("†state.", "†")
 
 
 def _status(call: CallView) -> Text:
     text = Text(call.status, style=_STYLE.get(call.status, ""))
     if call.attempts > 1:
-        text.append(f" after {call.attempts} attempts", style="dim")
-    note = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
-    if note:
-        text.append(f"\n{note}", style="dim")
+        text.append(f" ({call.attempts} attempts)", style="dim")
     return text
+
+
+def _note(call: CallView) -> str:
+    """Why a call did not end well."""
+    return call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
 
 
 def _span(call: CallView, origin: float) -> str:
@@ -97,8 +108,8 @@ def print_result(console: Console, view: RunView) -> None:
     usage = view.usage
     console.print(
         Text(
-            f"{view.requests} Requests, {len(view.calls)} calls, {len(view.errors)} errors told to the model, "
-            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
+            f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
+            f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out",
             style="dim",
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections.abc import AsyncIterator
@@ -12,13 +13,19 @@ from typing import Final
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.errors import CommandError
-from perdure.agents import Agent, Context
+from perdure.agents import Agent
 from perdure.jsons import Json, JsonObject
 from perdure.runs import AGENT_WORKFLOW, RUN_QUERY, TASK_QUEUE, RunInput, RunResult, RunStatus, RunView
 
@@ -48,8 +55,7 @@ async def start_run(
     run_id: str | None = None,
     task_queue: str = TASK_QUEUE,
 ) -> AgentHandle:
-    """Start an agent. Raises `InputError` when the input breaks its schema (R2.3), `CommandError` when the id is taken."""
-    Context(agent, run_input, has_input=has_input)
+    """Start an agent. Raises `CommandError` when the id is taken; the run itself refuses what is no input of it (R2.3)."""
     try:
         return await client.start_workflow(
             AGENT_WORKFLOW,
@@ -93,11 +99,13 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         raise CommandError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
     status = _STATUS[description.status] if description.status is not None else "running"
     try:
-        view = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=_QUERY_TIMEOUT)
+        view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=_QUERY_TIMEOUT)
     except (RPCError, WorkflowQueryFailedError):
         view = RunView(run_id=run_id)
         if status == "running":
-            raise CommandError(f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?") from None
+            raise CommandError(
+                f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
+            ) from None
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:
@@ -140,10 +148,9 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
     ended = asyncio.ensure_future(handle.result())
     try:
         while not ended.done():
-            try:
+            # Where no worker answers now, the run goes on when one comes back.
+            with contextlib.suppress(RPCError, WorkflowQueryFailedError):
                 yield await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=_QUERY_TIMEOUT)
-            except (RPCError, WorkflowQueryFailedError):
-                pass  # no worker answers now; the run goes on when one comes back
             await asyncio.wait([ended], timeout=WATCH_INTERVAL)
     finally:
         ended.cancel()

@@ -22,7 +22,9 @@ def find_program(name: str) -> str | None:
 
 
 @asynccontextmanager
-async def embedded_server(*, port: int = 0, ui_port: int = 0, db: str | None = None, ui: bool = True) -> AsyncIterator[WorkflowEnvironment]:
+async def embedded_server(
+    *, port: int = 0, ui_port: int = 0, db: str | None = None, ui: bool = True
+) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
     Raises `CommandError` when it cannot start, e.g. because the port is taken.
@@ -36,9 +38,12 @@ async def embedded_server(*, port: int = 0, ui_port: int = 0, db: str | None = N
             dev_server_existing_path=find_program("temporal"),
             dev_server_database_filename=db,
             dev_server_log_level="error",
+            dev_server_extra_args=["--output", "none"],
         )
     except RuntimeError as error:
-        raise CommandError(f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}") from None
+        raise CommandError(
+            f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}"
+        ) from None
     async with server:
         yield server
 

@@ -13,7 +13,12 @@ FIRST: dict[str, Any] = {
         {"_tool": "check_disk", "folder": "†input.folder", "_outputPath": "†state.before"},
         {"_tool": "list_large_files", "folder": "†input.folder", "limit": 3, "_outputPath": "†state.large"},
         # Only after the disk was measured: the gate makes it wait, its value is the last.
-        {"_tool": "clean_logs", "folder": "†state.before && †input.folder", "older_than_days": 7, "_outputPath": "†state.logs"},
+        {
+            "_tool": "clean_logs",
+            "folder": "†state.before && †input.folder",
+            "older_than_days": 7,
+            "_outputPath": "†state.logs",
+        },
         # A guess at the dump's name, as a model in a hurry makes it: the tool will say that there is no such file.
         {"_tool": "compress", "path": "{†input.folder}/dumps/orders.sql", "_outputPath": "†state.dump"},
         {

@@ -123,7 +123,12 @@ class ScriptedModel:
     async def __aenter__(self) -> ScriptedModel:
         routes = [Route("/v1/chat/completions", self._answer, methods=["POST"]), Route("/v1/models", self._models)]
         config = uvicorn.Config(
-            Starlette(routes=routes), host="127.0.0.1", port=self._port, log_level="critical", access_log=False, lifespan="off"
+            Starlette(routes=routes),
+            host="127.0.0.1",
+            port=self._port,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
         )
         config.load()
         self._server = uvicorn.Server(config)
@@ -138,7 +143,7 @@ class ScriptedModel:
         self._server.force_exit = True
         self._server.should_exit = True
         for connection in list(self._server.server_state.connections):
-            connection.transport.abort()  # type: ignore[union-attr]
+            connection.transport.abort()
         await self._server.shutdown()
 
     def check(self) -> None:
@@ -162,7 +167,7 @@ class ScriptedModel:
     def _sent(self, number: int) -> int:
         return self.arrivals[number - 1][-1][1] if len(self.arrivals) >= number and self.arrivals[number - 1] else 0
 
-    async def _models(self, request: Request) -> Response:
+    async def _models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
     async def _answer(self, request: Request) -> Response:
@@ -239,7 +244,9 @@ def _completion(asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]
 
 
 def _usage(asked: ChatRequest, text: str) -> dict[str, int]:
-    shown = len(asked.text) + sum(len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body)
+    shown = len(asked.text) + sum(
+        len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
+    )
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(len(text) / TOKEN)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 

@@ -9,8 +9,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import AgentError, InputError
 from perdure.jsons import Json, JsonObject
-from perdure.messages import AnyData, DataMessage, InputMessage, Merged, Message, PlanMessage, StateMessage, SystemMessage
-from perdure.messages import TextMessage, ToolMessage, first_problem, merge_data, parse_messages
+from perdure.messages import (
+    AnyData,
+    DataMessage,
+    InputMessage,
+    Merged,
+    Message,
+    PlanMessage,
+    StateMessage,
+    SystemMessage,
+    TextMessage,
+    ToolMessage,
+    first_problem,
+    merge_data,
+    parse_messages,
+)
 from perdure.schemas import Schema
 
 
@@ -110,4 +123,3 @@ class Context:
             value = merged.value if merged.exists else {}
             if problems := schema.errors(value):
                 raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")
-

@@ -13,7 +13,9 @@ from perdure.state import METHODS, Alternatives, OutputMethod, Write, parse_outp
 from perdure.templates import Template, parse_template
 from perdure.tools import Tool, close_names
 
-Status: TypeAlias = Literal["pending", "ready", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"]
+Status: TypeAlias = Literal[
+    "pending", "ready", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
+]
 ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
 
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
@@ -113,7 +115,7 @@ def check_call(
 def check_resolved(call: Call) -> CallError | None:
     """The parameters with every value in its place, against the tool's schema (R3.1)."""
     assert call.tool is not None
-    problems = call.tool.schema.errors(call.params)
+    problems = call.tool.parameters_schema.errors(call.params)
     return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
 
 
@@ -175,7 +177,7 @@ def _param_problems(call: Call, tool: Tool) -> list[str]:
     call.template, malformed = parse_template(call.params)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    return tool.schema.errors(call.params, references=bool(call.template.sites))
+    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites))
 
 
 def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:

@@ -17,7 +17,9 @@ _REFERENCE_SCHEMA: Final[JsonObject] = {
 }
 
 
-def compose(tools: Mapping[str, Tool], output: JsonObject | bool, *, final: bool = False, max_calls: int | None = None) -> JsonObject:
+def compose(
+    tools: Mapping[str, Tool], output: JsonObject | bool, *, final: bool = False, max_calls: int | None = None
+) -> JsonObject:
     """JSON Schema of a Solution.
 
     `calls` stands first, so that calls can start while the rest is still written. With `final` no calls are allowed and the
@@ -53,7 +55,11 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
         properties["_output"] = {"description": "this tool has no code: write its result here"} | output
         required.append("_output")
     if tool.output_path is None:
-        properties["_outputPath"] = {"type": "string", "pattern": "^†state", "description": "where the result is written"}
+        properties["_outputPath"] = {
+            "type": "string",
+            "pattern": "^†state",
+            "description": "where the result is written",
+        }
     if tool.output_method is None and tool.output_path is None:
         properties["_outputMethod"] = {"enum": list(METHODS)}
     call = {key: value for key, value in parameters.items() if key not in ("properties", "required")}
@@ -66,14 +72,17 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
 
 def _or_reference(schema: Any) -> Any:
     """A parameter's schema that also takes a reference, at any depth (R3.1)."""
-    if not isinstance(schema, dict) or not schema or "$ref" in schema and len(schema) == 1:
+    if not isinstance(schema, dict) or not schema or ("$ref" in schema and len(schema) == 1):
         return {"anyOf": [schema, REFERENCE]} if schema else schema
     inner = dict(schema)
     if isinstance(schema.get("properties"), dict):
         inner["properties"] = {name: _or_reference(child) for name, child in schema["properties"].items()}
     if isinstance(schema.get("items"), dict):
         inner["items"] = _or_reference(schema["items"])
-    if schema.get("type") == "string" and not {"enum", "const", "pattern", "format", "minLength", "maxLength"} & schema.keys():
+    if (
+        schema.get("type") == "string"
+        and not {"enum", "const", "pattern", "format", "minLength", "maxLength"} & schema.keys()
+    ):
         return inner
     described = {"description": inner.pop("description")} if "description" in inner else {}
     return described | {"anyOf": [inner, REFERENCE]}

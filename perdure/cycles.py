@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import networkx as nx
 
@@ -44,7 +45,7 @@ def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[E
                         back.append(node)
                         node = came_from[node]
                     ring = [start, *reversed(back)] if back[-1] != start else [start, *reversed(back[1:]), start]
-                    return [(a, b, graph.edges[a, b]["reference"]) for a, b in zip(ring, ring[1:], strict=False)]
+                    return [(a, b, graph.edges[a, b]["reference"]) for a, b in pairwise(ring)]
                 if successor in knot and successor not in came_from:
                     came_from[successor] = node
                     following.append(successor)

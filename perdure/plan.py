@@ -277,14 +277,15 @@ class Plan:
 
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
+
+        def possible(reference: Reference) -> Json | Missing:
+            return True if node.bindings[reference].possible else MISSING
+
         for site in node.call.template.sites:
-            possible = {reference: node.bindings[reference].possible for reference in references(site.expression)}
-            if (
-                evaluate(site.expression, lambda reference, known=possible: True if known[reference] else MISSING)
-                is MISSING
-            ):  # type: ignore[misc]
-                impossible = next(reference for reference, can in possible.items() if not can)
-                self._end_without_result(node.call, "invalid", error=self._missing(impossible, json_path(site.path)))
+            if evaluate(site.expression, possible) is MISSING:
+                impossible = next(ref for ref in references(site.expression) if possible(ref) is MISSING)
+                error = self._missing(impossible, json_path(site.path))
+                self._end_without_result(node.call, "invalid", error=error)
                 return
 
     def _refuse_cycles(self) -> None:

@@ -116,4 +116,3 @@ def _of(schema: JsonObject | None) -> str:
 def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
     """A call's parameters on one line, for summaries and tables."""
     return ", ".join(f"{key}={shorten(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]
-

@@ -20,17 +20,31 @@ def details(run: Run) -> str:
         last = run.log[-1]
         lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
     if run.count:
-        lines += ["", "| call | tool | parameters | reads | writes | status |", "|---|---|---|---|---|---|"]
-        lines += [_row(call) for call in run.last_calls(_ROWS)]
+        calls = run.last_calls(_ROWS)
+        lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
         if run.count > _ROWS:
             lines += ["", f"{run.count - _ROWS} earlier calls are not shown."]
+        if notes := [note for call in calls if (note := _note(call))]:
+            lines += ["", *notes]
     if run.output is not None:
         lines += ["", f"Output: `{shorten(run.output, 300)}`"]
     return "\n".join(lines)
 
 
 def _row(call: Call) -> str:
+    # A narrow panel: the status first, and no column for what it reads, which its parameters say.
+    return (
+        "| "
+        + " | ".join(map(_cell, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " |"
+    )
+
+
+def _note(call: Call) -> str:
+    """Why a call did not end well, as an item of a list."""
     note = call.reason or (call.error.message if call.error else "")
-    status = f"{call.status}: {note[:80]}" if note else call.status
-    cells = [call.id, call.tool_name, call_line(call.raw, 60), ", ".join(call.reads[:5]), call.target, status]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return f"- {call.id} {_cell(note[:200])}" if note else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -16,7 +16,16 @@ from perdure.jsons import Json, JsonObject, shorten
 from perdure.models import choose_model
 from perdure.plan import Plan
 from perdure.prompts import chat_messages
-from perdure.runs import CallView, RequestContext, RequestInput, RequestResult, RequestView, RunUsage, RunView, StopReason
+from perdure.runs import (
+    CallView,
+    RequestContext,
+    RequestInput,
+    RequestResult,
+    RequestView,
+    RunUsage,
+    RunView,
+    StopReason,
+)
 from perdure.schemas import Schema
 from perdure.state import State, Write
 from perdure.tools import Tool
@@ -110,7 +119,9 @@ class Run:
 
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
         """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
-        problems: list[JsonObject] = [_error(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]
+        problems: list[JsonObject] = [
+            _error(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error
+        ]
         if result.problem is not None:
             problems.append(_error(None, result.problem))
         for call in plan.calls:

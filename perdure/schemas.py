@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jsonschema
 import referencing
@@ -98,20 +98,21 @@ class Schema:
 def describe(error: ValidationError, root: Path = ()) -> str:
     """One line: the path, the value and the rule that it breaks."""
     path = json_path((*root, *error.absolute_path))
-    keyword, rule = error.validator, error.validator_value
+    keyword, value = error.validator, cast(Any, error.instance)
+    rule, schema = cast(Any, error.validator_value), cast(Any, error.schema)
     if keyword in ("anyOf", "oneOf") and error.context:
         best = jsonschema.exceptions.best_match([error])
         if best is not error and best.absolute_path != error.absolute_path:
             return describe(best, root)
     if keyword == "required":
-        missing = [name for name in rule if name not in error.instance]
+        missing = [name for name in rule if name not in value]
         return f"{path} lacks {', '.join(map(repr, missing))}"
     if keyword == "additionalProperties" and rule is False:
-        known = error.schema.get("properties", {})
-        extra = [key for key in error.instance if key not in known]
+        known = schema.get("properties", {})
+        extra = [key for key in value if key not in known]
         allowed = f"allowed are {', '.join(map(repr, known))}" if known else "none are allowed"
         return f"{path} has unknown keys {', '.join(map(repr, extra[:5]))}; {allowed}"
-    return f"{path} is {shorten(error.instance, 80)}, but must fit {shorten({keyword: rule}, 160)}"
+    return f"{path} is {shorten(value, 80)}, but must fit {shorten({keyword: rule}, 160)}"
 
 
 def _undecided(error: ValidationError) -> bool:

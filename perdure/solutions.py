@@ -25,10 +25,14 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
         document = loads(text, source="the answer")
     except JsonError as error:
         if finish_reason == "length":
-            return _no_solution("cut_off", "the answer was cut off at the model's length limit; plan fewer calls at a time")
+            return _no_solution(
+                "cut_off", "the answer was cut off at the model's length limit; plan fewer calls at a time"
+            )
         return _no_solution("not_json", f"{error}. It began: {text.strip()[:120]!r}")
     if not isinstance(document, dict) or not document.keys() & {"calls", "output"}:
-        return _no_solution("not_a_solution", f"expected an object with 'calls' and 'output', not {dumps(document)[:120]}")
+        return _no_solution(
+            "not_a_solution", f"expected an object with 'calls' and 'output', not {dumps(document)[:120]}"
+        )
     unknown = sorted(document.keys() - {"calls", "output"})
     if unknown:
         return _no_solution("not_a_solution", f"unknown keys {', '.join(unknown[:5])} beside 'calls' and 'output'")
@@ -39,4 +43,6 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
 
 
 def _no_solution(code: str, message: str) -> Solution:
-    return Solution(problem=CallError(code, f'{message}. Answer with one JSON object {{"calls": [...], "output": ...}}'))
+    return Solution(
+        problem=CallError(code, f'{message}. Answer with one JSON object {{"calls": [...], "output": ...}}')
+    )

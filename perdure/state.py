@@ -146,33 +146,32 @@ class Tree:
         self.value = value
 
     def _with(self, container: Json | Missing, part: str | int, value: Json) -> Json:
+        own: Json = container
         if id(container) not in self._owned:
-            if container is MISSING:
-                container = [] if isinstance(part, int) else {}
-            else:
-                container = container.copy()
-            self._owned[id(container)] = container
-        if isinstance(container, dict):
-            container[str(part)] = value
-        elif (index := int(part)) == len(container):
-            container.append(value)
+            own = ([] if isinstance(part, int) else {}) if isinstance(container, Missing) else container.copy()
+            self._owned[id(own)] = own
+        if isinstance(own, dict):
+            own[str(part)] = value
+        elif (index := int(part)) == len(own):
+            own.append(value)
         else:
-            container[index] = value
-        return container
+            own[index] = value
+        return own
 
 
 def _child(container: Json | Missing, path: Path, depth: int) -> Json | Missing:
     part = path[depth]
     if isinstance(container, dict):
         return container.get(str(part), MISSING)
-    length = len(container) if isinstance(container, list) else 0
-    if isinstance(container, list) or (container is MISSING and isinstance(part, int)):
+    array = [] if container is MISSING and isinstance(part, int) else container
+    if isinstance(array, list):
         index = array_index(part)
+        length = len(array)
         if index is None or index > length:
             raise StateError(
                 f"{show(path[:depth])} is an array of {length}, so {show(path)} cannot be written: use an index from 0 to {length}"
             )
-        return container[index] if index < length else MISSING
+        return array[index] if index < length else MISSING
     if container is MISSING:
         return MISSING
     raise StateError(f"{show(path[:depth])} is {shorten(container, 40)}, so {show(path)} cannot be written into it")

@@ -38,7 +38,7 @@ class ToolContext:
     """1 for the first attempt."""
     messages: list[JsonObject] = field(default_factory=list)
     """The context's messages that the tool's `_scopes` list."""
-    on_heartbeat: Callable[..., None] = field(default=lambda *details: None, repr=False)
+    on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
 
     def heartbeat(self, *details: Any) -> None:
         """Say that the call is alive; the details are there at the next attempt should this one be lost."""
@@ -84,7 +84,9 @@ class ToolFunction:
         except ValidationError as error:
             raise ToolError("invalid_params", first_problem(error)) from None
         fields = type(model).model_fields
-        arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (model.model_extra or {})
+        arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (
+            model.model_extra or {}
+        )
         return arguments | ({self.context_parameter: context} if self.context_parameter else {})
 
     def dump(self, value: Any) -> Json:
@@ -169,7 +171,9 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             open_ended = True
         elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
-            raise ToolDefinitionError(f"{where}: {parameter.name!r} can only be given by position; tools are called by name")
+            raise ToolDefinitionError(
+                f"{where}: {parameter.name!r} can only be given by position; tools are called by name"
+            )
         elif parameter.name.startswith("_"):
             raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
         else:
@@ -192,7 +196,9 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     if output:
         definition["_output"] = output
     parse_tool(definition, activities=[name])
-    return ToolFunction(definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function))
+    return ToolFunction(
+        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
+    )
 
 
 _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue"}

@@ -24,9 +24,36 @@ RESERVED_PREFIX: Final = "perdure."
 """Names of the engine's own activities; no tool may be called so."""
 
 _SCHEMA_KEYS: Final = frozenset(
-    "type properties required additionalProperties patternProperties propertyNames minProperties maxProperties dependentRequired "
-    "dependentSchemas allOf anyOf oneOf not if then else unevaluatedProperties $defs definitions $schema $id $comment title examples "
-    "default deprecated strict".split()
+    [
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "dependentRequired",
+        "dependentSchemas",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedProperties",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+        "$comment",
+        "title",
+        "examples",
+        "default",
+        "deprecated",
+        "strict",
+    ]
 )
 
 
@@ -90,7 +117,7 @@ class Tool(BaseModel):
         return self.activity is None and self.delegate is None
 
     @cached_property
-    def schema(self) -> Schema:
+    def parameters_schema(self) -> Schema:
         """The parameters' schema, compiled once per run."""
         return Schema(self.parameters)
 
@@ -149,7 +176,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
         )
     except ValidationError as error:
         raise ToolDefinitionError(f"tool {name!r}: {first_problem(error)}") from None
-    for schema in (tool.schema, tool.output_schema):
+    for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
             raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
     if tool.activity is not None and tool.activity not in known:

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, ProtocolError
     from perdure.plan import Plan
     from perdure.reports import details
+    from perdure.running import Run
     from perdure.runs import (
         AGENT_WORKFLOW,
         CONTEXT_QUERY,
@@ -34,13 +35,14 @@ with workflow.unsafe.imports_passed_through():
         RunResult,
         RunView,
     )
-    from perdure.running import Run
 
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """For one attempt: longer than any answer takes to be written."""
 REQUEST_HEARTBEAT = timedelta(seconds=10)
 """A lost worker is noticed within ten seconds, and the Request asked again."""
-REQUEST_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=6)
+REQUEST_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=6
+)
 """Six attempts over half a minute; a server's own `retry-after` takes the place of the backoff (R9.7)."""
 
 
@@ -99,7 +101,7 @@ class AgentWorkflow:
 
     async def _request(self, request: RequestInput) -> RequestResult:
         try:
-            return await workflow.execute_activity(
+            result: RequestResult = await workflow.execute_activity(
                 REQUEST_ACTIVITY,
                 request,
                 result_type=RequestResult,
@@ -109,10 +111,13 @@ class AgentWorkflow:
                 retry_policy=REQUEST_RETRIES,
                 summary=f"Request {request.number} · {request.model} · {request.reason}",
             )
+            return result
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            raise self._failure(f"Request {request.number} to {request.model} failed: {message_of(error)}", MODEL_FAILED) from None
+            raise self._failure(
+                f"Request {request.number} to {request.model} failed: {message_of(error)}", MODEL_FAILED
+            ) from None
 
     async def _run_calls(self, plan: Plan, result: RequestResult) -> bool:
         """Run a Solution's calls and take the Request in; whether the run is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -48,7 +49,9 @@ def run(plan: Plan, calls: Sequence[Any], act: Act | None = None, *, seed: int =
             plan.add(raw)
         arriving = []
     while not plan.settled:
-        assert arriving or running or not plan.closed, f"nothing runs, and yet pending: {[(c.id, c.status) for c in plan.calls]}"
+        assert arriving or running or not plan.closed, (
+            f"nothing runs, and yet pending: {[(c.id, c.status) for c in plan.calls]}"
+        )
         if arriving and (not running or chance.random() < 0.5):
             plan.add(arriving.pop(0))
         elif not arriving and not plan.closed:
@@ -66,7 +69,11 @@ def statuses(plan: Plan) -> list[str]:
 
 
 def fails(*ids: str) -> Act:
-    return lambda id, params: Failed(CallError("boom", "it broke")) if id in ids else Returned({"from": id})
+    return lambda id, _: Failed(CallError("boom", "it broke")) if id in ids else Returned({"from": id})
+
+
+def first_call(outcome: Outcome) -> Act:
+    return lambda id, _: outcome if id == "1.0" else Returned(0)
 
 
 def test_r5_1_a_reader_binds_to_the_nearest_writer_before_it() -> None:
@@ -117,7 +124,13 @@ def test_r5_1_prefix_and_extension_are_edges() -> None:
 
 def test_r5_1_a_call_that_reads_the_path_it_writes_does_not_bind_to_itself() -> None:
     plan = new_plan({"n": 1})
-    run(plan, [{"_tool": "a", "p": "†state.n", "_outputPath": "†state.n"}, {"_tool": "b", "p": "†state.n", "_outputPath": "†state.n"}])
+    run(
+        plan,
+        [
+            {"_tool": "a", "p": "†state.n", "_outputPath": "†state.n"},
+            {"_tool": "b", "p": "†state.n", "_outputPath": "†state.n"},
+        ],
+    )
     assert statuses(plan) == ["done", "done"]
     assert plan.calls[1].params == {"p": {"from": "1.0"}}
     lone = new_plan()
@@ -138,7 +151,11 @@ def test_r5_2_every_call_on_a_cycle_is_refused_and_shown_the_rest_runs() -> None
 
 def test_r5_3_ready_when_every_writer_has_finished() -> None:
     plan = new_plan()
-    calls = [{"_tool": "a", "_outputPath": "†state.a"}, {"_tool": "b", "_outputPath": "†state.b"}, {"_tool": "c", "p": "†state.a || †state.b"}]
+    calls = [
+        {"_tool": "a", "_outputPath": "†state.a"},
+        {"_tool": "b", "_outputPath": "†state.b"},
+        {"_tool": "c", "p": "†state.a || †state.b"},
+    ]
     for seed in range(5):
         plan = new_plan()
         log = run(plan, calls, seed=seed)
@@ -171,10 +188,14 @@ def test_two_exclusive_branches_may_write_one_path_and_join_again() -> None:
         {"_tool": "c", "why": "†state.notSunny", "_outputPath": "†state.suggestion"},
         {"_tool": "read", "p": "†state.suggestion"},
     ]
+
+    def weather(id: str, _: dict[str, Any], branch: str, order: list[dict[str, Any]]) -> Outcome:
+        return Returned({"from": id}, branch if order[int(id[2:])]["_tool"] == "a" else None)
+
     for branch, chosen in (("†state.sunny", "1.1"), ("†state.notSunny", "1.2")):
         for order in (calls, [calls[3], *calls[:3]]):
             plan = new_plan()
-            run(plan, order, lambda id, params, to=branch, o=order: Returned({"from": id}, to if o[int(id[2:])]["_tool"] == "a" else None))  # type: ignore[misc]
+            run(plan, order, partial(weather, branch=branch, order=order))
             reader = plan.calls[order.index(calls[3])]
             offset = order.index(calls[0])
             assert reader.status == "done"
@@ -182,7 +203,10 @@ def test_two_exclusive_branches_may_write_one_path_and_join_again() -> None:
 
 
 def test_r4_3_three_alternatives() -> None:
-    calls = [{"_tool": "a", "_outputPath": "†state.x || †state.y || †state.z"}, *({"_tool": "read", "p": f"†state.{k}"} for k in "xyz")]
+    calls = [
+        {"_tool": "a", "_outputPath": "†state.x || †state.y || †state.z"},
+        *({"_tool": "read", "p": f"†state.{k}"} for k in "xyz"),
+    ]
     for outcome, expected in (
         (Returned(1), ["done", "done", "skipped", "skipped"]),
         (Returned(1, "†state.y"), ["done", "skipped", "done", "skipped"]),
@@ -190,7 +214,7 @@ def test_r4_3_three_alternatives() -> None:
         (Returned(1, "†state.q"), ["failed", "skipped", "skipped", "done"]),
     ):
         plan = new_plan()
-        run(plan, calls, lambda id, params, first=outcome: first if id == "1.0" else Returned(0))  # type: ignore[misc]
+        run(plan, calls, first_call(outcome))
         assert statuses(plan) == expected
         assert plan.errors == []
 
@@ -209,7 +233,11 @@ def test_r4_2_the_last_to_complete_wins() -> None:
 def test_r4_5_a_value_that_breaks_the_state_schema_is_a_structural_error() -> None:
     schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False})
     plan = new_plan(state_schema=schema)
-    calls = [{"_tool": "a", "_outputPath": "†state.n"}, {"_tool": "b", "_outputPath": "†state.m"}, {"_tool": "c", "p": "†state.n"}]
+    calls = [
+        {"_tool": "a", "_outputPath": "†state.n"},
+        {"_tool": "b", "_outputPath": "†state.m"},
+        {"_tool": "c", "p": "†state.n"},
+    ]
     run(plan, calls)
     assert statuses(plan) == ["invalid", "invalid", "skipped"]
     assert plan.state.snapshot() == {}
@@ -218,10 +246,17 @@ def test_r4_5_a_value_that_breaks_the_state_schema_is_a_structural_error() -> No
 
 def test_r5_5_a_dangling_reference_names_the_paths_near_it() -> None:
     plan = new_plan({"user": {"name": "Ann", "mail": "x"}})
-    run(plan, [{"_tool": "read", "p": {"deep": ["†state.user.nme"]}}, {"_tool": "read", "p": "†inptu.x"}], streamed=False)
+    run(
+        plan,
+        [{"_tool": "read", "p": {"deep": ["†state.user.nme"]}}, {"_tool": "read", "p": "†inptu.x"}],
+        streamed=False,
+    )
     assert statuses(plan) == ["invalid", "invalid"]
     first, second = (call.error.message for call in plan.calls if call.error)
-    assert first == '$.p.deep[0]: †state.user.nme does not exist and no call writes it; near it are †state.user.name, †state.user.mail'
+    assert (
+        first
+        == "$.p.deep[0]: †state.user.nme does not exist and no call writes it; near it are †state.user.name, †state.user.mail"
+    )
     assert "†state" in second
 
 
@@ -233,7 +268,11 @@ def test_r6_8_a_surplus_call_is_refused() -> None:
 
 
 def test_r5_10_step_runs_what_reads_nothing_of_the_plan() -> None:
-    calls = [{"_tool": "a", "_outputPath": "†state.a"}, {"_tool": "b", "p": "†state.a"}, {"_tool": "c", "p": "†state.old"}]
+    calls = [
+        {"_tool": "a", "_outputPath": "†state.a"},
+        {"_tool": "b", "p": "†state.a"},
+        {"_tool": "c", "p": "†state.old"},
+    ]
     plan = new_plan({"old": 1}, execution="step")
     run(plan, calls)
     assert statuses(plan) == ["done", "deferred", "done"]
@@ -243,7 +282,7 @@ Results = st.dictionaries(st.integers(0, 15), st.sampled_from(["fail", "branch"]
 
 
 def acting(results: dict[int, str], plan: Plan) -> Act:
-    def act(id: str, params: dict[str, Any]) -> Outcome:
+    def act(id: str, _: dict[str, Any]) -> Outcome:
         index = int(id.split(".")[1])
         if results.get(index) == "fail":
             return Failed(CallError("boom", "it broke"))
@@ -255,7 +294,9 @@ def acting(results: dict[int, str], plan: Plan) -> Act:
 
 
 @given(plans(), Results, st.integers(0, 100), st.booleans())
-def test_any_plan_ends_with_no_call_pending(calls: list[dict[str, Any]], results: dict[int, str], seed: int, streamed: bool) -> None:
+def test_any_plan_ends_with_no_call_pending(
+    calls: list[dict[str, Any]], results: dict[int, str], seed: int, streamed: bool
+) -> None:
     plan = new_plan({"d": {"x": 1}})
     run(plan, calls, acting(results, plan), seed=seed, streamed=streamed)
     assert all(call.status in ENDED for call in plan.calls)
@@ -298,7 +339,14 @@ def test_reordering_without_rebinding_changes_nothing(order: list[int], seed: in
     ]
     plan = new_plan()
     shuffled = [calls[n] for n in order]
-    run(plan, shuffled, lambda id, params: Returned({"from": "x", "of": shuffled[int(id[2:])]["_tool"]}), seed=seed)
+    run(plan, shuffled, lambda id, _: Returned({"from": "x", "of": shuffled[int(id[2:])]["_tool"]}), seed=seed)
     ended = {order[n]: (call.status, call.params) for n, call in enumerate(plan.calls)}
-    assert {n: status for n, (status, _) in ended.items()} == {0: "done", 1: "done", 2: "done", 3: "skipped", 4: "done", 5: "done"}
+    assert {n: status for n, (status, _) in ended.items()} == {
+        0: "done",
+        1: "done",
+        2: "done",
+        3: "skipped",
+        4: "done",
+        5: "done",
+    }
     assert ended[5][1] == {"p": "b and c"}

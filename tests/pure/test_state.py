@@ -32,7 +32,10 @@ def state_of(*entries: tuple[str, Any] | tuple[str, Any, Any]) -> State:
         ([("†state.l", [1]), ("†state.l", [2, 3], "concat")], {"l": [1, 2, 3]}),
         ([("†state.s", "a"), ("†state.s", "b", "concat")], {"s": "ab"}),
         ([("†state.o", {"a": {"x": 1}}), ("†state.o", {"a": {"y": 2}}, "merge")], {"o": {"a": {"x": 1, "y": 2}}}),
-        ([("†state.o", {"a": {"x": 1}, "b": 1}), ("†state.o", {"a": {"y": 2}}, "assign")], {"o": {"a": {"y": 2}, "b": 1}}),
+        (
+            [("†state.o", {"a": {"x": 1}, "b": 1}), ("†state.o", {"a": {"y": 2}}, "assign")],
+            {"o": {"a": {"y": 2}, "b": 1}},
+        ),
         ([("†state.l", [1, 2]), ("†state.l[1]", 9), ("†state.l[2]", 3)], {"l": [1, 9, 3]}),
         ([("†state.l[0].x", 1)], {"l": [{"x": 1}]}),
         ([("†state.n", None)], {"n": None}),
@@ -87,7 +90,9 @@ def test_a_state_replayed_from_its_writes_is_the_same_state(entries: list[Write]
 
 
 @given(st.lists(writes(), max_size=15), paths())
-def test_r4_1_reading_back_to_the_newest_set_is_reading_the_value(entries: list[Write], path: tuple[str | int, ...]) -> None:
+def test_r4_1_reading_back_to_the_newest_set_is_reading_the_value(
+    entries: list[Write], path: tuple[str | int, ...]
+) -> None:
     state = applied(entries)
     expected = get(state.snapshot(), path)
     try:

@@ -1,0 +1,69 @@
+"""Makes the README's pictures anew: the demo's run in the Web UI, by headless Chromium.
+
+make picture
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=15000",
+]
+
+
+def main() -> int:
+    """Run the demo with its Web UI kept up, photograph it, and end it."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium on the PATH: install the package 'chromium'", file=sys.stderr)
+        return 1
+    demo = subprocess.Popen(
+        [sys.executable, "client.py", "demo", "--stay"], stdout=subprocess.PIPE, text=True, cwd=DOCS.parent
+    )
+    try:
+        address = ""
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith("Web UI"):
+                address = line.split()[-1]
+            if "stays up" in line:
+                break
+        photograph(chromium, f"{address}/timeline", DOCS / "web-ui-timeline.png", "1400,1250")
+        photograph(chromium, f"{address}/user-metadata", DOCS / "web-ui-details.png", "1400,1000")
+    finally:
+        demo.terminate()
+        demo.wait(10)
+    return 0
+
+
+def photograph(chromium: str, address: str, target: Path, size: str) -> None:
+    """One page as a PNG, with a browser profile of its own."""
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            chromium,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            f"--window-size={size}",
+            f"--screenshot={target}",
+            address,
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=90)
+    print(f"{target.name}: {target.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

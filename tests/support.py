@@ -1,0 +1,113 @@
+"""What tests of runs share: a worker with a scripted model, small agents, and the command line as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from temporalio.client import Client, WorkflowFailureError
+
+from activities.registry import Registry
+from cli.runs import AgentHandle, fetch_run, start_run
+from demo.scripted_model import Script, ScriptedModel
+from perdure.agents import parse_agent
+from perdure.runs import RunView
+from perdure.toolkit import tool_function
+from worker import build_worker
+
+ROOT = Path(__file__).parents[1]
+DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
+
+
+def agent(*tools: str | dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A small agent over the given tools."""
+    messages = [{"type": "tool", "tool": tool} for tool in tools]
+    return {
+        "name": "test",
+        "context": [{"type": "system", "text": "Plan."}, *messages, *more.pop("context", [])],
+        "schema": True,
+    } | more
+
+
+def registry(functions: Sequence[Callable[..., Any]]) -> Registry:
+    found = [tool_function(function) for function in functions]
+    return Registry([function for function in found if function is not None])
+
+
+@dataclass
+class Harness:
+    """A client, a worker's queue and the model that the worker asks."""
+
+    client: Client
+    model: ScriptedModel
+    task_queue: str
+
+    async def start(self, document: dict[str, Any], run_input: Any = None, *, run_id: str | None = None) -> AgentHandle:
+        return await start_run(
+            self.client,
+            parse_agent(document),
+            document,
+            run_input,
+            has_input=run_input is not None,
+            run_id=run_id or f"test-{uuid.uuid4().hex[:8]}",
+            task_queue=self.task_queue,
+        )
+
+    async def run(self, document: dict[str, Any], run_input: Any = None) -> RunView:
+        """Start the agent and wait for its end."""
+        handle = await self.start(document, run_input)
+        with contextlib.suppress(WorkflowFailureError):
+            await handle.result()
+        return await self.view(handle.id)
+
+    async def view(self, run_id: str) -> RunView:
+        return await fetch_run(self.client, run_id)
+
+
+@asynccontextmanager
+async def harness(
+    client: Client, functions: Sequence[Callable[..., Any]], script: Script, **options: Any
+) -> AsyncIterator[Harness]:
+    """A worker with these tools, whose model answers from the script; `options` go to `build_worker`."""
+    task_queue = f"test-{uuid.uuid4().hex[:8]}"
+    async with ScriptedModel(script) as model:
+        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+        async with build_worker(client, registry(functions), task_queue=task_queue, model=asking, **options):
+            yield Harness(client, model, task_queue)
+
+
+@dataclass(frozen=True)
+class Command:
+    code: int
+    out: str
+    err: str
+
+
+async def perdure(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT, program: str = "client.py"
+) -> Command:
+    """The command line as a process of its own, with nothing of this process's settings."""
+    clean = {
+        key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / program),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {}),
+        cwd=cwd,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return Command(process.returncode, out.decode(), err.decode())

@@ -1,0 +1,215 @@
+"""The two loops on real servers: errors, retries, limits, time, replay (sections 6 and 12)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from cli.connection import data_converter
+from demo.scripted_model import Fault, Turn
+from perdure import ToolContext, ToolError, branch, tool
+from tests.support import DONE, agent, harness
+from workflows.agent import AgentWorkflow
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(retries=0)
+def divide(a: float, b: float) -> float:
+    """Divide."""
+    return a / b
+
+
+@tool(retries=40, timeout=10)
+def stubborn(context: ToolContext) -> int:
+    """Fails until its 40th attempt."""
+    if context.attempt < 40:
+        raise ConnectionError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+@tool
+async def weather(city: str) -> Any:
+    """Sunny in Berlin alone."""
+    return branch("†state.sunny", city) if city == "Berlin" else branch("†state.rainy", city)
+
+
+async def test_an_hour_of_retries_takes_a_second(time_skipping: WorkflowEnvironment) -> None:
+    script = [{"calls": [{"_tool": "stubborn", "_outputPath": "†state.n"}], "output": {"ok": True}}]
+    started, virtual = time.monotonic(), await time_skipping.get_current_time()
+    async with harness(time_skipping.client, [stubborn], script) as it:
+        view = await it.run(agent("stubborn"))
+    assert (view.status, view.state, view.calls[0].attempts) == ("completed", {"n": 40}, 40)
+    assert (await time_skipping.get_current_time() - virtual).total_seconds() > 3000
+    assert time.monotonic() - started < 30
+
+
+async def test_r12_1_typed_tools_resolve_references_and_run_in_parallel(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"},
+        {"_tool": "add", "a": "†state.x", "b": "†state.x", "_outputPath": "†state.y"},
+    ]
+    async with harness(dev_server.client, [add], [{"calls": calls, "output": None}, DONE]) as it:
+        view = await it.run(agent("add"))
+        it.model.check()
+    assert (view.status, view.state, view.stop_reason) == ("completed", {"x": 3, "y": 6}, "output")
+
+
+async def test_r6_6_a_failure_and_a_structural_error_reach_the_model_together(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "divide", "a": 1, "b": 0},
+        {"_tool": "divide", "a": "one", "b": 1},
+        {"_tool": "divide", "a": 4, "b": 2},
+    ]
+    async with harness(dev_server.client, [divide], [{"calls": calls, "output": None}, DONE]) as it:
+        view = await it.run(agent("divide"))
+        prompt = it.model.requests[1].text
+    assert [call.status for call in view.calls] == ["failed", "invalid", "done"]
+    assert [error["error"]["code"] for error in view.errors] == ["ZeroDivisionError", "invalid_call"]
+    assert "division by zero" in prompt
+    assert '$.a is \\"one\\"' in prompt
+    assert '"result":2.0' in prompt
+    assert [request.model for request in view.log] == ["gpt-4o-mini", "gpt-4o"]
+
+
+async def test_r12_4_a_branch_is_chosen_by_the_tool(dev_server: WorkflowEnvironment) -> None:
+    path = "†state.sunny || †state.rainy"
+    calls = [{"_tool": "weather", "city": "Hamburg", "_outputPath": path}]
+    async with harness(dev_server.client, [weather], [{"calls": calls, "output": {"ok": True}}]) as it:
+        view = await it.run(agent("weather"))
+    assert view.state == {"rainy": "Hamburg"}
+
+
+async def test_r2_3_bad_input_is_refused_by_the_workflow_too(dev_server: WorkflowEnvironment) -> None:
+    from perdure.runs import AGENT_WORKFLOW, RunInput
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    document = agent(context=[{"type": "input", "schema": schema}])
+    async with harness(dev_server.client, [], []) as it:
+        handle = await it.client.start_workflow(
+            AGENT_WORKFLOW,
+            RunInput(agent=document, input={"n": "x"}, has_input=True),
+            id="refused",
+            task_queue=it.task_queue,
+        )
+        with pytest.raises(Exception, match="Workflow execution failed"):
+            await handle.result()
+        view = await it.view("refused")
+    assert (view.status, view.error) == (
+        "failed",
+        'the input breaks its schema: $.n is "x", but must fit {"type": "integer"}',
+    )
+    assert it.model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Turn("Sure! I will look into it."), "not valid JSON"),
+        (Turn(""), "the answer was empty"),
+        (Turn('{"calls": [{"_tool": "add", "a": 1', finish_reason="length"), "cut off"),
+        (Turn("[1, 2]"), "expected an object"),
+        (Turn('{"calls": {"_tool": "add"}, "output": null}'), "must be an array"),
+        (Turn('{"calls": [17, null], "output": null}'), "is no call"),
+        (Turn('{"calls": [], "output": NaN}'), "not valid JSON"),
+    ],
+)
+async def test_what_is_no_solution_becomes_an_error_message(
+    dev_server: WorkflowEnvironment, answer: Turn, words: str
+) -> None:
+    async with harness(dev_server.client, [add], lambda asked: answer if asked.number == 1 else DONE) as it:
+        view = await it.run(agent("add"))
+        assert words in it.model.requests[1].text
+    assert view.status == "completed"
+    assert len(view.errors) in (1, 2)
+
+
+async def test_r6_5_an_output_that_never_fits_ends_at_the_limit(dev_server: WorkflowEnvironment) -> None:
+    document = agent(schema={"type": "integer"}, config={"max_requests": 2})
+    async with harness(dev_server.client, [], [{"calls": [], "output": "no"}] * 3) as it:
+        view = await it.run(document)
+        it.model.check()
+        assert "No more calls can be made" in it.model.requests[2].text
+    assert view.status == "failed"
+    assert "may ask 2 times" in str(view.error)
+    assert view.requests == 3
+
+
+async def test_r9_5_a_limit_gives_one_last_request_without_tools(dev_server: WorkflowEnvironment) -> None:
+    again = {"calls": [{"_tool": "add", "a": 1, "b": 1}], "output": None}
+    async with harness(dev_server.client, [add], [again, {"calls": [], "output": "so far"}]) as it:
+        view = await it.run(agent("add", config={"max_requests": 1}))
+        last = it.model.requests[1].body["response_format"]["json_schema"]["schema"]
+    assert (view.status, view.output, view.stop_reason) == ("completed", "so far", "max_requests")
+    assert list(last["properties"]) == ["output"]
+
+
+async def test_r9_7_rate_limits_are_waited_for_and_server_errors_retried(time_skipping: WorkflowEnvironment) -> None:
+    script: list[Any] = [Turn("slow down", status=429, headers={"retry-after": "1800"}), Turn("oops", status=503), DONE]
+    before = await time_skipping.get_current_time()
+    async with harness(time_skipping.client, [], script) as it:
+        view = await it.run(agent())
+        it.model.check()
+    assert view.status == "completed"
+    assert (await time_skipping.get_current_time() - before).total_seconds() >= 1800
+
+
+async def test_a_stream_that_breaks_off_is_asked_again(dev_server: WorkflowEnvironment) -> None:
+    script: list[Any] = [Turn(DONE, fault=Fault("cut", after=8)), DONE]
+    async with harness(dev_server.client, [], script) as it:
+        view = await it.run(agent())
+        it.model.check()
+    assert (view.status, view.requests, view.errors) == ("completed", 1, [])
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "401"), (400, "400"), (404, "404")])
+async def test_r9_7_authentication_and_bad_requests_are_not_retried(
+    dev_server: WorkflowEnvironment, status: int, words: str
+) -> None:
+    async with harness(dev_server.client, [], [Turn("no such thing", status=status)]) as it:
+        view = await it.run(agent())
+        it.model.check()
+    assert view.status == "failed"
+    assert words in str(view.error)
+    assert "no such thing" in str(view.error)
+
+
+async def test_r12_3_a_tool_error_is_final_unless_it_says_otherwise(dev_server: WorkflowEnvironment) -> None:
+    attempts: list[int] = []
+
+    @tool(retries=2)
+    def flaky(final: bool, context: ToolContext) -> str:
+        """Fails once."""
+        attempts.append(context.attempt)
+        if context.attempt == 1:
+            raise ToolError("busy", "not now", retry=not final)
+        return context.idempotency_key
+
+    calls = [{"_tool": "flaky", "final": False, "_outputPath": "†state.key"}, {"_tool": "flaky", "final": True}]
+    async with harness(dev_server.client, [flaky], [{"calls": calls, "output": None}, DONE]) as it:
+        view = await it.run(agent("flaky"))
+    assert [(call.status, call.attempts) for call in view.calls] == [("done", 2), ("failed", 1)]
+    assert view.state == {"key": f"{view.run_id}/1.0"}
+    assert view.errors[0]["error"] == {"code": "busy", "message": "not now"}
+
+
+async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "add", "a": n, "b": 1, "_outputPath": f"†state.s{n}"} for n in range(5)]
+    calls.append({"_tool": "add", "a": "†state.s0", "b": "†state.s4", "_outputPath": "†state.sum"})
+    script = [{"calls": calls, "output": None}, {"calls": [{"_tool": "nope"}], "output": None}, DONE]
+    async with harness(dev_server.client, [add], script, cached_workflows=0) as it:
+        handle = await it.start(agent("add"))
+        result = await handle.result()
+        history = await handle.fetch_history()
+    assert (result.status, result.state["sum"]) == ("completed", 6)
+    await Replayer(workflows=[AgentWorkflow], data_converter=data_converter).replay_workflow(history)
