@@ -46,7 +46,7 @@ def compose(
 
 
 def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
-    parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions)
+    parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, references=True)
     properties = {name: _or_reference(schema) for name, schema in parameters.get("properties", {}).items()}
     meta: JsonObject = {"_tool": {"const": tool.name}}
     required = ["_tool", *parameters.get("required", [])]
@@ -71,28 +71,49 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
 
 
 def _or_reference(schema: Any) -> Any:
-    """A parameter's schema that also takes a reference, at any depth (R3.1)."""
-    if not isinstance(schema, dict) or not schema or ("$ref" in schema and len(schema) == 1):
-        return {"anyOf": [schema, REFERENCE]} if schema else schema
-    inner = dict(schema)
-    if isinstance(schema.get("properties"), dict):
-        inner["properties"] = {name: _or_reference(child) for name, child in schema["properties"].items()}
-    if isinstance(schema.get("items"), dict):
-        inner["items"] = _or_reference(schema["items"])
-    if (
-        schema.get("type") == "string"
-        and not {"enum", "const", "pattern", "format", "minLength", "maxLength"} & schema.keys()
-    ):
+    """A parameter's schema that also takes a reference, itself and at any depth inside (R3.1)."""
+    if not isinstance(schema, dict) or not schema:
+        return schema
+    inner = _inside(schema)
+    if schema.get("type") == "string" and not schema.keys() & _NARROWS_TEXT:
         return inner
     described = {"description": inner.pop("description")} if "description" in inner else {}
     return described | {"anyOf": [inner, REFERENCE]}
 
 
-def _move_definitions(schema: JsonObject, owner: str, definitions: JsonObject) -> JsonObject:
-    """The schema with its `$defs` moved to the composed schema's, under names of their own."""
+_NARROWS_TEXT: Final = frozenset({"enum", "const", "pattern", "format", "minLength", "maxLength"})
+
+
+def _inside(schema: JsonObject) -> JsonObject:
+    """The schema with references allowed for what it holds, but not for itself."""
+    inner = dict(schema)
+    for key in ("properties", "patternProperties"):
+        if isinstance(schema.get(key), dict):
+            inner[key] = {name: _or_reference(child) for name, child in schema[key].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            inner[key] = _or_reference(schema[key])
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        if isinstance(schema.get(key), list):
+            # An alternative of a schema that takes a reference already need not take one again.
+            each = _or_reference if key == "prefixItems" else _inside_any
+            inner[key] = [each(child) for child in schema[key]]
+    return inner
+
+
+def _inside_any(schema: Any) -> Any:
+    return _inside(schema) if isinstance(schema, dict) else schema
+
+
+def _move_definitions(
+    schema: JsonObject, owner: str, definitions: JsonObject, *, references: bool = False
+) -> JsonObject:
+    """The schema with its `$defs` moved to the composed schema's, under names of their own; as parameters have them
+    where `references` may stand in them."""
     for place in ("$defs", "definitions"):
         for name, definition in schema.get(place, {}).items():
-            definitions[f"{owner}/{name}"] = _rebase(definition, owner)
+            moved = _rebase(definition, owner)
+            definitions[f"{owner}/{name}"] = _inside_any(moved) if references else moved
     moved = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
     rebased: JsonObject = _rebase(moved, owner)
     return rebased

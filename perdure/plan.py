@@ -210,13 +210,19 @@ class Plan:
     # How a call becomes ready.
 
     def _settle_all(self) -> None:
-        while self._to_settle:
-            node = self._to_settle.popleft()
-            if node.call.status == "pending" and not (self._step and node.wired):
-                self._settle(node)
-            # Readers that moved on past a branch not taken may have come to wait for each other.
-            if not self._to_settle and self.closed and not self._running and not self._ready and not self.settled:
-                self._refuse_cycles()
+        while True:
+            while self._to_settle:
+                node = self._to_settle.popleft()
+                if node.call.status == "pending" and not (self._step and node.wired):
+                    self._settle(node)
+            self._refuse_deadlock()
+            if not self._to_settle:
+                return
+
+    def _refuse_deadlock(self) -> None:
+        """Readers that moved on past a branch not taken may have come to wait for each other (R5.4)."""
+        if self.closed and not self._running and not self._ready and not self.settled:
+            self._refuse_cycles()
 
     def _settle(self, node: Node) -> None:
         """Everything that the call reads has ended: it is ready, skipped or invalid."""

@@ -206,7 +206,7 @@ async def test_r12_3_a_tool_error_is_final_unless_it_says_otherwise(dev_server: 
 async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: WorkflowEnvironment) -> None:
     calls = [{"_tool": "add", "a": n, "b": 1, "_outputPath": f"†state.s{n}"} for n in range(5)]
     calls.append({"_tool": "add", "a": "†state.s0", "b": "†state.s4", "_outputPath": "†state.sum"})
-    script = [{"calls": calls, "output": None}, {"calls": [{"_tool": "nope"}], "output": None}, DONE]
+    script: list[Any] = [{"calls": calls, "output": None}, {"calls": [{"_tool": "nope"}], "output": None}, DONE]
     async with harness(dev_server.client, [add], script, cached_workflows=0) as it:
         handle = await it.start(agent("add"))
         result = await handle.result()

@@ -1,0 +1,208 @@
+"""Tools, `@tool` and the composed schema (R2.4, R9.3, section 12)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from perdure import ToolContext, ToolError, tool
+from perdure.composing import compose
+from perdure.errors import ToolDefinitionError
+from perdure.toolkit import ToolFunction, tool_function
+from perdure.tools import parse_tool, resolve_tools
+
+
+class Address(BaseModel):
+    street: str
+    tags: list[str] = []
+
+
+@tool(
+    output_path="†state.sent", approval="always", timeout=5, heartbeat=2, retries=7, task_queue="laptop", dangerous=True
+)
+def send(
+    to: Address,
+    text: Annotated[str, Field(max_length=10)],
+    how: Literal["mail", "fax"] = "mail",
+    *,
+    copy: bool = False,
+    context: ToolContext,
+) -> dict[str, int]:
+    """Send a text.
+
+    It goes out at once.
+
+    Args:
+        to: Who gets it.
+        text: What it says.
+    """
+    return {"length": len(text) + copy, "tags": len(to.tags), how: len(context.call_id)}
+
+
+@tool
+async def anything(context: ToolContext, **params: Any) -> Any:
+    return params | {"id": context.call_id}
+
+
+def described(function: Any) -> ToolFunction:
+    found = tool_function(function)
+    assert found is not None
+    return found
+
+
+def a_context() -> ToolContext:
+    return ToolContext("send", {}, {}, "1.0", "run/1.0")
+
+
+def test_r12_1_schema_and_options_come_from_the_function() -> None:
+    definition = described(send).definition
+    assert definition["name"] == "send"
+    assert definition["description"] == "Send a text.\nIt goes out at once."
+    assert list(definition["properties"]) == ["to", "text", "how", "copy"]
+    assert definition["properties"]["text"] == {"maxLength": 10, "type": "string", "description": "What it says."}
+    assert definition["required"] == ["to", "text"]
+    assert definition["_output"] == {"type": "object", "additionalProperties": {"type": "integer"}}
+    parsed = parse_tool(definition, activities=["send"])
+    assert (parsed.output_path, parsed.approval, parsed.timeout, parsed.heartbeat) == ("†state.sent", "always", 5, 2)
+    assert (parsed.retries, parsed.task_queue, parsed.dangerous, parsed.latent) == (7, "laptop", True, False)
+
+
+def test_r12_1_parameters_become_what_the_annotations_say() -> None:
+    bound = described(send).bind({"to": {"street": "x"}, "text": "hi", "copy": True}, a_context())
+    assert bound["to"] == Address(street="x")
+    assert bound["copy"] is True
+    assert bound["context"].idempotency_key == "run/1.0"
+    assert send(**bound) == {"length": 3, "tags": 0, "mail": 3}
+    with pytest.raises(ToolError, match="at most 10 characters"):
+        described(send).bind({"to": {"street": "x"}, "text": "much too long"}, a_context())
+
+
+def test_r12_1_open_parameters_take_what_the_definition_allows() -> None:
+    bound = described(anything).bind({"any": 1, "schema": 2}, a_context())
+    assert {key: value for key, value in bound.items() if key != "context"} == {"any": 1, "schema": 2}
+    assert described(anything).definition["additionalProperties"] is True
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+def test_results_are_dumped_as_json_or_say_why_not() -> None:
+    @tool
+    def where() -> Point:
+        return Point(1)
+
+    @tool
+    def odd() -> Any:
+        return object()
+
+    assert described(where).dump(Point(1)) == {"x": 1}
+    with pytest.raises(ToolError, match="cannot be written as JSON"):
+        described(odd).dump(object())
+
+
+def test_functions_that_cannot_be_tools_say_why() -> None:
+    with pytest.raises(ToolDefinitionError, match="only be given by position"):
+
+        @tool
+        def positional(a: int, /) -> int:
+            return a
+
+    with pytest.raises(ToolDefinitionError, match="meta-properties"):
+
+        @tool
+        def meta(_tool: int) -> int:
+            return _tool
+
+    with pytest.raises(ToolDefinitionError, match="malformed reference"):
+
+        @tool(output_path="†state..x")
+        def bad_path() -> int:
+            return 1
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        ({}, "needs a 'name'"),
+        ({"name": "_x"}, "cannot be a tool's name"),
+        ({"name": "x", "parameters": {}}, "unknown key 'parameters'"),
+        ({"name": "x", "_aproval": 1}, "Extra inputs are not permitted at $._aproval"),
+        ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),
+        ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),
+        ({"name": "x", "_activity": "y"}, "needs the activity 'y'"),
+        ({"name": "x", "_timeout": 0}, "greater than 0"),
+    ],
+)
+def test_r12_5_a_bad_definition_says_what_is_wrong(definition: dict[str, Any], words: str) -> None:
+    with pytest.raises(ToolDefinitionError) as caught:
+        parse_tool(definition)
+    assert words in str(caught.value)
+
+
+def test_r2_4_the_last_definition_of_a_name_wins_and_binds_by_name() -> None:
+    registry = {"send": described(send).definition}
+    tools = resolve_tools(["send", {"name": "send", "description": "another"}, {"name": "latent"}], registry)
+    assert (tools["send"].description, tools["send"].activity, tools["send"].registered) == ("another", "send", False)
+    assert tools["latent"].latent
+
+
+def test_r4_4_a_fixed_path_may_be_written_either_way() -> None:
+    for meta in (
+        {"_outputPath": "†state.x"},
+        {"_outputPath": {"const": "†state.x"}},
+        {"properties": {"_outputPath": {"const": "†state.x"}}},
+    ):
+        assert parse_tool({"name": "t", **meta}).output_path == "†state.x"
+
+
+TOOLS = resolve_tools(
+    [
+        "send",
+        {"name": "guess", "properties": {"n": {"type": "integer"}}, "required": ["n"], "_output": {"type": "string"}},
+    ],
+    {"send": described(send).definition},
+)
+SCHEMA = compose(
+    TOOLS, {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}, "$defs": {"N": {"type": "integer"}}}
+)
+
+
+@pytest.mark.parametrize(
+    ("solution", "fits"),
+    [
+        ({"calls": [], "output": None}, True),
+        ({"calls": [], "output": {"n": 1}}, True),
+        ({"calls": [], "output": {"n": "x"}}, False),
+        ({"calls": []}, False),
+        ({"calls": [{"_tool": "send", "to": {"street": "x"}, "text": "hi"}], "output": None}, True),
+        ({"calls": [{"_tool": "send", "to": "†state.address", "text": "†state.t"}], "output": None}, True),
+        (
+            {
+                "calls": [{"_tool": "send", "to": {"street": "†state.s", "tags": "†state.t"}, "text": "hi"}],
+                "output": None,
+            },
+            True,
+        ),
+        ({"calls": [{"_tool": "send", "to": {"street": 1}, "text": "hi"}], "output": None}, False),
+        (
+            {
+                "calls": [{"_tool": "send", "to": {"street": "x"}, "text": "hi", "_outputPath": "†state.x"}],
+                "output": None,
+            },
+            False,
+        ),
+        ({"calls": [{"_tool": "guess", "n": 1, "_output": "one", "_outputPath": "†state.x"}], "output": None}, True),
+        ({"calls": [{"_tool": "guess", "n": 1}], "output": None}, False),
+        ({"calls": [{"_tool": "nope"}], "output": None}, False),
+    ],
+)
+def test_r9_3_the_composed_schema(solution: dict[str, Any], fits: bool) -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert Draft202012Validator(SCHEMA).is_valid(solution) is fits
+    assert list(SCHEMA["properties"]) == ["calls", "output"]
