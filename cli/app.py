@@ -1,29 +1,24 @@
-"""The commands (section 11)."""
+"""The commands (section 11): what they are called and take, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from temporalio.client import Client
 
-from cli.connection import connect
-from cli.errors import FAILED, INTERRUPTED, TIMEOUT, CommandError, one_line_errors
-from cli.files import json_option, read_agent
-from cli.render import print_result, print_run, run_table
-from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
-from perdure.agents import Context
+from cli.errors import FAILED, CommandError, one_line_errors
+from cli.plan_commands import plan_app, print_drawing
+from cli.render import print_result, print_run
+from perdure.drawing import draw_run
 from perdure.jsons import dumps
 from perdure.runs import TASK_QUEUE, RunView
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="perdure",
@@ -32,15 +27,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(plan_app, name="plan")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]
 
 
-def execute(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work; a user's mistake becomes one line and an exit code."""
+def execute(start: Callable[[ModuleType], Coroutine[Any, Any, Any]]) -> Any:
+    """Run what a command does with the module `cli.commands`; a user's mistake becomes one line and an exit code."""
+    from cli import (
+        commands,
+    )  # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait
+
     with one_line_errors():
-        return asyncio.run(work)
+        try:
+            return asyncio.run(start(commands))
+        except commands.RPCError as error:
+            raise CommandError(f"the Temporal server answered: {error.message}") from None
     raise AssertionError("one_line_errors leaves the process")
 
 
@@ -57,32 +60,11 @@ def run(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Start an agent and print its result."""
-
-    async def work() -> RunView | None:
-        found, document = read_agent(agent)
-        run_input = None if input is None else json_option(input, "--input")
-        Context(
-            found, run_input, has_input=input is not None
-        )  # what the run would refuse needs no server to be refused
-        client = await connect()
-        handle = await start_run(
-            client, found, document, run_input, has_input=input is not None, run_id=id, task_queue=task_queue
-        )
-        if no_wait:
-            print(dumps({"runId": handle.id}) if as_json else handle.id)
-            return None
-        print(f"run {handle.id}", file=sys.stderr)
-        if not await has_worker(client, task_queue):
-            print(
-                f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr
-            )
-        try:
-            return await (_watch(client, handle.id) if watch and not as_json else wait_run(client, handle.id))
-        except asyncio.CancelledError:
-            raise CommandError(f"interrupted; the run goes on: perdure wait {handle.id}", INTERRUPTED) from None
-
-    view = execute(work())
-    if view is not None:
+    live = watch and not as_json
+    view = execute(lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, task_queue=task_queue))
+    if isinstance(view, str):
+        print(dumps({"runId": view}) if as_json else view)
+    else:
         _finish(view, as_json)
 
 
@@ -93,25 +75,22 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
-
-    async def work() -> RunView:
-        view = await wait_run(await connect(), run_id, timeout)
-        if view is None:
-            raise CommandError(f"{run_id} has not ended after {timeout:g} s; it goes on", TIMEOUT)
-        return view
-
-    _finish(execute(work()), as_json)
+    _finish(execute(lambda do: do.wait(run_id, timeout)), as_json)
 
 
 @app.command()
-def show(run_id: RunId, as_json: Json = False) -> None:
+def show(
+    run_id: RunId,
+    as_json: Json = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
-
-    async def work() -> RunView:
-        return await fetch_run(await connect(), run_id)
-
-    view = execute(work())
-    if as_json:
+    view: RunView = execute(lambda do: do.show(run_id))
+    if draw or svg is not None:
+        with one_line_errors():
+            print_drawing(draw_run(view), svg)
+    elif as_json:
         print(dumps(view.result().as_json()))
     else:
         print_run(Console(), view)
@@ -120,28 +99,13 @@ def show(run_id: RunId, as_json: Json = False) -> None:
 @app.command()
 def watch(run_id: RunId) -> None:
     """Show a run live until it ends."""
-
-    async def work() -> RunView:
-        client = await connect()
-        await fetch_run(client, run_id)
-        return await _watch(client, run_id)
-
-    _finish(execute(work()), as_json=False)
+    _finish(execute(lambda do: do.watch(run_id)), as_json=False)
 
 
 @app.command()
 def cancel(run_id: RunId) -> None:
     """Cancel a run: its model stream, its running tools, and the run itself."""
-
-    async def work() -> str:
-        client = await connect()
-        view = await fetch_run(client, run_id)
-        if view.status != "running":
-            raise CommandError(f"{run_id} has already ended: {view.status}")
-        await client.get_workflow_handle(run_id).cancel()
-        return f"{run_id}: cancellation requested"
-
-    print(execute(work()))
+    print(execute(lambda do: do.cancel(run_id)))
 
 
 @app.command("list")
@@ -149,11 +113,7 @@ def list_command(
     limit: Annotated[int, typer.Option(help="Runs to print at most, newest first.")] = 20, as_json: Json = False
 ) -> None:
     """List runs, newest first."""
-
-    async def work() -> list[dict[str, Any]]:
-        return await list_runs(await connect(), limit)
-
-    rows = execute(work())
+    rows = execute(lambda do: do.list_all(limit))
     if as_json:
         print(dumps(rows))
         return
@@ -178,7 +138,7 @@ def dev(
     """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
     from cli.dev import serve_dev  # the server and the worker are not needed by any other command
 
-    execute(serve_dev(port=port, ui_port=ui_port, db=db, tools=tools, task_queue=task_queue))
+    execute(lambda _: serve_dev(port=port, ui_port=ui_port, db=db, tools=tools, task_queue=task_queue))
 
 
 @app.command()
@@ -190,16 +150,7 @@ def demo(
     """The whole thing on this machine, with no account and no key."""
     from cli.demo import run_demo
 
-    execute(run_demo(stay=stay, model=model, ui_port=ui_port))
-
-
-async def _watch(client: Client, run_id: str) -> RunView:
-    view = RunView(run_id=run_id)
-    with Live(console=Console(), refresh_per_second=8, transient=False) as live:
-        async for view in watch_run(client, run_id):
-            live.update(run_table(view))
-    print()
-    return view
+    execute(lambda _: run_demo(stay=stay, model=model, ui_port=ui_port))
 
 
 def _finish(view: RunView, as_json: bool) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from temporalio.service import RPCError
-
 from perdure.errors import PerdureError
 
 FAILED: Final = 1
@@ -39,8 +37,6 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), error.code)
     except PerdureError as error:
         _leave(str(error), FAILED)
-    except RPCError as error:
-        _leave(f"the Temporal server answered: {error.message}", FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
     except BrokenPipeError:

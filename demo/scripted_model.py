@@ -90,7 +90,7 @@ class Turn:
     gate_after: int = 0
 
 
-Script: TypeAlias = "Sequence[Turn | dict[str, Any]] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
 
 
 class ScriptedModel:

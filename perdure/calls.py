@@ -21,7 +21,7 @@ ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skip
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
 
-_EMPTY: Final = Template({}, ())
+EMPTY_TEMPLATE: Final = Template({}, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Call:
     tool: Tool | None = None
     params: JsonObject = field(default_factory=dict)
     """As written until the call is ready, resolved from then on."""
-    template: Template = _EMPTY
+    template: Template = EMPTY_TEMPLATE
     paths: Alternatives = ()
     """Where the result goes; empty: to the context only (R4.4)."""
     method: OutputMethod = "set"
@@ -60,6 +60,11 @@ class Call:
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def written_params(self) -> JsonObject:
+        """The parameters as the model wrote them, with their references."""
+        return {key: value for key, value in self.raw.items() if not key.startswith("_")}
 
     @property
     def reads(self) -> list[str]:
@@ -105,10 +110,11 @@ def check_call(
             f"{what}; the tools are: {known}" if known != "none" else f"{what}; no tools are offered",
         )
     call.tool = tool
-    call.params = {key: value for key, value in call.raw.items() if not key.startswith("_")}
+    call.params = call.written_params
     problems = [*_meta_problems(call, tool), *_path_problems(call, tool, state_schema), *_param_problems(call, tool)]
     if problems:
-        return _invalid(call, "invalid_call", "; ".join(problems[:5]))
+        call.status = "invalid"
+        call.error = CallError("invalid_call", "; ".join(problems[:5]), tuple(problems))
     return call
 
 

@@ -82,6 +82,8 @@ class CallError:
 
     code: str
     message: str
+    problems: tuple[str, ...] = ()
+    """Each thing that is wrong, where there are several; the message joins the first of them."""
 
     def as_json(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message}

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from perdure.calls import Call, Status, check_call, check_resolved, find_branch
+from perdure.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
 from perdure.cycles import Edge, find_cycles, show_cycle
 from perdure.errors import CallError, StateError
-from perdure.jsons import Json, json_path
+from perdure.jsons import Json, JsonObject, json_path
 from perdure.paths import UNKNOWN, near
 from perdure.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.schemas import Schema
@@ -96,7 +96,7 @@ class Plan:
         node = self._wiring.add(call)
         if call.ended:
             self._completion[index] = len(self._completion)
-        elif not node.open:
+        if not node.open:
             self._refuse_impossible(node)
         self._to_settle.extend([node, *self._wiring.rebind_open(call)])
         self._settle_all()
@@ -157,6 +157,15 @@ class Plan:
     def edges(self) -> list[Edge]:
         """Writer, reader and what the reader reads, in the order of the readers."""
         return list(self._wiring.edges())
+
+    def named_edges(self) -> list[tuple[str, str, str]]:
+        """The same with call ids and the reference's text."""
+        return [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+
+    def scoped(self, kinds: Iterable[str]) -> list[JsonObject]:
+        """The values of these kinds when the plan was made, as data messages (R12.2)."""
+        base = self._wiring.base
+        return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
 
     # How a call ends.
 
@@ -279,7 +288,7 @@ class Plan:
         call.reason = f"beyond the limit of {self._max_calls} calls"
         message = f"a Solution may have {self._max_calls} calls at most; this one and all after it were not run"
         call.error = CallError("too_many_calls", message) if first else None
-        call.paths = ()
+        call.paths, call.template = (), EMPTY_TEMPLATE
 
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
@@ -287,12 +296,23 @@ class Plan:
         def possible(reference: Reference) -> Json | Missing:
             return True if node.bindings[reference].possible else MISSING
 
-        for site in node.call.template.sites:
-            if evaluate(site.expression, possible) is MISSING:
-                impossible = next(ref for ref in references(site.expression) if possible(ref) is MISSING)
-                error = self._missing(impossible, json_path(site.path))
-                self._end_without_result(node.call, "invalid", error=error)
-                return
+        missing = [
+            self._missing(
+                next(ref for ref in references(site.expression) if possible(ref) is MISSING), json_path(site.path)
+            )
+            for site in node.call.template.sites
+            if evaluate(site.expression, possible) is MISSING
+        ]
+        if not missing:
+            return
+        # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
+        before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
+        problems = (*before, *(error.message for error in missing))
+        error = CallError("missing_path" if not before else "invalid_call", "; ".join(problems[:5]), problems)
+        if node.call.ended:
+            node.call.error = error
+        else:
+            self._end_without_result(node.call, "invalid", error=error)
 
     def _refuse_cycles(self) -> None:
         pending = [

@@ -61,6 +61,7 @@ class Run:
         self._plan_message: JsonObject | None = {"type": "plan", "plan": context.plan} if context.plan else None
         self._after_error = False
         self._done = 0
+        self._edges: list[tuple[str, str, str]] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
 
     @property
@@ -126,7 +127,7 @@ class Run:
             problems.append(_error(None, result.problem))
         for call in plan.calls:
             if call.status == "done" and not call.writes:
-                self._results[call.id] = {"tool": call.tool_name, "params": call.params, "result": call.result}
+                self._results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": call.result}
         output, done = result.output, False
         if output is not None:
             breaks = self._output_problems(output)
@@ -138,6 +139,7 @@ class Run:
                 self.stop_reason = "output" if self.final is None else "max_requests"
         self.calls.extend(plan.calls)
         self._done += plan.done
+        self._edges.extend(plan.named_edges())
         self.plan = None
         self._messages.extend(problems)
         self._after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
@@ -164,6 +166,7 @@ class Run:
             log=self.log,
             reads={call.id: call.reads for call in calls if call.template.sites},
             writes={call.id: call.target for call in calls if call.paths},
+            edges=[*self._edges, *(self.plan.named_edges() if self.plan is not None else [])],
         )
 
     def _count(self, result: RequestResult) -> None:

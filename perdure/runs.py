@@ -201,6 +201,9 @@ class RunView(RunResult):
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
 
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    """Writer's call id, reader's, and the reference: what a drawing shows."""
+
     def result(self) -> RunResult:
         """Only what `run --json` prints."""
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})

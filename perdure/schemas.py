@@ -64,6 +64,9 @@ class Schema:
             found = [error for error in self._validator.iter_errors(value) if not (references and _undecided(error))]
         except RecursionError:
             return [f"the schema refers to itself without end at {json_path(root)}"]
+        except (OverflowError, ValueError) as error:
+            # Arithmetic on numbers that no float holds, e.g. `multipleOf` of an integer of 400 digits.
+            return [f"{json_path(root)} cannot be checked against its schema: {error}"]
         return [describe(error, root) for error in sorted(found, key=lambda error: list(map(str, error.absolute_path)))]
 
     def at(self, path: Path) -> list[Schema] | None:

@@ -55,14 +55,13 @@ class Wiring:
         self.nodes.append(node)
         for path in _written_paths(call):
             self._writers.add(path, call.index, sets=stands_alone(call.method, path))
-        if not call.ended:
-            for reference in call.template.references():
-                if reference not in node.bindings:
-                    binding = Binding(reference, call.index, self.base.get(reference.kind, MISSING))
-                    binding.bind(self._writers)
-                    node.bindings[reference] = binding
-                    self._note_open(node, binding)
-            self._wait_for_writers(node)
+        for reference in call.template.references():
+            if reference not in node.bindings:
+                binding = Binding(reference, call.index, self.base.get(reference.kind, MISSING))
+                binding.bind(self._writers)
+                node.bindings[reference] = binding
+                self._note_open(node, binding)
+        self._wait_for_writers(node)
         return node
 
     def rebind_open(self, writer: Call) -> list[Node]:

@@ -15,7 +15,7 @@ OWN = {"perdure", "workflows", "activities", "cli", "demo", "client", "worker", 
 
 # What each room may import beside the standard library: our own rooms, and libraries.
 ALLOWED = {
-    "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser"},
+    "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser", "igraph"},
     "workflows": {"workflows", "perdure", "temporalio"},
     "activities": {"activities", "perdure", "temporalio", "openai", "httpx2"},
 }

@@ -63,10 +63,10 @@ class CallLoop:
         self._on_change()
 
     async def _run(self, call: Call) -> None:
-        self._ended.put_nowait((call, await run_tool(call)))
+        self._ended.put_nowait((call, await run_tool(call, self._plan)))
 
 
-async def run_tool(call: Call) -> Outcome:
+async def run_tool(call: Call, plan: Plan) -> Outcome:
     """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
     tool = call.tool
     assert tool is not None
@@ -79,6 +79,7 @@ async def run_tool(call: Call) -> Outcome:
         params=call.params,
         idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
         definition=None if tool.registered else tool.definition(),
+        messages=plan.scoped(tool.scopes or ()),
     )
     target = f" → {call.target}" if call.paths else ""
     try:

@@ -1,0 +1,89 @@
+"""What the commands that talk to a server do. Loaded only by them: a plan is validated without Temporal's client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from cli.connection import connect
+from cli.errors import INTERRUPTED, TIMEOUT, CommandError
+from cli.files import json_option, read_agent
+from cli.render import run_table
+from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from perdure.agents import Context
+from perdure.runs import RunView
+
+__all__ = ["RPCError", "cancel", "connect", "list_all", "run", "show", "wait", "watch"]
+
+
+async def run(
+    agent: str, run_input: str | None, run_id: str | None, *, no_wait: bool, live: bool, task_queue: str
+) -> RunView | str:
+    """Start an agent; its run, or with `no_wait` its id."""
+    found, document = read_agent(agent)
+    value = None if run_input is None else json_option(run_input, "--input")
+    Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused
+    client = await connect()
+    handle = await start_run(
+        client, found, document, value, has_input=run_input is not None, run_id=run_id, task_queue=task_queue
+    )
+    if no_wait:
+        return handle.id
+    print(f"run {handle.id}", file=sys.stderr)
+    if not await has_worker(client, task_queue):
+        print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+    try:
+        if live:
+            return await _watch(client, handle.id)
+        view = await wait_run(client, handle.id)
+        assert view is not None
+        return view
+    except asyncio.CancelledError:
+        raise CommandError(f"interrupted; the run goes on: perdure wait {handle.id}", INTERRUPTED) from None
+
+
+async def wait(run_id: str, timeout: float) -> RunView:
+    """Raises `CommandError` with the exit code for a timeout."""
+    view = await wait_run(await connect(), run_id, timeout)
+    if view is None:
+        raise CommandError(f"{run_id} has not ended after {timeout:g} s; it goes on", TIMEOUT)
+    return view
+
+
+async def show(run_id: str) -> RunView:
+    return await fetch_run(await connect(), run_id)
+
+
+async def watch(run_id: str) -> RunView:
+    client = await connect()
+    await fetch_run(client, run_id)
+    return await _watch(client, run_id)
+
+
+async def cancel(run_id: str) -> str:
+    """Ask for the cancellation; what to print. Raises `CommandError` for a run that has ended."""
+    client = await connect()
+    view = await fetch_run(client, run_id)
+    if view.status != "running":
+        raise CommandError(f"{run_id} has already ended: {view.status}")
+    await client.get_workflow_handle(run_id).cancel()
+    return f"{run_id}: cancellation requested"
+
+
+async def list_all(limit: int) -> list[dict[str, Any]]:
+    return await list_runs(await connect(), limit)
+
+
+async def _watch(client: Client, run_id: str) -> RunView:
+    view = RunView(run_id=run_id)
+    with Live(console=Console(), refresh_per_second=8, transient=False) as live:
+        async for view in watch_run(client, run_id):
+            live.update(run_table(view))
+    print()
+    return view

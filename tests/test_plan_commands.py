@@ -1,0 +1,164 @@
+"""R5.6 on the command line: a plan is validated, simulated and drawn with no server."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from tests.support import Command, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OUTING: list[dict[str, Any]] = [
+    {"_tool": "getWeather", "_outputPath": "†state.sunny || †state.notSunny"},
+    {"_tool": "findPark", "why": "†state.sunny", "_outputPath": "†state.park"},
+    {"_tool": "findMovie", "why": "†state.notSunny", "_outputPath": "†state.movie"},
+    {"_tool": "present", "suggestion": "†state.park || †state.movie", "_outputPath": "†state.text"},
+    {"_tool": "ping"},
+]
+NO_SERVER = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
+
+
+async def plan(*arguments: str) -> Command:
+    return await perdure("plan", *arguments, env=NO_SERVER)
+
+
+def write(folder: Path, document: Any) -> str:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+async def test_r5_6_validate_lists_every_problem_at_once(tmp_path: Path) -> None:
+    tools = [
+        {
+            "name": "resize",
+            "properties": {"width": {"type": "integer"}, "name": {"type": "string"}},
+            "required": ["width", "name"],
+        },
+        {"name": "load", "properties": {"p": {}}},
+    ]
+    calls = [
+        {"_tool": "resize", "width": "wide"},
+        {"_tool": "rezise", "width": 1},
+        {"_tool": "load", "p": {"deep": ["†state.a..b"]}},
+        {"_tool": "load", "p": "†state.user.nam", "_outputPath": "†input.x"},
+        {"_tool": "load", "p": "†state.y", "_outputPath": "†state.x"},
+        {"_tool": "load", "p": "†state.x", "_outputPath": "†state.y"},
+    ]
+    document = agent(*tools, context=[{"type": "plan", "plan": calls}, {"type": "state", "user": {"name": "Ann"}}])
+    found = await plan("validate", write(tmp_path, document))
+    assert found.code == 1
+    lines = found.out.splitlines()
+    assert lines[:2] == [
+        "1.0 resize: $ lacks 'name'",
+        '1.0 resize: $.width is "wide", but must fit {"type": "integer"}',
+    ]
+    assert lines[2].startswith('1.1 rezise: there is no tool "rezise"; the tools are: resize')
+    assert "$.p.deep[0]: malformed reference '†state.a..b': expected a name after '.' at position 9" in lines[3]
+    assert "†input.x cannot be written" in lines[4]
+    assert "$.p: †state.user.nam does not exist and no call writes it; near it are †state.user.name" in lines[5]
+    assert "1.4 load -†state.x→ 1.5 load -†state.y→ 1.4 load" in lines[6]
+    assert lines[8] == "6 calls, 8 problems"
+    as_json = json.loads((await plan("validate", write(tmp_path, document), "--json")).out)
+    assert [problem["call"] for problem in as_json["problems"]] == [
+        "1.0",
+        "1.0",
+        "1.1",
+        "1.2",
+        "1.3",
+        "1.3",
+        "1.4",
+        "1.5",
+    ]
+
+
+async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
+    path = write(tmp_path, [{"_tool": "load", "p": "†state.user", "q": "†input.id"}])
+    assert (await plan("validate", path)).code == 1
+    good = await plan("validate", path, "--state", '{"user": 1}', "--input", '{"id": 2}')
+    assert (good.code, good.out) == (0, "1 calls, no problems\n")
+    assert "only known by name" in good.err
+
+
+async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> None:
+    path = write(tmp_path, {"calls": OUTING, "output": None})
+    sunny = json.loads((await plan("simulate", path, "--json", "--durations", '{"findPark": 2.5}')).out)
+    assert (sunny["levels"], sunny["makespan"], sunny["sum"]) == ([["1.0", "1.4"], ["1.1"], ["1.3"]], 4.5, 5.5)
+    assert [call["status"] for call in sunny["calls"]] == ["done", "done", "skipped", "done", "done"]
+    rainy = json.loads((await plan("simulate", path, "--json", "--assume", "1.0=†state.notSunny")).out)
+    assert [call["status"] for call in rainy["calls"]] == ["done", "skipped", "done", "done", "done"]
+    failed = json.loads(
+        (await plan("simulate", path, "--json", "--assume", "1.2=failed", "--assume", "1.0=failed")).out
+    )
+    assert [call["status"] for call in failed["calls"]] == ["failed", "skipped", "failed", "skipped", "done"]
+    text = (await plan("simulate", path)).out
+    assert "level 1: 1.0, 1.4 in parallel" in text
+    assert "makespan 3.00 s, one after the other 4.00 s" in text
+
+
+async def test_r5_6_simulate_tells_what_would_need_approval(tmp_path: Path) -> None:
+    calls = [{"_tool": "clean_logs", "folder": "x"}, {"_tool": "check_disk", "folder": "x"}]
+    found = json.loads((await plan("simulate", write(tmp_path, calls), "--tools", "demo.tools", "--json")).out)
+    assert [call["approval"] for call in found["calls"]] == [True, False]
+    assert found["makespan"] == 0.6
+
+
+async def test_r5_6_draw_as_mermaid_and_svg(tmp_path: Path) -> None:
+    path = write(tmp_path, OUTING)
+    drawn = (await plan("draw", path, "--assume", "1.0=failed")).out
+    assert 'c1_0["1.0 getWeather"]:::failed' in drawn
+    assert 'c1_0 -- "†state.sunny" --> c1_1' in drawn
+    assert "classDef skipped" in drawn
+    svg = tmp_path / "plan.svg"
+    assert (await plan("draw", path, "--svg", str(svg))).code == 0
+    root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
+    labels = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert labels[::2] == [f"1.{n} {call['_tool']}" for n, call in enumerate(OUTING)]
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("document", "arguments", "words"),
+    [
+        ({"calls": []}, [], "has no plan"),
+        ({"name": "x"}, [], "has no plan"),
+        ([{"_tool": "a"}], ["--state", "[]"], "--state must be a JSON object"),
+        ([{"_tool": "a"}], ["--assume", "1.7=failed"], "--assume 1.7=failed: expected"),
+        ([{"_tool": "a"}], ["--durations", '{"a": "slow"}'], "--durations must be"),
+    ],
+)
+async def test_bad_arguments_are_one_line(tmp_path: Path, document: Any, arguments: list[str], words: str) -> None:
+    found = await plan("simulate", write(tmp_path, document), *arguments)
+    assert (found.code, found.out, len(found.err.splitlines())) == (2, "", 1)
+    assert words in found.err
+
+
+@tool
+def echo(value: Any) -> Any:
+    """Give it back."""
+    return value
+
+
+async def test_a_live_run_is_drawn(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    calls = [
+        {"_tool": "echo", "value": 1, "_outputPath": "†state.a"},
+        {"_tool": "echo", "value": "†state.a"},
+        {"_tool": "nope"},
+    ]
+    script = [{"calls": calls, "output": {"ok": True}}]
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, [echo], script) as it:
+        view = await it.run(agent("echo"))
+        drawn = await perdure("show", view.run_id, "--draw", env=env)
+        svg = await perdure("show", view.run_id, "--svg", str(tmp_path / "run.svg"), env=env)
+    assert 'c1_0 -- "†state.a" --> c1_1' in drawn.out
+    assert ":::invalid" in drawn.out
+    assert svg.code == 0
+    assert "1.1 echo" in (tmp_path / "run.svg").read_text(encoding="utf-8")
