@@ -46,6 +46,8 @@ class Config(BaseModel):
     """Whether a `plan` in the context is run first, or is only shown to the model (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
     """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
+    stream: bool = True
+    """Whether calls start while the model is still writing (R6.3)."""
     max_requests: int = Field(default=20, ge=1)
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)

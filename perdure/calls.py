@@ -102,12 +102,12 @@ def check_call(
     name = raw.get("_tool")
     tool = tools.get(name) if isinstance(name, str) else None
     if tool is None:
-        known = ", ".join(close_names(str(name), tools)) or "none"
+        close = close_names(str(name), tools)
         what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
         return _invalid(
             call,
             "unknown_tool",
-            f"{what}; the tools are: {known}" if known != "none" else f"{what}; no tools are offered",
+            f"{what}; {_offer(close, len(tools))}",
         )
     call.tool = tool
     call.params = call.written_params
@@ -116,6 +116,12 @@ def check_call(
         call.status = "invalid"
         call.error = CallError("invalid_call", "; ".join(problems[:5]), tuple(problems))
     return call
+
+
+def _offer(close: list[str], count: int) -> str:
+    if not close:
+        return "no tools are offered"
+    return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
 
 
 def check_resolved(call: Call) -> CallError | None:

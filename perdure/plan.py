@@ -16,14 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from perdure.bindings import Found
 from perdure.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
 from perdure.cycles import Edge, find_cycles, show_cycle
 from perdure.errors import CallError, StateError
+from perdure.explanations import missing_path, state_shape, why_skipped
 from perdure.jsons import Json, JsonObject, json_path
-from perdure.paths import UNKNOWN, near
+from perdure.paths import UNKNOWN
 from perdure.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.schemas import Schema
-from perdure.state import State, Tree, Write
+from perdure.state import State, Write
 from perdure.tools import Tool
 from perdure.wiring import Node, Wiring
 
@@ -82,7 +84,7 @@ class Plan:
         self._running = 0
         self._ready: list[Call] = []
         self._to_settle: deque[Node] = deque()
-        self._shape: Json | Missing = MISSING
+        self._known: Mapping[str, Json] | None = None
 
     def add(self, raw: Json) -> Call:
         """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6)."""
@@ -93,6 +95,7 @@ class Plan:
         if index >= self._max_calls:
             self._refuse_surplus(call)
         self.calls.append(call)
+        self._known = None
         node = self._wiring.add(call)
         if call.ended:
             self._completion[index] = len(self._completion)
@@ -238,7 +241,7 @@ class Plan:
         if node.blocked:
             return
         found: dict[Reference, Json | Missing] = {}
-        why: dict[Reference, str] = {}
+        why: dict[Reference, Found] = {}
         call = node.call
         for reference, binding in node.bindings.items():
             try:
@@ -263,22 +266,15 @@ class Plan:
         call.status = "ready"
         self._ready.append(call)
 
-    def _end_unreadable(self, node: Node, expression: Expression, where: str, why: Mapping[Reference, str]) -> None:
-        """The expression has no value: say why, the worst reason first (R5.4)."""
-        reasons = {why[reference]: reference for reference in reversed(list(references(expression)))}
-        for kind, text in (("broken", "which did not succeed"), ("branch", "which took another branch")):
-            if reference := reasons.get(kind):
-                writers = [self.calls[index] for index in node.bindings[reference].writers]
-                blamed = next(
-                    (w for w in writers if (w.status not in ("done", "failed") or not w.writes) == (kind == "broken")),
-                    writers[0],
-                )
-                status = f"{text} ({blamed.status})" if kind == "broken" else text
-                reason = f"{where} reads {reference} from {blamed.id} {blamed.tool_name}, {status}"
-                self._end_without_result(node.call, "skipped", reason=reason, branch=kind == "branch")
-                return
-        missing = [reference for reference in references(expression) if why[reference] == "nowhere"]
-        self._end_without_result(node.call, "invalid", error=self._missing(missing[0], where))
+    def _end_unreadable(self, node: Node, expression: Expression, where: str, why: Mapping[Reference, Found]) -> None:
+        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+        skipped = why_skipped(node, expression, where, why, self.calls)
+        if skipped is not None:
+            reason, branch = skipped
+            self._end_without_result(node.call, "skipped", reason=reason, branch=branch)
+        else:
+            missing = next(reference for reference in references(expression) if why[reference] == "nowhere")
+            self._end_without_result(node.call, "invalid", error=self._missing(missing, where))
 
     # What is refused before it runs.
 
@@ -326,24 +322,7 @@ class Plan:
             self._end_without_result(self.calls[index], "invalid", error=CallError("cycle", message))
 
     def _missing(self, reference: Reference, where: str) -> CallError:
-        base = self._wiring.base
-        if reference.kind not in base:
-            kinds = ", ".join(f"†{kind}" for kind in base)
-            return CallError("missing_path", f"{where}: there is no {reference}; what can be read are {kinds}")
-        known = base[reference.kind] if reference.kind != "state" else self._state_shape()
-        close = near(known, reference.path, root=f"†{reference.kind}")
-        hint = f"near it are {', '.join(close)}" if close else f"†{reference.kind} is empty"
-        return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
-
-    def _state_shape(self) -> Json:
-        """The state as it is, and every path that the plan would write."""
-        if self._shape is MISSING or not self.closed:
-            tree = Tree(self.state.snapshot())
-            for call in self.calls:
-                for path in (path for alternative in call.paths for path in alternative):
-                    try:
-                        tree.apply(Write(path=path, value=UNKNOWN, method="merge"))
-                    except StateError:
-                        continue
-            self._shape = tree.value
-        return self._shape
+        if self._known is None:
+            shape = state_shape(self.state.snapshot(), self.calls)
+            self._known = {**self._wiring.base, "state": shape}
+        return missing_path(reference, where, self._known)

@@ -95,7 +95,7 @@ class Run:
         )
         self.log.append(RequestView(number=self.number, model=model, reason=reason))
         self._asked = (self.number, self._build_context())
-        return RequestInput(number=self.number, model=model, reason=reason)
+        return RequestInput(number=self.number, model=model, reason=reason, stream=self.agent.config.stream)
 
     def request_context(self, number: int) -> RequestContext:
         """What Request `number` is told, for as long as it is the last one begun."""

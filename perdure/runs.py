@@ -23,6 +23,7 @@ PREPARE_ACTIVITY: Final = "perdure.prepare"
 REQUEST_ACTIVITY: Final = "perdure.request"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
+CALLS_SIGNAL: Final = "calls"
 
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
@@ -70,6 +71,18 @@ class RequestInput(_Wire):
     number: int
     model: str
     reason: str
+    stream: bool = True
+    """Whether calls are delivered while the model is still writing (R6.3)."""
+
+
+class Delivery(_Wire):
+    """Calls of a Request that have closed in the model's stream, signalled to the run by the attempt that reads it."""
+
+    number: int
+    attempt: int
+    first: int
+    """Index of the first of them in the Solution's list."""
+    calls: list[Any]
 
 
 class RequestContext(_Wire):
@@ -77,6 +90,8 @@ class RequestContext(_Wire):
 
     messages: list[dict[str, str]]
     solution_schema: JsonObject
+    released: int = 0
+    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
 
 
 class Usage(_Wire):
@@ -99,6 +114,8 @@ class RequestResult(_Wire):
     """`{"code", "message"}`."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
+    attempt: int = 1
+    """Which attempt of the activity it is the answer to."""
 
 
 class ToolInput(_Wire):

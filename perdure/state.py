@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perdure.errors import ReferenceSyntaxError, StateError
 from perdure.jsons import Json, JsonObject, shorten
-from perdure.paths import UNKNOWN, array_index, get, overlaps
+from perdure.paths import UNKNOWN, Unknown, array_index, get, overlaps
 from perdure.references import MISSING, Both, Either, Expression, Missing, Path, Reference, parse_expression
 
 OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
@@ -132,7 +132,7 @@ class Tree:
             containers.append(target)
             target = _child(target, write.path, depth)
         value = combine(target, write)
-        if not write.path and not isinstance(value, dict):
+        if not write.path and not isinstance(value, dict | Unknown):
             raise StateError(f"†state itself must stay an object, not {shorten(value, 40)}")
         return value, containers
 

@@ -17,7 +17,7 @@ OWN = {"perdure", "workflows", "activities", "cli", "demo", "client", "worker", 
 ALLOWED = {
     "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser", "igraph"},
     "workflows": {"workflows", "perdure", "temporalio"},
-    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2"},
+    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2", "ijson"},
 }
 NOT_PURE = {
     "asyncio",

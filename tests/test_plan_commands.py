@@ -60,7 +60,7 @@ async def test_r5_6_validate_lists_every_problem_at_once(tmp_path: Path) -> None
         "1.0 resize: $ lacks 'name'",
         '1.0 resize: $.width is "wide", but must fit {"type": "integer"}',
     ]
-    assert lines[2].startswith('1.1 rezise: there is no tool "rezise"; the tools are: resize')
+    assert lines[2].startswith('1.1 rezise: there is no tool "rezise"; close to it are: resize')
     assert "$.p.deep[0]: malformed reference '†state.a..b': expected a name after '.' at position 9" in lines[3]
     assert "†input.x cannot be written" in lines[4]
     assert "$.p: †state.user.nam does not exist and no call writes it; near it are †state.user.name" in lines[5]

@@ -35,7 +35,7 @@ def shown(prompt: str, title: str) -> list[Any]:
 
 
 async def test_r2_5_the_plan_is_carried_with_each_calls_status(dev_server: WorkflowEnvironment) -> None:
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"_tool": "fail", "_outputPath": "†state.x"},
         {"_tool": "echo", "value": "†state.x"},
         {"_tool": "echo", "value": 7, "_outputPath": "†state.seven"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -19,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.running import Run
     from perdure.runs import (
         AGENT_WORKFLOW,
+        CALLS_SIGNAL,
         CONTEXT_QUERY,
         LIMIT_REACHED,
         MODEL_FAILED,
@@ -26,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         REFUSED,
         REQUEST_ACTIVITY,
         RUN_QUERY,
+        Delivery,
         Prepared,
         PrepareInput,
         RequestContext,
@@ -53,6 +57,7 @@ class AgentWorkflow:
 
     def __init__(self) -> None:
         self._run: Run | None = None
+        self._calls: CallLoop | None = None
 
     @workflow.run
     async def run(self, run_input: RunInput) -> RunResult:
@@ -60,12 +65,10 @@ class AgentWorkflow:
         run = self._run = await self._prepare(run_input)
         self._report()
         if run.context.plan and run.agent.config.start == "plan":
-            await self._run_calls(run.open_plan(0), RequestResult(calls=run.context.plan))
+            await self._run_calls(run.open_plan(0), _given(run.context.plan))
         while run.final is None:
             request = run.begin_request()
-            self._report()
-            result = await self._request(request)
-            if await self._run_calls(run.open_plan(request.number), result):
+            if await self._run_calls(run.open_plan(request.number), self._request(request)):
                 return self._result()
         raise self._failure(f"{run.final}, and the last answer was no output that fits the schema", LIMIT_REACHED)
 
@@ -74,7 +77,15 @@ class AgentWorkflow:
         """What Request `number` is told: asked by its activity, which history does not record (R6.8)."""
         if self._run is None:
             raise ValueError("the run has not started yet")
-        return self._run.request_context(number)
+        context = self._run.request_context(number)
+        released = self._calls.intake.received if self._calls is not None and self._calls.intake.number == number else 0
+        return context.model_copy(update={"released": released})
+
+    @workflow.signal(name=CALLS_SIGNAL)
+    def deliver(self, delivery: Delivery) -> None:
+        """Calls that have closed while the model is still writing; see `perdure.intake` for what is taken of them."""
+        if self._calls is not None:
+            self._calls.deliver(delivery)
 
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
@@ -119,10 +130,12 @@ class AgentWorkflow:
                 f"Request {request.number} to {request.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
 
-    async def _run_calls(self, plan: Plan, result: RequestResult) -> bool:
-        """Run a Solution's calls and take the Request in; whether the run is over."""
+    async def _run_calls(self, plan: Plan, answer: Coroutine[Any, Any, RequestResult]) -> bool:
+        """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
-        await CallLoop(plan, self._report).run(result.calls, drain=result.output is not None)
+        self._report()
+        self._calls = CallLoop(plan, self._report)
+        result = await self._calls.run(answer)
         over = self._run.close_request(plan, result)
         self._report()
         return over
@@ -139,3 +152,8 @@ class AgentWorkflow:
         """Keep what the Web UI shows of the run up to date (R12.8)."""
         if self._run is not None:
             workflow.set_current_details(details(self._run))
+
+
+async def _given(plan: list[Any]) -> RequestResult:
+    """A plan that nobody needs to be asked for (R5.9)."""
+    return RequestResult(calls=plan)

@@ -6,50 +6,87 @@ Two events drive it: a call arrived, or a running call ended. On each, everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from workflows.outcomes import failed
 
 with workflow.unsafe.imports_passed_through():
     from perdure.calls import Call
+    from perdure.intake import Intake
     from perdure.jsons import Json
     from perdure.plan import Outcome, Plan, Returned
     from perdure.prompts import call_line
-    from perdure.runs import ToolInput, ToolResult
+    from perdure.runs import Delivery, RequestResult, ToolInput, ToolResult
 
+_Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
 
 
 class CallLoop:
-    """Runs the calls of one plan. `on_change` is told whenever a call has started or ended."""
+    """Runs the calls of one Request. `on_change` is told whenever a call has arrived, started or ended."""
 
     def __init__(self, plan: Plan, on_change: Callable[[], None]) -> None:
+        self.intake = Intake(plan.request)
         self._plan = plan
         self._on_change = on_change
-        self._ended: asyncio.Queue[_Ended] = asyncio.Queue()
+        self._events: asyncio.Queue[_Arrived | _Ended | RequestResult | BaseException] = asyncio.Queue()
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def run(self, calls: Sequence[Json], *, drain: bool) -> None:
-        """Run the calls of a finished Solution until the plan has settled; `drain` as in `Plan.close`."""
-        for raw in calls:
-            self._plan.add(raw)
-        self._plan.close(drain=drain)
+    def deliver(self, delivery: Delivery) -> None:
+        """Calls have closed in the model's stream (R6.3)."""
+        if calls := self.intake.deliver(delivery):
+            self._events.put_nowait(calls)
+
+    async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
+        """Run what is delivered and what the answer holds until the plan has settled; the answer as it stands in the end.
+
+        Raises what the answer raises, unless calls have been released: then the Request is interrupted, and they stand.
+        """
+        asking = asyncio.create_task(self._ask(answer))
+        result = RequestResult()
         try:
-            self._start_ready()
             while not self._plan.settled:
-                call, outcome = await self._ended.get()
-                del self._running[call.id]
-                self._plan.end(call, outcome, _now())
+                event = await self._events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                if isinstance(event, RequestResult):
+                    result = event
+                    self._plan.close(drain=result.output is not None)
+                elif isinstance(event, list):
+                    for raw in event:
+                        self._plan.add(raw)
+                else:
+                    call, outcome = event
+                    del self._running[call.id]
+                    self._plan.end(call, outcome, _now())
                 self._start_ready()
+            return result
         finally:
-            for task in self._running.values():
+            left = [asking, *self._running.values()]
+            for task in left:
                 task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _ask(self, answer: Coroutine[Any, Any, RequestResult]) -> None:
+        try:
+            result = await answer
+        except ApplicationError as error:
+            if not self.intake.received:
+                self._events.put_nowait(error)
+                return
+            result = self.intake.interrupted(error.message)
+        except BaseException as error:
+            self._events.put_nowait(error)
+            raise
+        missing, result = self.intake.close(result)
+        self._events.put_nowait(missing)
+        self._events.put_nowait(result)
 
     def _start_ready(self) -> None:
         while ready := self._plan.take_ready(_now()):
@@ -63,7 +100,7 @@ class CallLoop:
         self._on_change()
 
     async def _run(self, call: Call) -> None:
-        self._ended.put_nowait((call, await run_tool(call, self._plan)))
+        self._events.put_nowait((call, await run_tool(call, self._plan)))
 
 
 async def run_tool(call: Call, plan: Plan) -> Outcome:

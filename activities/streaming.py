@@ -1,0 +1,91 @@
+"""Calls out of a stream, each the moment it closes, and their delivery to the run (R6.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+import ijson
+
+from perdure.errors import JsonError
+from perdure.jsons import Json, check
+
+
+class CallReader:
+    """Pushed a Solution's text in pieces, gives each element of `calls` once it has closed.
+
+    It only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the whole answer
+    was is decided when it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Json] = ijson.sendable_list()
+        self._parser: Any = ijson.items_coro(self._found, "calls.item", use_float=True)
+
+    def push(self, text: str) -> list[Json]:
+        """The calls that closed with this piece."""
+        if self._parser is None or not text:
+            return []
+        try:
+            self._parser.send(text.encode())
+        except (ijson.JSONError, StopIteration, UnicodeEncodeError, OverflowError):
+            self._parser = None
+        closed = list(self._found)
+        self._found.clear()
+        return [call for call in closed if self._carriable(call)]
+
+    def _carriable(self, call: Json) -> bool:
+        """From the first call on that cannot be carried none is given: the order must not have holes."""
+        try:
+            check(call)
+        except JsonError:
+            self._parser = None
+        return self._parser is not None
+
+
+Send = Callable[[int, list[Json]], Awaitable[None]]
+"""Sends calls, the first of which has this index in the list."""
+
+
+class Deliverer:
+    """Sends calls as they come: the first at once, later ones together while a delivery is under way.
+
+    Leaving the context waits for a delivery under way; what was not sent by then, the activity's result carries. A delivery
+    that fails is not tried again, for the same reason.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._calls: list[Json] = []
+        self._sent = 0
+        self._sending: asyncio.Task[None] | None = None
+        self.attempted = 0
+        """Calls of which a delivery was at least begun: the run may have them."""
+
+    def add(self, calls: list[Json]) -> None:
+        self._calls.extend(calls)
+        if self._sending is None and self._sent < len(self._calls):
+            self._sending = asyncio.create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        while self._sent < len(self._calls):
+            first, batch = self._sent, self._calls[self._sent :]
+            self._sent = self.attempted = len(self._calls)
+            await self._send(first, batch)
+        self._sending = None
+
+    async def __aenter__(self) -> Deliverer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sending is not None:
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    @property
+    def calls(self) -> list[Json]:
+        """Everything that a delivery was begun of."""
+        return self._calls[: self.attempted]

@@ -1,0 +1,153 @@
+"""Calls start while the model is still writing (R6.3), and what breaks loses nothing and runs nothing twice (R6.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from demo.scripted_model import Fault, Turn
+from perdure import ToolContext, tool
+from perdure.runs import CALLS_SIGNAL, Delivery
+from tests.support import DONE, agent, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CALLS: list[dict[str, Any]] = [
+    {"_tool": "note", "text": "first", "_outputPath": "†state.a"},
+    {"_tool": "note", "text": "{†state.a}, then second", "_outputPath": "†state.b"},
+    {"_tool": "note", "text": "third", "_outputPath": "†state.c"},
+]
+SOLUTION = {"calls": CALLS, "output": {"ok": True}}
+TEXT = json.dumps(SOLUTION, ensure_ascii=False, separators=(",", ":"))
+
+
+def end_of_call(index: int) -> int:
+    """Characters of the answer up to and with the closing brace of a call."""
+    position = 0
+    for call in CALLS[: index + 1]:
+        text = json.dumps(call, ensure_ascii=False, separators=(",", ":"))
+        position = TEXT.index(text, position) + len(text)
+    return position
+
+
+class Notebook:
+    """A tool that notes each side effect once by its idempotency key, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        self.happened = asyncio.Condition()
+
+        @tool(retries=0)
+        async def note(text: str, context: ToolContext) -> str:
+            """Note a text."""
+            async with self.happened:
+                self.effects.append(context.idempotency_key)
+                self.happened.notify_all()
+            return text
+
+        self.tool = note
+
+    async def wait_for(self, count: int) -> None:
+        async with self.happened:
+            await self.happened.wait_for(lambda: len(self.effects) >= count)
+
+    def each_once(self, run_id: str, *calls: str) -> bool:
+        return sorted(self.effects) == sorted(f"{run_id}/{call}" for call in calls)
+
+
+async def test_r6_3_a_ready_call_starts_while_the_model_is_writing(dev_server: WorkflowEnvironment) -> None:
+    book, gate = Notebook(), asyncio.Event()
+    turn = Turn(SOLUTION, gate=gate, gate_after=end_of_call(1))
+    async with harness(dev_server.client, [book.tool], [turn]) as it:
+        handle = await it.start(agent("note"))
+        # Both calls run, the second on the first's result, before the model has written the third.
+        await asyncio.wait_for(book.wait_for(2), 20)
+        halfway = await it.view(handle.id)
+        gate.set()
+        result = await handle.result()
+    assert [call.id for call in halfway.calls] == ["1.0", "1.1"]
+    assert result.state == {"a": "first", "b": "first, then second", "c": "third"}
+    assert book.each_once(handle.id, "1.0", "1.1", "1.2")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_stream_false_gives_the_same_results(dev_server: WorkflowEnvironment, stream: bool) -> None:
+    book = Notebook()
+    async with harness(dev_server.client, [book.tool], [SOLUTION]) as it:
+        view = await it.run(agent("note", config={"stream": stream}))
+        assert bool(it.model.requests[0].body.get("stream")) is stream
+    assert view.state == {"a": "first", "b": "first, then second", "c": "third"}
+    assert book.each_once(view.run_id, "1.0", "1.1", "1.2")
+
+
+CUTS = {
+    "before the first call": (0, 0),
+    "in the first call": (end_of_call(0) - 5, 0),
+    "between calls": (end_of_call(0) + 1, 1),
+    "in the middle of a call": (end_of_call(1) - 10, 1),
+    "after the last call": (end_of_call(2) + 1, 3),
+    "in output": (len(TEXT) - 4, 3),
+}
+
+
+@pytest.mark.parametrize(("after", "released"), CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("kind", ["cut", "hang"])
+async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment, after: int, released: int, kind: Any) -> None:
+    book, gate = Notebook(), asyncio.Event()
+    broken = Turn(SOLUTION, fault=Fault(kind, after), gate=gate if released else None, gate_after=after)
+    # A retry is answered with other calls: they must never mix with those released before.
+    other = {"calls": [{"_tool": "note", "text": "other", "_outputPath": "†state.other"}], "output": None}
+    async with harness(
+        dev_server.client, [book.tool], [broken, other, DONE] if not released else [broken, DONE], model_timeout=1
+    ) as it:
+        handle = await it.start(agent("note"))
+        if released:
+            await asyncio.wait_for(book.wait_for(released), 20)
+            gate.set()
+        result = await asyncio.wait_for(handle.result(), 40)
+        it.model.check()
+        last = it.model.requests[-1].text
+    if released:
+        assert book.each_once(handle.id, *(f"1.{n}" for n in range(released)))
+        assert [error["error"]["code"] for error in result.errors] == ["interrupted"]
+        assert f"broke off after {released} calls" in last
+        assert result.requests == 2
+    else:
+        assert book.each_once(handle.id, "1.0")
+        assert (result.state, result.errors) == ({"other": "other"}, [])
+
+
+async def test_r6_7_an_answer_cut_off_by_its_length_keeps_its_calls(dev_server: WorkflowEnvironment) -> None:
+    book = Notebook()
+    cut = Turn(TEXT[: end_of_call(1) + 8], finish_reason="length")
+    async with harness(dev_server.client, [book.tool], [cut, DONE]) as it:
+        view = await it.run(agent("note"))
+    assert [error["error"]["code"] for error in view.errors] == ["cut_off"]
+    assert [call.status for call in view.calls] == ["done", "done"]
+    assert book.each_once(view.run_id, "1.0", "1.1")
+
+
+async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_server: WorkflowEnvironment) -> None:
+    book, gate = Notebook(), asyncio.Event()
+    turn = Turn(SOLUTION, gate=gate, gate_after=5)
+    async with harness(dev_server.client, [book.tool], [turn]) as it:
+        handle = await it.start(agent("note"))
+        await it.model.wait_for_request(1)
+        stray = [{"_tool": "note", "text": "stray"}]
+        for delivery in (
+            Delivery(number=1, attempt=1, first=2, calls=CALLS[2:]),
+            Delivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
+            Delivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
+            Delivery(number=1, attempt=2, first=0, calls=stray),
+            Delivery(number=7, attempt=1, first=0, calls=stray),
+        ):
+            await handle.signal(CALLS_SIGNAL, delivery)
+        await asyncio.wait_for(book.wait_for(3), 20)
+        gate.set()
+        result = await handle.result()
+    assert book.each_once(handle.id, "1.0", "1.1", "1.2")
+    assert (result.status, result.errors, [call.status for call in result.calls]) == ("completed", [], ["done"] * 3)
