@@ -59,6 +59,8 @@ def build_worker(
         # A cancellation reaches an activity with its heartbeat: throttled to a second, not to the default of a minute.
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
+        # A workflow whose worker is gone goes to another one after five seconds, not after ten.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
 

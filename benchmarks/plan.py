@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from perdure.plan import Plan, Returned
+from perdure.outcomes import Returned
+from perdure.plan import Plan
 from perdure.state import State
 from perdure.tools import parse_tool
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from perdure.bindings import Found
 from perdure.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
@@ -22,30 +21,13 @@ from perdure.cycles import Edge, find_cycles, show_cycle
 from perdure.errors import CallError, StateError
 from perdure.explanations import missing_path, state_shape, why_skipped
 from perdure.jsons import Json, JsonObject, json_path
+from perdure.outcomes import Failed, Outcome, Returned
 from perdure.paths import UNKNOWN
 from perdure.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.schemas import Schema
 from perdure.state import State, Write
 from perdure.tools import Tool
 from perdure.wiring import Node, Wiring
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The tool returned a value, perhaps to one alternative of its output path (R12.4)."""
-
-    value: Json
-    branch: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The tool raised, timed out or used up its retries (R6.6)."""
-
-    error: CallError
-
-
-Outcome: TypeAlias = Returned | Failed
 
 
 class Plan:

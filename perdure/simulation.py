@@ -10,8 +10,9 @@ from typing import Final
 from perdure.calls import Call, Status
 from perdure.errors import CallError
 from perdure.jsons import Json
+from perdure.outcomes import Failed, Outcome, Returned
 from perdure.paths import UNKNOWN
-from perdure.plan import Failed, Outcome, Plan, Returned
+from perdure.plan import Plan
 from perdure.policies import Ask, asks
 from perdure.tools import Tool
 

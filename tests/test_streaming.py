@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -151,3 +152,35 @@ async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_s
         result = await handle.result()
     assert book.each_once(handle.id, "1.0", "1.1", "1.2")
     assert (result.status, result.errors, [call.status for call in result.calls]) == ("completed", [], ["done"] * 3)
+
+
+async def chaos_round(server: WorkflowEnvironment, chance: random.Random, book: Notebook) -> list[str]:
+    """One random schedule: Requests whose streams are whole, cut or slow, with stray deliveries thrown in."""
+    turns: list[Any] = []
+    for _ in range(chance.randrange(1, 4)):
+        calls = [
+            {"_tool": "note", "text": f"{n}", "_outputPath": f"†state.s{n}"} for n in range(chance.randrange(1, 6))
+        ]
+        text = json.dumps({"calls": calls, "output": None}, ensure_ascii=False)
+        fault = Fault("cut", chance.randrange(len(text))) if chance.random() < 0.5 else None
+        status = 503 if chance.random() < 0.15 else 200
+        turns.append(Turn(text, fault=fault, status=status))
+
+    def script(asked: Any) -> Any:
+        return turns[asked.number - 1] if asked.number <= len(turns) else DONE
+
+    async with harness(server.client, [book.tool], script) as it:
+        it.model._chunk = chance.randrange(1, 60)
+        handle = await it.start(agent("note"))
+        for _ in range(chance.randrange(3)):
+            stray = Delivery(
+                number=chance.randrange(1, 4), attempt=99, first=chance.randrange(3), calls=[{"_tool": "nope"}]
+            )
+            if chance.random() < 0.3:
+                await handle.signal(CALLS_SIGNAL, Delivery(number=9, attempt=1, first=0, calls=stray.calls))
+        result = await asyncio.wait_for(handle.result(), 60)
+    problems = [] if result.status == "completed" else [f"ended as {result.status}: {result.error}"]
+    ran = [f"{handle.id}/{call.id}" for call in result.calls if call.status == "done"]
+    if sorted(book.effects) != sorted(ran) or len(set(ran)) != len(ran):
+        problems.append(f"effects {book.effects}, calls {ran}")
+    return problems

@@ -20,7 +20,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.calls import Call
     from perdure.intake import Intake
     from perdure.jsons import Json
-    from perdure.plan import Outcome, Plan, Returned
+    from perdure.outcomes import Outcome, Returned
+    from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.runs import Delivery, RequestResult, ToolInput, ToolResult
 

@@ -8,7 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 with workflow.unsafe.imports_passed_through():
     from perdure.calls import Call
     from perdure.errors import CallError
-    from perdure.plan import Failed
+    from perdure.outcomes import Failed
 
 _TIMEOUTS = {
     TimeoutType.START_TO_CLOSE: "an attempt took longer than its timeout",

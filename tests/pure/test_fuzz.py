@@ -13,7 +13,8 @@ from perdure.agents import Context, parse_agent
 from perdure.calls import ENDED
 from perdure.errors import CallError, PerdureError
 from perdure.messages import TYPES
-from perdure.plan import Failed, Plan, Returned
+from perdure.outcomes import Failed, Returned
+from perdure.plan import Plan
 from perdure.solutions import parse_solution
 from perdure.state import State, Write
 from perdure.tools import parse_tool

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from perdure.calls import ENDED
 from perdure.errors import CallError
-from perdure.plan import Failed, Outcome, Plan, Returned
+from perdure.outcomes import Failed, Outcome, Returned
+from perdure.plan import Plan
 from perdure.schemas import Schema
 from perdure.state import State, Write
 from perdure.tools import Tool, parse_tool

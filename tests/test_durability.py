@@ -1,0 +1,220 @@
+"""The worker is killed with SIGKILL, the server restarted: the run goes on, and each side effect happened once (R6.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from cli.runs import AgentHandle, start_run
+from cli.server import embedded_server, free_port
+from demo.scripted_model import ScriptedModel, Turn
+from perdure.agents import parse_agent
+from perdure.runs import RunResult
+from tests.support import DONE, ROOT, agent
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CALLS: list[dict[str, Any]] = [
+    {"_tool": "note", "text": "one", "_outputPath": "†state.a"},
+    {"_tool": "note", "text": "two", "_outputPath": "†state.b"},
+    {"_tool": "note", "text": "{†state.a} and {†state.b}", "_outputPath": "†state.c"},
+]
+TEXT = json.dumps({"calls": CALLS, "output": None}, ensure_ascii=False, separators=(",", ":"))
+
+
+class Bell:
+    """Tools ring it when they have begun and wait for its answer."""
+
+    def __init__(self) -> None:
+        self.rings: list[str] = []
+        self.quiet = False
+        self._changed = asyncio.Condition()
+        self._answer = asyncio.Event()
+
+    async def __aenter__(self) -> Bell:
+        self._server = await asyncio.start_server(self._ring, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.answer()
+        self._server.close()
+
+    async def _ring(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode().strip()
+        async with self._changed:
+            self.rings.append(line)
+            self._changed.notify_all()
+        if self.quiet:
+            await self._answer.wait()
+        writer.write(b"\n")
+        writer.close()
+
+    def answer(self) -> None:
+        """Let all go on who rang while it was quiet, and who ring from now on."""
+        self.quiet = False
+        self._answer.set()
+
+    async def wait_for(self, count: int) -> None:
+        async with self._changed:
+            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.rings) >= count), 30)
+
+
+class Site:
+    """A run with its model, its bell, and a worker process that can be killed and started again."""
+
+    def __init__(self, client: Client, address: str, model: ScriptedModel, bell: Bell, folder: Path) -> None:
+        self.client, self.model, self.bell, self.folder = client, model, bell, folder
+        self._address = address
+        self._queue = f"kill-{uuid.uuid4().hex[:8]}"
+        self._worker: asyncio.subprocess.Process | None = None
+
+    async def start_worker(self) -> None:
+        arguments = [self._address, self._queue, self.model.base_url, str(self.bell.port), str(self.folder)]
+        self._worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.worker_process", *arguments, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
+        )
+
+    async def wait_for_death(self) -> None:
+        assert self._worker is not None
+        await asyncio.wait_for(self._worker.wait(), 30)
+
+    async def kill(self) -> None:
+        assert self._worker is not None
+        if self._worker.returncode is None:
+            os.kill(self._worker.pid, signal.SIGKILL)
+            await self._worker.wait()
+
+    async def start_run(self) -> AgentHandle:
+        document = agent("note")
+        return await start_run(self.client, parse_agent(document), document, run_id=self._queue, task_queue=self._queue)
+
+    def effects(self) -> list[str]:
+        """The side effects that happened, by call id."""
+        log = self.folder / "effects.log"
+        return sorted(line.split("/")[1] for line in log.read_text().split()) if log.exists() else []
+
+
+@asynccontextmanager
+async def site(server: WorkflowEnvironment, script: Any, folder: Path) -> AsyncIterator[Site]:
+    address = server.client.service_client.config.target_host
+    async with ScriptedModel(script) as model, Bell() as bell:
+        it = Site(server.client, address, model, bell, folder)
+        await it.start_worker()
+        try:
+            yield it
+        finally:
+            await it.kill()
+
+
+async def finish(handle: AgentHandle) -> RunResult:
+    return await asyncio.wait_for(handle.result(), 60)
+
+
+POINTS = {
+    "before the first call": 0,
+    "between calls": TEXT.index('},{"_tool"') + 2,
+    "in the middle of a call": TEXT.index('"two"'),
+    "after the last call": TEXT.index('],"output"'),
+    "in output": len(TEXT) - 2,
+}
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+async def test_the_worker_is_killed_while_the_model_writes(
+    dev_server: WorkflowEnvironment, tmp_path: Path, point: int
+) -> None:
+    released = TEXT[:point].count('"_outputPath":') - (
+        not TEXT[:point].endswith(("}", ",", "]")) and 0 < point < len(TEXT) - 20
+    )
+    gate = asyncio.Event()
+    again = {"calls": CALLS, "output": None}
+    script = [Turn(TEXT, gate=gate, gate_after=point), *([again] if not released else []), DONE]
+    async with site(dev_server, script, tmp_path) as it:
+        handle = await it.start_run()
+        await it.model.wait_for_request(1)
+        if released:
+            await it.bell.wait_for(released)
+        await it.kill()
+        gate.set()
+        await it.start_worker()
+        result = await finish(handle)
+        it.model.check()
+    assert result.status == "completed"
+    assert it.effects() == [f"1.{n}" for n in range(released or 3)]
+    assert [error["error"]["code"] for error in result.errors] == (["interrupted"] if released else [])
+
+
+async def test_the_worker_is_killed_during_a_tool(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with site(dev_server, [{"calls": CALLS, "output": {"ok": True}}], tmp_path) as it:
+        it.bell.quiet = True
+        handle = await it.start_run()
+        await it.bell.wait_for(2)
+        await it.kill()
+        it.bell.answer()
+        await it.start_worker()
+        result = await finish(handle)
+    assert (result.status, result.state["c"]) == ("completed", "one and two")
+    assert it.effects() == ["1.0", "1.1", "1.2"]
+    assert [call.attempts for call in result.calls] == [2, 2, 1]
+
+
+async def test_the_worker_is_killed_between_a_tools_end_and_its_report(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    calls = [CALLS[0] | {"die": True}, *CALLS[1:]]
+    async with site(dev_server, [{"calls": calls, "output": {"ok": True}}], tmp_path) as it:
+        handle = await it.start_run()
+        await it.wait_for_death()
+        await it.start_worker()
+        result = await finish(handle)
+    assert (result.status, result.state["c"]) == ("completed", "one and two")
+    assert it.effects() == ["1.0", "1.1", "1.2"]
+    assert result.calls[0].attempts > 1
+
+
+async def test_the_server_is_restarted(tmp_path: Path) -> None:
+    port, db = free_port(), str(tmp_path / "temporal.db")
+    (tmp_path / "effects").mkdir()
+    async with ScriptedModel([{"calls": CALLS, "output": {"ok": True}}]) as model, Bell() as bell:
+        bell.quiet = True
+        async with embedded_server(port=port, db=db, ui=False) as server:
+            it = Site(server.client, f"127.0.0.1:{port}", model, bell, tmp_path / "effects")
+            await it.start_worker()
+            handle = await it.start_run()
+            await bell.wait_for(2)
+        async with embedded_server(port=port, db=db, ui=False) as server:
+            bell.answer()
+            try:
+                result = await asyncio.wait_for(
+                    server.client.get_workflow_handle(handle.id, result_type=RunResult).result(), 60
+                )
+            finally:
+                await it.kill()
+    assert (result.status, result.state["c"]) == ("completed", "one and two")
+    assert it.effects() == ["1.0", "1.1", "1.2"]
+
+
+async def test_chaos(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Random streams, cut at random places, with deliveries lost and doubled: whatever happened, each call ran once."""
+    from tests.test_streaming import Notebook, chaos_round
+
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"chaos seed {seed}")
+    chance = random.Random(seed)
+    for number in range(50):
+        problems = await chaos_round(dev_server, chance, Notebook())
+        assert problems == [], f"seed {seed}, schedule {number}"

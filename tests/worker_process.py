@@ -1,0 +1,56 @@
+"""A worker as a process of its own, to be killed: `python -m tests.worker_process ADDRESS QUEUE MODEL_URL BELL_PORT FOLDER`.
+
+Its tool `note` makes one side effect per idempotency key: a file in FOLDER, made only if it is not there. Every attempt
+rings the test's bell (a TCP port) and goes on when it is answered; `die` kills the worker at the first attempt once the
+effect is there, before its end can be reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from openai import AsyncOpenAI
+from temporalio.client import Client
+
+from cli.connection import data_converter
+from perdure import ToolContext, tool
+from tests.support import registry
+from worker import build_worker
+
+
+def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
+    """Work until killed."""
+
+    @tool(retries=5, heartbeat=1, timeout=60)
+    async def note(text: str, context: ToolContext, die: bool = False) -> str:
+        """Note a text."""
+        effect = folder / context.idempotency_key.replace("/", "_")
+        with (folder / "effects.log").open("a") as log:
+            try:
+                effect.touch(exist_ok=False)
+                log.write(context.idempotency_key + "\n")
+            except FileExistsError:
+                pass
+        if die and context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        reader, writer = await asyncio.open_connection("127.0.0.1", bell)
+        writer.write(f"{context.call_id} {context.attempt}\n".encode())
+        await reader.readline()
+        writer.close()
+        return text
+
+    async def work() -> None:
+        client = await Client.connect(address, data_converter=data_converter)
+        asking = AsyncOpenAI(base_url=model, api_key="scripted", max_retries=0)
+        async with build_worker(client, registry([note]), task_queue=queue, model=asking):
+            await asyncio.Event().wait()
+
+    asyncio.run(work())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(sys.argv[5]))
