@@ -1,6 +1,6 @@
 """The composition root: tools, model and workflows put together into one Temporal worker.
 
-python worker.py --tools my.module,other.module
+python worker.py --tools my.module,other.module --agents DIR
 python worker.py --tools-only --task-queue laptop --tools my.module
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,14 +19,19 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.heartbeats import INTERVAL
 from activities.prepare import PrepareActivity
 from activities.registry import Registry, load_tools
 from activities.request import RequestActivity
 from activities.tools import ToolActivity
 from cli.connection import connect
-from cli.errors import one_line_errors
+from cli.errors import USAGE, CommandError, one_line_errors
+from cli.files import read_agent
 from cli.signals import until_interrupted
+from perdure.errors import ProtocolError
+from perdure.messages import ToolMessage
 from perdure.runs import TASK_QUEUE
+from perdure.tools import resolve_tools
 from workflows.agent import AgentWorkflow
 
 _PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
@@ -56,13 +62,29 @@ def build_worker(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)
         ),
         max_cached_workflows=cached_workflows,
-        # A cancellation reaches an activity with its heartbeat: throttled to a second, not to the default of a minute.
-        max_heartbeat_throttle_interval=timedelta(seconds=1),
-        default_heartbeat_throttle_interval=timedelta(seconds=1),
+        # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
+        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
+        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
+
+
+def check_agents(folder: Path, registry: Registry) -> None:
+    """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
+
+    Raises `CommandError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
+    """
+    if not folder.is_dir():
+        raise CommandError(f"the agents folder {folder} does not exist", USAGE)
+    for path in sorted(folder.glob("*.json")):
+        agent, _ = read_agent(str(path))
+        try:
+            wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
+            resolve_tools(wanted, registry.definitions())
+        except ProtocolError as error:
+            raise CommandError(f"{path}: {error}") from None
 
 
 async def serve(registry: Registry, *, task_queue: str, tools_only: bool) -> None:
@@ -78,12 +100,17 @@ async def serve(registry: Registry, *, task_queue: str, tools_only: bool) -> Non
 
 def main(
     tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
+    agents: Annotated[
+        Path | None, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files, checked against the tools.")
+    ] = None,
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
 ) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     with one_line_errors():
         registry = load_tools(name.strip() for name in tools.split(",") if name.strip())
+        if agents is not None:
+            check_agents(agents, registry)
         asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only))
 
 

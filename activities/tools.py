@@ -15,7 +15,9 @@ from temporalio.exceptions import ApplicationError
 from activities.failures import tool_failure
 from activities.heartbeats import supervised_heartbeat
 from activities.registry import Registry
-from perdure.runs import ToolInput, ToolResult
+from perdure.errors import ToolError
+from perdure.jsons import Json, dumps
+from perdure.runs import MAX_PAYLOAD, ToolInput, ToolResult
 from perdure.toolkit import Branch, ToolContext, ToolFunction
 
 
@@ -38,9 +40,20 @@ class ToolActivity:
                 value = await _call(function, call)
             branch = value.path if isinstance(value, Branch) else None
             result = function.dump(value.value if isinstance(value, Branch) else value)
+            _check_size(call.tool, result)
         except Exception as error:
             raise tool_failure(error) from error
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
+
+
+def _check_size(name: str, result: Json) -> None:
+    size = len(dumps(result).encode())
+    if size > MAX_PAYLOAD:
+        raise ToolError(
+            "result_too_large",
+            f"the result of {name} has {size:,} bytes, and {MAX_PAYLOAD:,} is the most that a call can return; "
+            "return less, or write it to a file and return its path",
+        )
 
 
 async def _call(function: ToolFunction, call: ToolInput) -> Any:

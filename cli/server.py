@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from temporalio.testing import WorkflowEnvironment
 
@@ -23,12 +25,23 @@ def find_program(name: str) -> str | None:
 
 @asynccontextmanager
 async def embedded_server(
-    *, port: int = 0, ui_port: int = 0, db: str | None = None, ui: bool = True
+    *,
+    port: int = 0,
+    ui_port: int = 0,
+    db: str | None = None,
+    ui: bool = True,
+    settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
-    Raises `CommandError` when it cannot start, e.g. because the port is taken.
+    `settings` are the server's dynamic configuration. Raises `CommandError` when it cannot start, e.g. because the port is
+    taken.
     """
+    dynamic = [
+        word
+        for key, value in (settings or {}).items()
+        for word in ("--dynamic-config-value", f"{key}={json.dumps(value)}")
+    ]
     try:
         server = await WorkflowEnvironment.start_local(
             data_converter=data_converter,
@@ -38,7 +51,7 @@ async def embedded_server(
             dev_server_existing_path=find_program("temporal"),
             dev_server_database_filename=db,
             dev_server_log_level="error",
-            dev_server_extra_args=["--output", "none"],
+            dev_server_extra_args=["--output", "none", *dynamic],
         )
     except RuntimeError as error:
         raise CommandError(

@@ -108,6 +108,8 @@ class ScriptedModel:
         self.arrivals: list[list[tuple[float, int]]] = []
         """For each request the monotonic time at which each piece was sent, and the characters sent by then."""
         self.complaints: list[str] = []
+        self.disconnected: set[int] = set()
+        """Numbers of the requests whose client went away before the answer's end."""
         self.completion_tokens = 0
         self.prompt_tokens = 0
         self._api_key = api_key
@@ -164,6 +166,11 @@ class ScriptedModel:
         async with self._changed:
             await self._changed.wait_for(lambda: self._sent(number) >= characters)
 
+    async def wait_for_disconnect(self, number: int) -> None:
+        """Returns once the client of the `number`-th request has gone before the answer's end."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: number in self.disconnected)
+
     def _sent(self, number: int) -> int:
         return self.arrivals[number - 1][-1][1] if len(self.arrivals) >= number and self.arrivals[number - 1] else 0
 
@@ -192,7 +199,16 @@ class ScriptedModel:
         self.completion_tokens += usage["completion_tokens"]
         if not asked.body.get("stream"):
             return JSONResponse(_completion(asked, text, turn, usage))
-        return StreamingResponse(self._stream(asked, text, turn, usage), media_type="text/event-stream")
+        return StreamingResponse(self._watched(asked, text, turn, usage), media_type="text/event-stream")
+
+    async def _watched(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
+        try:
+            async for event in self._stream(asked, text, turn, usage):
+                yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            self.disconnected.add(asked.number)
+            asyncio.get_running_loop().create_task(self._notify())
+            raise
 
     async def _stream(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
         start = time.monotonic()

@@ -18,10 +18,12 @@ from perdure.plan import Plan
 from perdure.prompts import chat_messages
 from perdure.runs import (
     CallView,
+    Prepared,
     RequestContext,
     RequestInput,
     RequestResult,
     RequestView,
+    RunSnapshot,
     RunUsage,
     RunView,
     StopReason,
@@ -50,7 +52,8 @@ class Run:
         """The limit that makes the coming Request the last, in words (R9.5)."""
         self.log: list[RequestView] = []
         self.plan: Plan | None = None
-        self.calls: list[Call] = []
+        self.calls: list[CallView] = []
+        """Calls of the Requests that are over."""
         self.output: Json = None
         self.stop_reason: StopReason | None = None
         self.usage = RunUsage()
@@ -62,6 +65,9 @@ class Run:
         self._after_error = False
         self._done = 0
         self._edges: list[tuple[str, str, str]] = []
+        self._reads: dict[str, list[str]] = {}
+        self._targets: dict[str, str] = {}
+        self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
 
     @property
@@ -80,10 +86,8 @@ class Run:
         return self._done + (self.plan.done if self.plan is not None else 0)
 
     def last_calls(self, limit: int) -> list[Call]:
-        """The newest calls, in their order."""
-        if self.plan is None:
-            return self.calls[-limit:]
-        return [*self.calls[-limit:], *self.plan.calls][-limit:]
+        """The newest calls of the running plan, or of the last one."""
+        return (self._recent if self.plan is None else self.plan.calls)[-limit:]
 
     def begin_request(self) -> RequestInput:
         """The next Request: its number, its model and the reason for that model (R6.1, R9.4)."""
@@ -137,9 +141,12 @@ class Run:
             else:
                 self.output, done = output, True
                 self.stop_reason = "output" if self.final is None else "max_requests"
-        self.calls.extend(plan.calls)
+        self.calls.extend(map(call_view, plan.calls))
+        self._recent = plan.calls
         self._done += plan.done
         self._edges.extend(plan.named_edges())
+        self._reads |= _reads(plan)
+        self._targets |= _targets(plan)
         self.plan = None
         self._messages.extend(problems)
         self._after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
@@ -151,7 +158,7 @@ class Run:
 
     def view(self, run_id: str) -> RunView:
         """The run as it stands."""
-        calls = [*self.calls, *(self.plan.calls if self.plan is not None else [])]
+        plan = self.plan
         return RunView(
             run_id=run_id,
             agent=self.agent.name,
@@ -161,13 +168,44 @@ class Run:
             requests=len(self.log),
             usage=self.usage,
             errors=self.errors,
-            calls=[call_view(call) for call in calls],
+            calls=[*self.calls, *(map(call_view, plan.calls) if plan else ())],
             state=self.state.snapshot(),
             log=self.log,
-            reads={call.id: call.reads for call in calls if call.template.sites},
-            writes={call.id: call.target for call in calls if call.paths},
-            edges=[*self._edges, *(self.plan.named_edges() if self.plan is not None else [])],
+            reads=self._reads | (_reads(plan) if plan else {}),
+            writes=self._targets | (_targets(plan) if plan else {}),
+            edges=[*self._edges, *(plan.named_edges() if plan else ())],
         )
+
+    def snapshot(self) -> RunSnapshot:
+        """All that the next Request, a watcher and the result need, to go on in a new execution (R6.8)."""
+        self.state.compact()
+        return RunSnapshot(
+            prepared=Prepared(tools=list(self.tools.values()), models=self.models),
+            number=self.number,
+            writes=self.state.writes,
+            results=self._results,
+            messages=self._messages,
+            plan_message=self._plan_message,
+            after_error=self._after_error,
+            calls=self.calls,
+            log=self.log,
+            usage=self.usage,
+            edges=self._edges,
+            reads=self._reads,
+            targets=self._targets,
+        )
+
+    @classmethod
+    def restore(cls, agent: Agent, context: Context, snapshot: RunSnapshot) -> Run:
+        """The run as `snapshot` left it."""
+        run = cls(agent, context, {tool.name: tool for tool in snapshot.prepared.tools}, snapshot.prepared.models)
+        run.state = State(snapshot.writes)
+        run.number, run.log, run.usage = snapshot.number, snapshot.log, snapshot.usage
+        run.calls, run._done = snapshot.calls, sum(call.status == "done" for call in snapshot.calls)
+        run._results, run._messages = snapshot.results, snapshot.messages
+        run._plan_message, run._after_error = snapshot.plan_message, snapshot.after_error
+        run._edges, run._reads, run._targets = snapshot.edges, snapshot.reads, snapshot.targets
+        return run
 
     def _count(self, result: RequestResult) -> None:
         request = self.log[-1]
@@ -193,6 +231,14 @@ class Run:
         if self._output_schema is None:
             return [] if self.agent.output_schema else ["no output is allowed"]
         return self._output_schema.errors(output)
+
+
+def _reads(plan: Plan) -> dict[str, list[str]]:
+    return {call.id: call.reads for call in plan.calls if call.template.sites}
+
+
+def _targets(plan: Plan) -> dict[str, str]:
+    return {call.id: call.target for call in plan.calls if call.paths}
 
 
 def call_view(call: Call) -> CallView:

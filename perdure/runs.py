@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from perdure.agents import Models
 from perdure.jsons import Json, JsonObject
+from perdure.state import Write
 from perdure.tools import Tool
 
 TASK_QUEUE: Final = "perdure"
@@ -32,6 +33,9 @@ MODEL_FAILED: Final = "ModelFailed"
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
+MAX_PAYLOAD: Final = 1_900_000
+"""Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
+
 StopReason: TypeAlias = Literal["output", "max_requests"]
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
@@ -41,15 +45,6 @@ class _Wire(BaseModel):
 
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True)
-
-
-class RunInput(_Wire):
-    """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
-
-    agent: JsonObject
-    input: Json = None
-    has_input: bool = False
-    """Whether an input was given at all: `null` is one."""
 
 
 class PrepareInput(_Wire):
@@ -224,3 +219,33 @@ class RunView(RunResult):
     def result(self) -> RunResult:
         """Only what `run --json` prints."""
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
+
+
+class RunSnapshot(_Wire):
+    """A run between two Requests, as it goes on in a new execution (R6.8)."""
+
+    version: Literal[1] = 1
+    prepared: Prepared
+    number: int
+    writes: list[Write]
+    results: JsonObject
+    messages: list[JsonObject]
+    plan_message: JsonObject | None
+    after_error: bool
+    calls: list[CallView]
+    log: list[RequestView]
+    usage: RunUsage
+    edges: list[tuple[str, str, str]]
+    reads: dict[str, list[str]]
+    targets: dict[str, str]
+
+
+class RunInput(_Wire):
+    """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
+
+    agent: JsonObject
+    input: Json = None
+    has_input: bool = False
+    """Whether an input was given at all: `null` is one."""
+    snapshot: RunSnapshot | None = None
+    """Set when the run goes on from an execution that grew too long."""

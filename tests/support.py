@@ -75,11 +75,16 @@ class Harness:
 
 @asynccontextmanager
 async def harness(
-    client: Client, functions: Sequence[Callable[..., Any]], script: Script, model_timeout: float = 5, **options: Any
+    client: Client,
+    functions: Sequence[Callable[..., Any]],
+    script: Script,
+    model_timeout: float = 5,
+    chunk: int = 12,
+    **options: Any,
 ) -> AsyncIterator[Harness]:
     """A worker with these tools, whose model answers from the script; `options` go to `build_worker`."""
     task_queue = f"test-{uuid.uuid4().hex[:8]}"
-    async with ScriptedModel(script) as model:
+    async with ScriptedModel(script, chunk=chunk) as model:
         asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout)
         async with build_worker(client, registry(functions), task_queue=task_queue, model=asking, **options):
             yield Harness(client, model, task_queue)

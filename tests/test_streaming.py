@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from demo.scripted_model import Fault, Turn
+from demo.scripted_model import ChatRequest, Fault, Turn
 from perdure import ToolContext, tool
 from perdure.runs import CALLS_SIGNAL, Delivery
 from tests.support import DONE, agent, harness
@@ -154,30 +154,26 @@ async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_s
     assert (result.status, result.errors, [call.status for call in result.calls]) == ("completed", [], ["done"] * 3)
 
 
-async def chaos_round(server: WorkflowEnvironment, chance: random.Random, book: Notebook) -> list[str]:
-    """One random schedule: Requests whose streams are whole, cut or slow, with stray deliveries thrown in."""
-    turns: list[Any] = []
+async def chaos_round(server: WorkflowEnvironment, chance: random.Random) -> list[str]:
+    """One random schedule: Requests whose streams are whole, cut or refused, with stray deliveries thrown in."""
+    book, turns = Notebook(), []
     for _ in range(chance.randrange(1, 4)):
         calls = [
             {"_tool": "note", "text": f"{n}", "_outputPath": f"†state.s{n}"} for n in range(chance.randrange(1, 6))
         ]
         text = json.dumps({"calls": calls, "output": None}, ensure_ascii=False)
         fault = Fault("cut", chance.randrange(len(text))) if chance.random() < 0.5 else None
-        status = 503 if chance.random() < 0.15 else 200
-        turns.append(Turn(text, fault=fault, status=status))
+        turns.append(Turn(text, fault=fault, status=503 if chance.random() < 0.15 else 200))
 
-    def script(asked: Any) -> Any:
+    def script(asked: ChatRequest) -> Turn | dict[str, Any]:
         return turns[asked.number - 1] if asked.number <= len(turns) else DONE
 
-    async with harness(server.client, [book.tool], script) as it:
-        it.model._chunk = chance.randrange(1, 60)
+    async with harness(server.client, [book.tool], script, chunk=chance.randrange(1, 60)) as it:
         handle = await it.start(agent("note"))
         for _ in range(chance.randrange(3)):
-            stray = Delivery(
-                number=chance.randrange(1, 4), attempt=99, first=chance.randrange(3), calls=[{"_tool": "nope"}]
-            )
-            if chance.random() < 0.3:
-                await handle.signal(CALLS_SIGNAL, Delivery(number=9, attempt=1, first=0, calls=stray.calls))
+            # Of a Request that is not running: it must not count, whenever it arrives.
+            stray = Delivery(number=chance.randrange(7, 9), attempt=1, first=0, calls=[{"_tool": "nope"}])
+            await handle.signal(CALLS_SIGNAL, stray)
         result = await asyncio.wait_for(handle.result(), 60)
     problems = [] if result.status == "completed" else [f"ended as {result.status}: {result.error}"]
     ran = [f"{handle.id}/{call.id}" for call in result.calls if call.status == "done"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -16,6 +16,7 @@ from workflows.outcomes import message_of
 with workflow.unsafe.imports_passed_through():
     from perdure.agents import Agent, Context, parse_agent
     from perdure.errors import PerdureError, ProtocolError
+    from perdure.fitting import fit
     from perdure.plan import Plan
     from perdure.reports import details
     from perdure.running import Run
@@ -24,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
         CALLS_SIGNAL,
         CONTEXT_QUERY,
         LIMIT_REACHED,
+        MAX_PAYLOAD,
         MODEL_FAILED,
         PREPARE_ACTIVITY,
         REFUSED,
@@ -64,12 +66,14 @@ class AgentWorkflow:
         """Run the agent to its output. Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail."""
         run = self._run = await self._prepare(run_input)
         self._report()
-        if run.context.plan and run.agent.config.start == "plan":
+        if run.context.plan and run.agent.config.start == "plan" and run_input.snapshot is None:
             await self._run_calls(run.open_plan(0), _given(run.context.plan))
         while run.final is None:
             request = run.begin_request()
             if await self._run_calls(run.open_plan(request.number), self._request(request)):
                 return self._result()
+            if workflow.info().is_continue_as_new_suggested() and run.final is None:
+                self._continue(run_input, run)
         raise self._failure(f"{run.final}, and the last answer was no output that fits the schema", LIMIT_REACHED)
 
     @workflow.query(name=CONTEXT_QUERY)
@@ -91,7 +95,17 @@ class AgentWorkflow:
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
-        return RunView(run_id=run_id) if self._run is None else self._run.view(run_id)
+        return RunView(run_id=run_id) if self._run is None else fit(self._run.view(run_id))
+
+    def _continue(self, run_input: RunInput, run: Run) -> NoReturn:
+        """Go on in a new execution, whose history is empty (R6.8)."""
+        following = run_input.model_copy(update={"snapshot": run.snapshot()})
+        if (size := len(following.model_dump_json().encode())) > MAX_PAYLOAD:
+            message = (
+                f"the run cannot go on: its state and results have {size:,} bytes, and {MAX_PAYLOAD:,} is the most"
+            )
+            raise self._failure(message, LIMIT_REACHED)
+        workflow.continue_as_new(following)
 
     async def _prepare(self, run_input: RunInput) -> Run:
         try:
@@ -99,6 +113,8 @@ class AgentWorkflow:
             context = Context(agent, run_input.input, has_input=run_input.has_input)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        if run_input.snapshot is not None:
+            return Run.restore(agent, context, run_input.snapshot)
         wanted = PrepareInput(tools=context.tools, models=agent.config.models.model_dump(exclude_unset=True))
         try:
             prepared = await workflow.execute_local_activity(

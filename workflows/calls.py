@@ -18,12 +18,13 @@ from workflows.outcomes import failed
 
 with workflow.unsafe.imports_passed_through():
     from perdure.calls import Call
+    from perdure.errors import CallError
     from perdure.intake import Intake
-    from perdure.jsons import Json
-    from perdure.outcomes import Outcome, Returned
+    from perdure.jsons import Json, dumps
+    from perdure.outcomes import Failed, Outcome, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
-    from perdure.runs import Delivery, RequestResult, ToolInput, ToolResult
+    from perdure.runs import MAX_PAYLOAD, Delivery, RequestResult, ToolInput, ToolResult
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
@@ -109,6 +110,9 @@ async def run_tool(call: Call, plan: Plan) -> Outcome:
     tool = call.tool
     assert tool is not None
     assert tool.activity is not None
+    if (size := len(dumps(call.params).encode())) > MAX_PAYLOAD:
+        message = f"the parameters of {tool.name} have {size:,} bytes with their references resolved; {MAX_PAYLOAD:,} is the most"
+        return Failed(CallError("params_too_large", message))
     argument = ToolInput(
         tool=tool.name,
         activity=tool.activity,

@@ -1,0 +1,136 @@
+"""Limits of Temporal: histories that grow, values that are too large, cancellation (R6.8 to R6.10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from cli.server import embedded_server
+from demo.scripted_model import ChatRequest, Turn
+from perdure import tool
+from perdure.runs import MAX_PAYLOAD
+from tests.support import DONE, agent, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after a hundred events."""
+    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 100}) as server:
+        yield server
+
+
+@tool
+def echo(value: Any) -> Any:
+    """Give it back."""
+    return value
+
+
+def steps(count: int) -> Any:
+    """A model that makes ten calls at each of `count` Requests, and then an output."""
+
+    def answer(asked: ChatRequest) -> dict[str, Any]:
+        n = asked.number
+        if n > count:
+            return DONE
+        calls = [
+            {"_tool": "echo", "value": f"{n}.{i}", "_outputPath": "†state.log", "_outputMethod": "push"}
+            for i in range(9)
+        ]
+        return {"calls": [*calls, {"_tool": "echo", "value": n, "_outputPath": "†state.last"}], "output": None}
+
+    return answer
+
+
+async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_server: WorkflowEnvironment) -> None:
+    config = {"max_requests": 40}
+    async with harness(impatient_server.client, [echo], steps(30)) as it:
+        handle = await it.start(agent("echo", config=config))
+        result = await handle.result()
+        view = await it.view(handle.id)
+        first = await it.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id).fetch_history()
+        last = await it.client.get_workflow_handle(handle.id).fetch_history()
+    assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
+    assert max(len(first.events), len(last.events)) < 250
+    assert (result.status, result.requests, len(result.calls)) == ("completed", 31, 300)
+    assert (result.state["last"], len(result.state["log"])) == (30, 270)
+    assert set(result.state["log"]) == {f"{n}.{i}" for n in range(1, 31) for i in range(9)}
+    assert {call.status for call in view.calls} == {"done"}
+    assert [call.id for call in result.calls[:2]] == ["1.0", "1.1"]
+    assert sum(result.usage.by_model[model].requests for model in result.usage.by_model) == 31
+    assert len(view.writes) == 300
+
+
+async def test_a_plan_of_five_hundred_calls_in_one_request(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "echo", "value": n if n < 50 else f"†state.s{n - 50}", "_outputPath": f"†state.s{n}"}
+        for n in range(500)
+    ]
+    async with harness(dev_server.client, [echo], [{"calls": calls, "output": {"ok": True}}], chunk=4000) as it:
+        view = await it.run(agent("echo"))
+    assert (view.status, len(view.calls), {call.status for call in view.calls}) == ("completed", 500, {"done"})
+    assert view.state["s499"] == 49
+
+
+async def test_r6_9_a_result_that_is_too_large_is_a_clear_error(dev_server: WorkflowEnvironment) -> None:
+    @tool
+    def large(size: int) -> str:
+        """Return much."""
+        return "x" * size
+
+    calls = [
+        {"_tool": "large", "size": MAX_PAYLOAD + 1, "_outputPath": "†state.too"},
+        {"_tool": "large", "size": MAX_PAYLOAD // 2, "_outputPath": "†state.half"},
+        {"_tool": "echo", "value": ["†state.half", "†state.half", "†state.half"]},
+    ]
+    async with harness(dev_server.client, [large, echo], [{"calls": calls, "output": {"ok": True}}]) as it:
+        view = await it.run(agent("large", "echo"))
+    assert [call.status for call in view.calls] == ["failed", "done", "failed"]
+    codes = [error["error"]["code"] for error in view.errors]
+    assert codes == ["result_too_large", "params_too_large"]
+    assert f"the result of large has {MAX_PAYLOAD + 3:,} bytes" in view.errors[0]["error"]["message"]
+    assert view.calls[0].attempts == 1
+
+
+async def test_r6_10_cancelling_stops_the_model_and_the_tools_within_a_second(dev_server: WorkflowEnvironment) -> None:
+    stopped: dict[str, asyncio.Event] = {"tool": asyncio.Event()}
+    started = asyncio.Event()
+
+    @tool(timeout=600)
+    async def wait(after: int) -> None:
+        """Wait for ever."""
+        assert after == 1
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped["tool"].set()
+            raise
+
+    gate = asyncio.Event()
+    calls = [
+        {"_tool": "echo", "value": 1, "_outputPath": "†state.done"},
+        {"_tool": "wait", "after": "†state.done"},
+        {"_tool": "echo", "value": 2},
+    ]
+    turn = Turn({"calls": calls, "output": None}, gate=gate, gate_after=125)
+    async with harness(dev_server.client, [echo, wait], [turn], model_timeout=60) as it:
+        handle = await it.start(agent("echo", "wait"))
+        await asyncio.wait_for(started.wait(), 20)
+        await handle.cancel()
+        clock = asyncio.get_running_loop()
+        begun = clock.time()
+        await asyncio.wait_for(stopped["tool"].wait(), 10)
+        await asyncio.wait_for(it.model.wait_for_disconnect(1), 10)
+        took = clock.time() - begun
+        view = await it.view(handle.id)
+    assert (view.status, view.state) == ("cancelled", {"done": 1})
+    assert [call.status for call in view.calls][:2] == ["done", "running"]
+    # The promise is a second; the bound is loose, for what is measured on a busy machine is also the machine.
+    assert took < 5
