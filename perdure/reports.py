@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from perdure.calls import Call
 from perdure.jsons import shorten
 from perdure.prompts import call_line
 from perdure.running import Run
-
-_ROWS: Final = 40
-"""Calls shown at most. The table is made again at every event, so its cost must not grow with the plan."""
 
 
 def details(run: Run) -> str:
@@ -19,11 +14,10 @@ def details(run: Run) -> str:
     if run.log:
         last = run.log[-1]
         lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
-    if run.count:
-        calls = run.last_calls(_ROWS)
+    if calls := run.last_calls():
         lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
-        if run.count > _ROWS:
-            lines += ["", f"{run.count - _ROWS} earlier calls are not shown."]
+        if run.count > len(calls):
+            lines += ["", f"{run.count - len(calls)} earlier calls are not shown."]
         if notes := [note for call in calls if (note := _note(call))]:
             lines += ["", *notes]
     if run.output is not None:

@@ -35,6 +35,9 @@ from perdure.tools import Tool
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
 
+RECENT: Final = 40
+"""Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
+
 
 class Run:
     """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
@@ -85,9 +88,9 @@ class Run:
         """Calls that ended well so far."""
         return self._done + (self.plan.done if self.plan is not None else 0)
 
-    def last_calls(self, limit: int) -> list[Call]:
-        """The newest calls of the running plan, or of the last one."""
-        return (self._recent if self.plan is None else self.plan.calls)[-limit:]
+    def last_calls(self) -> list[Call]:
+        """The newest calls, `RECENT` at most, in their order."""
+        return [*self._recent, *(self.plan.calls if self.plan is not None else ())][-RECENT:]
 
     def begin_request(self) -> RequestInput:
         """The next Request: its number, its model and the reason for that model (R6.1, R9.4)."""
@@ -142,7 +145,7 @@ class Run:
                 self.output, done = output, True
                 self.stop_reason = "output" if self.final is None else "max_requests"
         self.calls.extend(map(call_view, plan.calls))
-        self._recent = plan.calls
+        self._recent = [*self._recent, *plan.calls][-RECENT:]
         self._done += plan.done
         self._edges.extend(plan.named_edges())
         self._reads |= _reads(plan)

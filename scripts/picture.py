@@ -5,11 +5,14 @@ make picture
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from demo.script import FIRST
 
 DOCS = Path(__file__).parents[1] / "docs"
 FLAGS = [
@@ -44,10 +47,32 @@ def main() -> int:
                 break
         photograph(chromium, f"{address}/timeline", DOCS / "web-ui-timeline.png", "1400,1250")
         photograph(chromium, f"{address}/user-metadata", DOCS / "web-ui-details.png", "1400,1000")
+        draw_plan()
     finally:
         demo.terminate()
         demo.wait(10)
     return 0
+
+
+def draw_plan() -> None:
+    """The demo's first plan as a drawing, had all its calls gone well."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.json"
+        plan.write_text(json.dumps(FIRST), encoding="utf-8")
+        target = DOCS / "plan.svg"
+        run_input = json.dumps({"folder": "/data"})
+        command = [
+            "plan",
+            "draw",
+            str(plan),
+            "--input",
+            run_input,
+            "--assume",
+            "1.0=†state.before",
+            "--svg",
+            str(target),
+        ]
+        subprocess.run([sys.executable, "client.py", *command], check=True, cwd=DOCS.parent)
 
 
 def photograph(chromium: str, address: str, target: Path, size: str) -> None:

@@ -1,0 +1,55 @@
+"""The live table of a run, for the Web UI's current details (R12.8)."""
+
+from __future__ import annotations
+
+from perdure.agents import Context, Models, parse_agent
+from perdure.errors import CallError
+from perdure.outcomes import Failed, Returned
+from perdure.reports import details
+from perdure.running import Run
+from perdure.runs import RequestResult
+from perdure.tools import parse_tool
+
+TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
+
+
+def new_run() -> Run:
+    agent = parse_agent({"name": "helper"})
+    return Run(agent, Context(agent), {"t": TOOL}, Models())
+
+
+def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
+    run = new_run()
+    run.begin_request()
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "x": "a|b", "_outputPath": "†state.a"})
+    plan.add({"_tool": "t", "x": "†state.a"})
+    plan.add({"_tool": "t", "x": 1})
+    plan.close()
+    first, third = plan.take_ready()
+    plan.end(first, Failed(CallError("boom", "it\nbroke")))
+    text = details(run)
+    assert "**helper**: 1 Requests, 0 of 3 calls done" in text
+    assert "Request 1: gpt-4o-mini (choosing tools), running" in text
+    assert '| 1.0 | failed | t | x="a\\|b" | †state.a |' in text
+    assert "- 1.0 it broke" in text
+    assert "- 1.1 $.x reads †state.a from 1.0 t, which did not succeed (failed)" in text
+    plan.end(third, Returned(1))
+    assert run.close_request(plan, RequestResult(output={"done": 1}))
+    assert 'Output: `{"done": 1}`' in details(run)
+
+
+def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
+    run = new_run()
+    for number, calls in ((1, 30), (2, 30), (3, 0)):
+        run.begin_request()
+        plan = run.open_plan(number)
+        for n in range(calls):
+            plan.add({"_tool": "t", "x": n})
+        plan.close()
+        for call in plan.take_ready():
+            plan.end(call, Returned(n))
+        run.close_request(plan, RequestResult())
+    text = details(run)
+    assert (text.count("\n| 1."), text.count("\n| 2.")) == (10, 30)
+    assert "20 earlier calls are not shown." in text
