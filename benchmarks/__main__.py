@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import plan
+from benchmarks import latency, plan
 
-BENCHMARKS: dict[str, Callable[[], str]] = {"plan": plan.table}
+BENCHMARKS: dict[str, Callable[[], str]] = {"plan": plan.table, "latency": latency.table}
 
 
 def main() -> int:

@@ -81,6 +81,8 @@ class Turn:
     """
 
     content: Content = ""
+    tool_calls: Sequence[tuple[str, str]] = ()
+    """Native tool calls in place of content: name and arguments as JSON text."""
     finish_reason: str = "stop"
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -191,6 +193,8 @@ class ScriptedModel:
         turn = self.script(asked) if callable(self.script) else self.script[asked.number - 1]
         turn = turn if isinstance(turn, Turn) else Turn(turn)
         content = turn.content(asked) if callable(turn.content) else turn.content
+        if turn.tool_calls:
+            return StreamingResponse(self._stream_tool_calls(asked, turn), media_type="text/event-stream")
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         if turn.status != 200:
             return _error(turn.status, text, "scripted", turn.headers)
@@ -227,9 +231,7 @@ class ScriptedModel:
                 break
             size = TOKEN if self.pace.per_token else self._chunk
             end = min([sent + size, len(text), *(stop for stop in stops if stop > sent)])
-            # Against the start, not the last piece: so that delays do not add up.
-            due = start + self.pace.first_token + self.pace.per_token * (end / TOKEN)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await self._due(start, end)
             yield _event(asked, {"content": text[sent:end]})
             sent = end
             self.arrivals[asked.number - 1].append((time.monotonic(), sent))
@@ -238,6 +240,29 @@ class ScriptedModel:
         if turn.usage and (asked.body.get("stream_options") or {}).get("include_usage"):
             yield f"data: {json.dumps(_frame(asked) | {'choices': [], 'usage': usage})}\n\n"
         yield "data: [DONE]\n\n"
+
+    async def _stream_tool_calls(self, asked: ChatRequest, turn: Turn) -> AsyncIterator[str]:
+        """Each call's name, then its arguments token by token; a name counts with its arguments."""
+        start, sent = time.monotonic(), 0
+        for index, (name, arguments) in enumerate(turn.tool_calls):
+            opening = {"index": index, "id": f"call_{asked.number}_{index}", "type": "function"}
+            pieces = ["", *(arguments[at : at + TOKEN] for at in range(0, len(arguments), TOKEN))]
+            for number, piece in enumerate(pieces):
+                sent += len(piece) if number else len(name)
+                await self._due(start, sent)
+                function = {"arguments": piece} if number else {"name": name, "arguments": ""}
+                call = {"index": index, "function": function} if number else opening | {"function": function}
+                yield _event(asked, {"tool_calls": [call]})
+        usage = _usage(asked, "x" * sent)
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.completion_tokens += usage["completion_tokens"]
+        yield _event(asked, {}, "tool_calls")
+        yield "data: [DONE]\n\n"
+
+    async def _due(self, start: float, characters: int) -> None:
+        """Wait until so many characters may be out: against the start, so that delays do not add up."""
+        due = start + self.pace.first_token + self.pace.per_token * (characters / TOKEN)
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _notify(self) -> None:
         async with self._changed:

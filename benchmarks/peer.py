@@ -1,0 +1,77 @@
+"""The peer: a hand-written ReAct loop on Temporal, as people write it today.
+
+One turn of the model per level, native tool calls, all of a turn's calls gathered, their results appended to the messages,
+and the messages passed to the next model activity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, cast
+
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
+from temporalio import activity, workflow
+
+Message = dict[str, Any]
+
+
+class ModelActivity:
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self._client = client
+
+    @activity.defn(name="ask")
+    async def ask(self, messages: list[Message]) -> Message:
+        """One turn: an assistant message, with `tool_calls` if the model wants any."""
+        calls: dict[int, Message] = {}
+        text = ""
+        stream = await self._client.chat.completions.create(
+            model="m", messages=cast(list[ChatCompletionMessageParam], messages), stream=True
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                for delta in choice.delta.tool_calls or []:
+                    call = calls.setdefault(
+                        delta.index, {"id": delta.id, "type": "function", "function": {"name": "", "arguments": ""}}
+                    )
+                    if delta.function is not None:
+                        call["function"]["name"] += delta.function.name or ""
+                        call["function"]["arguments"] += delta.function.arguments or ""
+        return {"role": "assistant", "content": text} | ({"tool_calls": list(calls.values())} if calls else {})
+
+
+@activity.defn(name="work")
+async def work(arguments: str) -> str:
+    """The same work as Perdure's tool does, told by JSON arguments."""
+    from benchmarks.latency import do_work
+    from perdure.jsons import loads
+
+    return await do_work(**loads(arguments))
+
+
+@workflow.defn(name="ReActLoop")
+class ReActLoop:
+    @workflow.run
+    async def run(self, task: str) -> str:
+        messages: list[Message] = [{"role": "user", "content": task}]
+        while True:
+            reply: Message = await workflow.execute_activity(
+                "ask", messages, start_to_close_timeout=timedelta(minutes=5)
+            )
+            messages.append(reply)
+            if "tool_calls" not in reply:
+                return str(reply["content"])
+            results: list[str] = await asyncio.gather(
+                *(
+                    workflow.execute_activity(
+                        call["function"]["name"],
+                        call["function"]["arguments"],
+                        start_to_close_timeout=timedelta(minutes=1),
+                    )
+                    for call in reply["tool_calls"]
+                )
+            )
+            for call, result in zip(reply["tool_calls"], results, strict=True):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
