@@ -123,12 +123,6 @@ class Plan:
         self._note_end(call)
         self._settle_all()
 
-    def refuse(self, call: Call, status: Status, error: CallError | None, reason: str = "") -> None:
-        """A running call ends without a result, for a reason that lies outside the plan."""
-        self._running -= 1
-        self._end_without_result(call, status, error=error, reason=reason)
-        self._settle_all()
-
     @property
     def settled(self) -> bool:
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""

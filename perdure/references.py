@@ -114,14 +114,6 @@ def parse_expression(text: str) -> Expression:
     return expression
 
 
-def parse_reference(text: str) -> Reference:
-    """Parse a string that must be one plain reference."""
-    expression = parse_expression(text)
-    if not isinstance(expression, Reference):
-        raise ReferenceSyntaxError(f"expected one reference, not the expression {text!r}")
-    return expression
-
-
 class _Parser:
     MAX_PARENTHESES = 50
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, get_type_hints, overload
 
@@ -14,7 +14,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from perdure.errors import ToolDefinitionError, ToolError
 from perdure.jsons import Json, JsonObject
 from perdure.messages import first_problem
-from perdure.tools import Tool, parse_tool
+from perdure.tools import parse_tool
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -143,13 +143,6 @@ def tool_function(target: Any) -> ToolFunction | None:
     """The tool that a decorated function is, or `None`."""
     found = getattr(target, REGISTERED, None)
     return found if isinstance(found, ToolFunction) else None
-
-
-def as_tools(functions: Iterable[ToolFunction]) -> dict[str, Tool]:
-    """Tools by name, as a run that names them all would know them."""
-    found = list(functions)
-    names = [function.name for function in found]
-    return {function.name: parse_tool(function.definition, activities=names, registered=True) for function in found}
 
 
 def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction:

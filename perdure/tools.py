@@ -199,6 +199,8 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
+        if tool.delegate is not None:
+            raise ToolDefinitionError(f"tool {tool.name!r}: this version of Perdure cannot run delegates yet")
         tools[tool.name] = tool
     return tools
 

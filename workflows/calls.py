@@ -102,7 +102,13 @@ class CallLoop:
         self._on_change()
 
     async def _run(self, call: Call) -> None:
-        self._events.put_nowait((call, await run_tool(call, self._plan)))
+        try:
+            outcome = await run_tool(call, self._plan)
+        except BaseException as error:
+            # No outcome of the tool's: a cancellation, or a fault of the engine's. Nobody may wait for it for ever.
+            self._events.put_nowait(error)
+            raise
+        self._events.put_nowait((call, outcome))
 
 
 async def run_tool(call: Call, plan: Plan) -> Outcome:
