@@ -7,16 +7,19 @@ READY := $(VENV)/.ready
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test lint format bench picture constraints clean env
+.PHONY: help demo test test-uncached lint format bench picture constraints clean env
 
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
 	@$(BIN)/perdure demo $(ARGS)
 
 test: $(READY) ## Run the suite; ARGS="-k name" picks tests.
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+test-uncached: $(READY) ## The tests of workflows again, each replayed from its history at every task.
+	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 tests/test_runs.py tests/test_plan_rules.py tests/test_streaming.py $(ARGS)
 
 lint: $(READY) ## Lint, check the format, check the types.
 	@$(BIN)/ruff check .

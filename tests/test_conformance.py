@@ -26,8 +26,9 @@ def needs_approvals(case: Case) -> bool:
 
 
 @pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("cached_workflows", [1000, 0], ids=["cached", "no-cache"])
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in load_cases()])
-async def test_conformance(case: Case, dev_server: WorkflowEnvironment) -> None:
+async def test_conformance(case: Case, cached_workflows: int, dev_server: WorkflowEnvironment) -> None:
     if needs_approvals(case):
         pytest.skip("approvals come with issue 5")
-    assert compare(case, await play(dev_server.client, case)) == []
+    assert compare(case, await play(dev_server.client, case, cached_workflows=cached_workflows)) == []
