@@ -21,7 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.heartbeats import INTERVAL
 from activities.prepare import PrepareActivity
-from activities.registry import Registry, load_tools
+from activities.registry import Registry, load_tools, module_names
 from activities.request import RequestActivity
 from activities.tools import ToolActivity
 from cli.connection import connect
@@ -108,7 +108,7 @@ def main(
 ) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     with one_line_errors():
-        registry = load_tools(name.strip() for name in tools.split(",") if name.strip())
+        registry = load_tools(module_names(tools))
         if agents is not None:
             check_agents(agents, registry)
         asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only))

@@ -39,6 +39,11 @@ class Registry:
         return len(self._functions)
 
 
+def module_names(text: str) -> list[str]:
+    """The modules that `--tools` or `PERDURE_TOOLS` names, comma-separated."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def load_tools(modules: Iterable[str]) -> Registry:
     """The tools of the named modules; the current directory is importable.
 

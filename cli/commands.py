@@ -19,7 +19,7 @@ from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watc
 from perdure.agents import Context
 from perdure.runs import RunView
 
-__all__ = ["RPCError", "cancel", "connect", "list_all", "run", "show", "wait", "watch"]
+__all__ = ["RPCError", "cancel", "list_all", "run", "show", "wait", "watch"]
 
 
 async def run(

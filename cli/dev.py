@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from activities.registry import load_tools
+from activities.registry import load_tools, module_names
 from cli.server import embedded_server
 from cli.signals import until_interrupted
 from worker import build_worker
@@ -12,7 +12,7 @@ from worker import build_worker
 
 async def serve_dev(*, port: int, ui_port: int, db: str | None, tools: str, task_queue: str) -> None:
     """Serve until interrupted. Raises `CommandError` or `ToolDefinitionError` when something cannot start."""
-    registry = load_tools(name.strip() for name in tools.split(",") if name.strip())
+    registry = load_tools(module_names(tools))
     async with (
         embedded_server(port=port, ui_port=ui_port, db=db) as server,
         build_worker(server.client, registry, task_queue=task_queue),

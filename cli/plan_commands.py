@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activities.registry import load_tools
+from activities.registry import load_tools, module_names
 from cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from cli.files import json_option
 from cli.plans import PlanFile, read_plan
@@ -106,7 +106,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 def _read(file: Path, input: str | None, state: str | None, tools: str) -> PlanFile:
     return read_plan(
         file,
-        registry=load_tools(name.strip() for name in tools.split(",") if name.strip()),
+        registry=load_tools(module_names(tools)),
         run_input=None if input is None else json_option(input, "--input"),
         has_input=input is not None,
         state=None if state is None else json_option(state, "--state"),
