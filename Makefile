@@ -30,7 +30,8 @@ format: $(READY) ## Format, and fix what can be fixed.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## Run the benchmarks.
+bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency runs one of them.
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 picture: $(READY) ## Make the README's pictures anew (needs Chromium).
@@ -38,8 +39,8 @@ picture: $(READY) ## Make the README's pictures anew (needs Chromium).
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
 	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e '.[dev]'
-	@{ echo "# Exact versions of everything that 'pip install .[dev]' brings; written by 'make constraints'."; \
+	@.venv-constraints/bin/python -m pip install -q -e '.[dev,bench,otel]'
+	@{ echo "# Exact versions of everything that 'pip install .[dev,bench,otel]' brings; written by 'make constraints'."; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@rm -rf .venv-constraints
 

@@ -28,6 +28,7 @@ from cli.connection import connect
 from cli.errors import USAGE, CommandError, one_line_errors
 from cli.files import read_agent
 from cli.signals import until_interrupted
+from cli.telemetry import metrics_runtime
 from perdure.errors import ProtocolError
 from perdure.messages import ToolMessage
 from perdure.runs import TASK_QUEUE
@@ -87,9 +88,9 @@ def check_agents(folder: Path, registry: Registry) -> None:
             raise CommandError(f"{path}: {error}") from None
 
 
-async def serve(registry: Registry, *, task_queue: str, tools_only: bool) -> None:
+async def serve(registry: Registry, *, task_queue: str, tools_only: bool, metrics: str | None = None) -> None:
     """Connect, and work until interrupted."""
-    client = await connect()
+    client = await connect(metrics_runtime(metrics) if metrics else None)
     worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only)
     async with worker:
         print(
@@ -105,13 +106,17 @@ def main(
     ] = None,
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", envvar="PERDURE_METRICS", help="Serve Temporal's metrics for Prometheus."),
+    ] = None,
 ) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     with one_line_errors():
         registry = load_tools(module_names(tools))
         if agents is not None:
             check_agents(agents, registry)
-        asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only))
+        asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only, metrics=metrics))
 
 
 if __name__ == "__main__":

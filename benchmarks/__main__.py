@@ -1,13 +1,22 @@
-"""`python -m benchmarks`: run what is named (default: all), print the tables."""
+"""`python -m benchmarks`: run what is named (default: all), print the tables, and write them into `README.md`."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from benchmarks import latency, plan
+from benchmarks import engine, latency, plan
 
-BENCHMARKS: dict[str, Callable[[], str]] = {"plan": plan.table, "latency": latency.table}
+BENCHMARKS: dict[str, Callable[[], str]] = {
+    "plan": plan.table,
+    "latency": latency.table,
+    "overhead": engine.run(engine.overhead),
+    "throughput": engine.run(engine.throughput),
+    "growth": engine.run(engine.growth),
+}
+README = Path(__file__).parent / "README.md"
 
 
 def main() -> int:
@@ -17,8 +26,18 @@ def main() -> int:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     for name in names:
-        print(f"## {name}\n\n{BENCHMARKS[name]()}\n", flush=True)
+        table = BENCHMARKS[name]()
+        print(f"## {name}\n\n{table}\n", flush=True)
+        _write(name, table)
     return 0
+
+
+def _write(name: str, table: str) -> None:
+    """Put the table between its marks."""
+    marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    text = README.read_text(encoding="utf-8")
+    between = re.compile(f"{re.escape(marks[0])}.*?{re.escape(marks[1])}", re.DOTALL)
+    README.write_text(between.sub(lambda _: f"{marks[0]}\n{table}\n{marks[1]}", text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,34 +8,23 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
+from matplotlib import pyplot
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.registry import Registry
-from benchmarks.peer import ModelActivity, ReActLoop, work
-from cli.runs import start_run
+from benchmarks.common import loop_worker, perdure_worker, start
+from benchmarks.peer import ReActLoop, do_work
 from cli.server import embedded_server
 from demo.scripted_model import TOKEN, ChatRequest, Pace, ScriptedModel, Turn
 from perdure import tool
-from perdure.agents import parse_agent
 from perdure.jsons import dumps
-from perdure.toolkit import tool_function
-from worker import build_worker
 
 RUNS = 5
+PICTURE = Path(__file__).parent / "latency.svg"
 PACES = {"fast": Pace(0.3, 0.01), "slow": Pace(0.8, 0.025)}
-
-
-async def do_work(ms: int, x: Any = None, size: int = 20) -> str:
-    """Takes its time and returns so many characters, whatever it reads."""
-    del x
-    await asyncio.sleep(ms / 1000)
-    return "r" * size
 
 
 @tool(name="work")
@@ -113,17 +102,14 @@ def limit_of_plan(steps: list[Step], pace: Pace) -> float:
 
 async def run_perdure(client: Client, steps: list[Step], pace: Pace) -> tuple[float, int, int]:
     text, _ = solution(steps)
-    function = tool_function(work_tool)
-    assert function is not None
-    document = {"name": "bench", "context": [{"type": "tool", "tool": "work"}], "schema": {"type": "object"}}
-    queue = uuid.uuid4().hex
-    async with ScriptedModel([Turn(text)], pace=pace) as model:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="x", max_retries=0)
-        async with build_worker(client, Registry([function]), task_queue=queue, model=asking):
-            start = time.monotonic()
-            handle = await start_run(client, parse_agent(document), document, task_queue=queue)
-            result = await handle.result()
-            seconds = time.monotonic() - start
+    async with (
+        ScriptedModel([Turn(text)], pace=pace) as model,
+        perdure_worker(client, [work_tool], model.base_url) as queue,
+    ):
+        begun = time.monotonic()
+        handle = await start(client, queue, "work")
+        result = await handle.result()
+        seconds = time.monotonic() - begun
         assert [call.status for call in result.calls] == ["done"] * len(steps)
         return seconds, model.prompt_tokens, model.completion_tokens
 
@@ -135,27 +121,35 @@ async def run_loop(client: Client, steps: list[Step], pace: Pace) -> tuple[float
         turn = sum(message["role"] == "assistant" for message in asked.messages)
         return Turn(tool_calls=written[turn]) if turn < len(written) else Turn('{"ok":true}')
 
-    queue = uuid.uuid4().hex
-    async with ScriptedModel(script, pace=pace) as model:
-        asking = ModelActivity(AsyncOpenAI(base_url=model.base_url, api_key="x", max_retries=0))
-        async with Worker(
-            client,
-            task_queue=queue,
-            workflows=[ReActLoop],
-            activities=[asking.ask, work],
-            workflow_runner=UnsandboxedWorkflowRunner(),
-        ):
-            start = time.monotonic()
-            await client.execute_workflow(ReActLoop.run, "go", id=queue, task_queue=queue)
-            return time.monotonic() - start, model.prompt_tokens, model.completion_tokens
+    async with ScriptedModel(script, pace=pace) as model, loop_worker(client, model.base_url) as queue:
+        begun = time.monotonic()
+        await client.execute_workflow(ReActLoop.run, "go", id=queue, task_queue=queue)
+        return time.monotonic() - begun, model.prompt_tokens, model.completion_tokens
 
 
-async def measure() -> str:
+@dataclass(frozen=True)
+class Row:
+    """Medians, in seconds, of one task at one pace."""
+
+    task: str
+    pace: str
+    limit: float
+    perdure: float
+    loop: float
+    tokens: tuple[int, int]
+    loop_tokens: tuple[int, int]
+
+    def line(self) -> str:
+        return (
+            f"| {self.task} | {self.pace} | {self.limit:.2f} | {self.perdure:.2f} | {self.perdure / self.limit:.2f} "
+            f"| {self.loop:.2f} | {self.loop / self.perdure:.1f} | {self.tokens[0]}, {self.tokens[1]} "
+            f"| {self.loop_tokens[0]}, {self.loop_tokens[1]} |"
+        )
+
+
+async def measure() -> list[Row]:
     """Interleaved, median of `RUNS`."""
-    lines = [
-        "| task | pace | limit s | Perdure s | of the limit | loop s | loop / Perdure | tokens in, out | loop's tokens in, out |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows: list[Row] = []
     async with embedded_server(ui=False) as server:
         for name, steps in TASKS.items():
             for speed, pace in PACES.items():
@@ -164,15 +158,40 @@ async def measure() -> str:
                 for _ in range(RUNS):
                     ours.append(await run_perdure(server.client, steps, pace))
                     theirs.append(await run_loop(server.client, steps, pace))
-                limit = limit_of_plan(steps, pace)
                 perdure, loop = (statistics.median(run[0] for run in runs) for runs in (ours, theirs))
-                lines.append(
-                    f"| {name} | {speed} | {limit:.2f} | {perdure:.2f} | {perdure / limit:.2f} | {loop:.2f} | {loop / perdure:.1f} "
-                    f"| {ours[0][1]}, {ours[0][2]} | {theirs[0][1]}, {theirs[0][2]} |"
-                )
-                print(lines[-1], flush=True)
-    return "\n".join(lines)
+                limit = limit_of_plan(steps, pace)
+                rows.append(Row(name, speed, limit, perdure, loop, ours[0][1:], theirs[0][1:]))
+                print(rows[-1].line(), flush=True)
+    return rows
 
 
 def table() -> str:
-    return asyncio.run(measure())
+    rows = asyncio.run(measure())
+    draw(rows)
+    return "\n".join(
+        [
+            "| task | pace | limit s | Perdure s | of the limit | loop s | loop / Perdure | tokens in, out | loop's tokens in, out |",
+            "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+            *(row.line() for row in rows),
+        ]
+    )
+
+
+def draw(rows: list[Row], target: Path = PICTURE) -> None:
+    """The times as bars; on a logarithmic axis, for *handover* is far away from the rest."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
+    for axis, pace in zip(axes, PACES, strict=True):
+        of_pace = [row for row in rows if row.pace == pace]
+        at = range(len(of_pace))
+        for offset, name, colour in ((-0.27, "limit", "#b8bfc8"), (0.0, "perdure", "#2f6f5e"), (0.27, "loop", "#c2703d")):
+            values = [getattr(row, name) for row in of_pace]
+            bars = axis.bar([x + offset for x in at], values, 0.25, color=colour, label=name)
+            axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+        axis.set_xticks(list(at), [row.task for row in of_pace])
+        axis.set_yscale("log")
+        axis.set_ylim(1, 110)
+        axis.set_title(f"{pace} model", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("seconds (log)")
+    axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+    figure.savefig(target, metadata={"Date": None})

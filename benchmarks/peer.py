@@ -7,12 +7,15 @@ and the messages passed to the next model activity.
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any, cast
 
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageParam
 from temporalio import activity, workflow
+
+with workflow.unsafe.imports_passed_through():
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletionMessageParam
 
 Message = dict[str, Any]
 
@@ -42,13 +45,17 @@ class ModelActivity:
         return {"role": "assistant", "content": text} | ({"tool_calls": list(calls.values())} if calls else {})
 
 
+async def do_work(ms: int, x: Any = None, size: int = 20) -> str:
+    """Takes its time and returns so many characters, whatever it reads."""
+    del x
+    await asyncio.sleep(ms / 1000)
+    return "r" * size
+
+
 @activity.defn(name="work")
 async def work(arguments: str) -> str:
     """The same work as Perdure's tool does, told by JSON arguments."""
-    from benchmarks.latency import do_work
-    from perdure.jsons import loads
-
-    return await do_work(**loads(arguments))
+    return await do_work(**json.loads(arguments))
 
 
 @workflow.defn(name="ReActLoop")
@@ -75,3 +82,17 @@ class ReActLoop:
             )
             for call, result in zip(reply["tool_calls"], results, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+@workflow.defn(name="Gather")
+class Gather:
+    """As many activities at once as it is told, and nothing else."""
+
+    @workflow.run
+    async def run(self, count: int) -> None:
+        await asyncio.gather(
+            *(
+                workflow.execute_activity("work", '{"ms":0}', start_to_close_timeout=timedelta(minutes=1))
+                for _ in range(count)
+            )
+        )

@@ -44,6 +44,8 @@ def execute(start: Callable[[ModuleType], Coroutine[Any, Any, Any]]) -> Any:
             return asyncio.run(start(commands))
         except commands.RPCError as error:
             raise CommandError(f"the Temporal server answered: {error.message}") from None
+        finally:
+            commands.flush()
     raise AssertionError("one_line_errors leaves the process")
 
 

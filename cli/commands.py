@@ -16,10 +16,11 @@ from cli.errors import INTERRUPTED, TIMEOUT, CommandError
 from cli.files import json_option, read_agent
 from cli.render import run_table
 from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from cli.telemetry import flush
 from perdure.agents import Context
 from perdure.runs import RunView
 
-__all__ = ["RPCError", "cancel", "list_all", "run", "show", "wait", "watch"]
+__all__ = ["RPCError", "cancel", "flush", "list_all", "run", "show", "wait", "watch"]
 
 
 async def run(

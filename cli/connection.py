@@ -7,25 +7,27 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from cli.errors import CommandError
+from cli.telemetry import interceptors
 
 data_converter = pydantic_data_converter
 
 
-async def connect() -> Client:
+async def connect(runtime: Runtime | None = None) -> Client:
     """A client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
-    Raises `CommandError` when nothing answers there, or when the settings cannot be read.
+    `runtime` is the SDK's, for metrics. Raises `CommandError` when nothing answers there, or when the settings cannot be read.
     """
     try:
         settings: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
     except Exception as error:
         raise CommandError(f"Temporal's connection settings cannot be read: {error}") from None
-    address = settings["target_host"]
+    address, tracing = settings["target_host"], interceptors()
     try:
-        return await Client.connect(**settings, data_converter=data_converter)
+        return await Client.connect(**settings, data_converter=data_converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
         reason = _short(error)
         raise CommandError(

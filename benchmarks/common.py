@@ -1,0 +1,76 @@
+"""What the benchmarks share: a worker of ours, a worker of the hand-written loop's, and the model as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import multiprocessing.connection
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.registry import Registry
+from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
+from cli.runs import AgentHandle, start_run
+from demo.scripted_model import Script, ScriptedModel
+from perdure.agents import parse_agent
+from perdure.toolkit import tool_function
+from worker import build_worker
+
+
+
+@asynccontextmanager
+async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]], model_url: str) -> AsyncIterator[str]:
+    """Our worker with these tools; yields its task queue."""
+    found = [tool_function(function) for function in functions]
+    registry = Registry([function for function in found if function is not None])
+    queue = uuid.uuid4().hex
+    async with build_worker(client, registry, task_queue=queue, model=asking(model_url)):
+        yield queue
+
+
+@asynccontextmanager
+async def loop_worker(client: Client, model_url: str) -> AsyncIterator[str]:
+    """The hand-written loop's worker, with the SDK's defaults; yields its task queue."""
+    queue = uuid.uuid4().hex
+    model = ModelActivity(asking(model_url))
+    async with Worker(client, task_queue=queue, workflows=[ReActLoop, Gather], activities=[model.ask, work]):
+        yield queue
+
+
+async def start(client: Client, queue: str, *tools: str, **config: Any) -> AgentHandle:
+    """An agent over these tools, whose output is any object."""
+    context = [{"type": "tool", "tool": name} for name in tools]
+    document = {"name": "bench", "config": config, "context": context, "schema": {"type": "object"}}
+    return await start_run(client, parse_agent(document), document, task_queue=queue)
+
+
+def asking(model_url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=model_url, api_key="scripted", max_retries=0)
+
+
+@contextmanager
+def model_process(script: Script) -> Iterator[str]:
+    """The model in a process of its own, so that what it costs is not counted; yields its URL. The script is pickled."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(script, there), daemon=True)
+    process.start()
+    try:
+        yield here.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(script: Script, parent: multiprocessing.connection.Connection) -> None:
+    async def serve() -> None:
+        async with ScriptedModel(script) as model:
+            parent.send(model.base_url)
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
