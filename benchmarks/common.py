@@ -23,7 +23,6 @@ from perdure.toolkit import tool_function
 from worker import build_worker
 
 
-
 @asynccontextmanager
 async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]], model_url: str) -> AsyncIterator[str]:
     """Our worker with these tools; yields its task queue."""

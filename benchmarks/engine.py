@@ -36,7 +36,10 @@ async def nothing(x: Any = None) -> int:
 
 def one_plan(count: int, _: ChatRequest) -> dict[str, Any]:
     """So many independent calls, and the output."""
-    return {"calls": [{"_tool": "nothing", "_outputPath": f"†state.s{n}"} for n in range(count)], "output": {"ok": True}}
+    return {
+        "calls": [{"_tool": "nothing", "_outputPath": f"†state.s{n}"} for n in range(count)],
+        "output": {"ok": True},
+    }
 
 
 def one_turn(count: int, asked: ChatRequest) -> Turn:
@@ -67,7 +70,7 @@ async def overhead() -> str:
                     await (await start(client, queue, "nothing")).result()
                     ours.append(time.monotonic() - begun)
                     begun = time.monotonic()
-                    await client.execute_workflow(Gather.run, CALLS, id=uuid.uuid4().hex, task_queue=gathering)
+                    await client.execute_workflow(Gather.run, args=[CALLS], id=uuid.uuid4().hex, task_queue=gathering)
                     theirs.append(time.monotonic() - begun)
     perdure, gather = statistics.median(ours[1:]), statistics.median(theirs[1:])
     return (
@@ -116,8 +119,8 @@ async def _loop(client: Client, queue: str) -> None:
 async def growth() -> str:
     """Time, events and bytes of history per call, and the worker's memory, over runs of more and more calls."""
     lines = [
-        "| calls | Requests | ms per call | events per call | bytes per call | executions | worker's memory after, MB |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
+        "| calls | Requests | ms per call | bare ms per call | ratio | events per call | bytes per call | executions | worker's MB |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     async with embedded_server(ui=False) as server:
         for size in (SIZES[0], *SIZES):  # the first one warms up
@@ -131,12 +134,23 @@ async def growth() -> str:
                     events, volume, executions = await _history(server.client, handle.id, handle.first_execution_run_id)
                     del result
             gc.collect()
+            memory = _memory()
+            bare = await _bare(server.client, size)
             line = (
-                f"| {size} | {size // CALLS_PER_REQUEST + 1} | {seconds / size * 1e3:.1f} | {events / size:.1f} "
-                f"| {volume / size:.0f} | {executions} | {_memory():.0f} |"
+                f"| {size} | {size // CALLS_PER_REQUEST + 1} | {seconds / size * 1e3:.1f} | {bare / size * 1e3:.1f} "
+                f"| {seconds / bare:.2f} | {events / size:.1f} | {volume / size:.0f} | {executions} | {memory:.0f} |"
             )
             lines.append(line)
     return "\n".join([*lines[:2], *lines[3:]])
+
+
+async def _bare(client: Client, size: int) -> float:
+    """Seconds that the same activities take without an engine: the server's own growth."""
+    async with loop_worker(client, "") as queue:
+        begun = time.monotonic()
+        arguments = [CALLS_PER_REQUEST, size // CALLS_PER_REQUEST, True]
+        await client.execute_workflow(Gather.run, args=arguments, id=uuid.uuid4().hex, task_queue=queue)
+        return time.monotonic() - begun
 
 
 async def _history(client: Client, run_id: str, execution: str | None) -> tuple[int, int, int]:

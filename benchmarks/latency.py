@@ -183,7 +183,11 @@ def draw(rows: list[Row], target: Path = PICTURE) -> None:
     for axis, pace in zip(axes, PACES, strict=True):
         of_pace = [row for row in rows if row.pace == pace]
         at = range(len(of_pace))
-        for offset, name, colour in ((-0.27, "limit", "#b8bfc8"), (0.0, "perdure", "#2f6f5e"), (0.27, "loop", "#c2703d")):
+        for offset, name, colour in (
+            (-0.27, "limit", "#b8bfc8"),
+            (0.0, "perdure", "#2f6f5e"),
+            (0.27, "loop", "#c2703d"),
+        ):
             values = [getattr(row, name) for row in of_pace]
             bars = axis.bar([x + offset for x in at], values, 0.25, color=colour, label=name)
             axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)

@@ -86,13 +86,15 @@ class ReActLoop:
 
 @workflow.defn(name="Gather")
 class Gather:
-    """As many activities at once as it is told, and nothing else."""
+    """One empty activity and then so many at once, for so many rounds; or only those at once."""
 
     @workflow.run
-    async def run(self, count: int) -> None:
-        await asyncio.gather(
-            *(
-                workflow.execute_activity("work", '{"ms":0}', start_to_close_timeout=timedelta(minutes=1))
-                for _ in range(count)
-            )
-        )
+    async def run(self, count: int, rounds: int = 1, first: bool = False) -> None:
+        for _ in range(rounds):
+            if first:
+                await _nothing()
+            await asyncio.gather(*(_nothing() for _ in range(count)))
+
+
+async def _nothing() -> None:
+    await workflow.execute_activity("work", '{"ms":0}', start_to_close_timeout=timedelta(minutes=1))

@@ -62,10 +62,10 @@ class Pace:
 class Fault:
     """What goes wrong once `after` characters of the answer were sent.
 
-    `cut` drops the connection, `hang` sends nothing more until the client goes away.
+    `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
     """
 
-    kind: Literal["cut", "hang"]
+    kind: Literal["cut", "hang", "silent"]
     after: int = 0
 
 
@@ -192,6 +192,8 @@ class ScriptedModel:
         await self._notify()
         turn = self.script(asked) if callable(self.script) else self.script[asked.number - 1]
         turn = turn if isinstance(turn, Turn) else Turn(turn)
+        if turn.fault is not None and turn.fault.kind == "silent":
+            await self._closing.wait()
         content = turn.content(asked) if callable(turn.content) else turn.content
         if turn.tool_calls:
             return StreamingResponse(self._stream_tool_calls(asked, turn), media_type="text/event-stream")
@@ -202,7 +204,10 @@ class ScriptedModel:
         self.prompt_tokens += usage["prompt_tokens"]
         self.completion_tokens += usage["completion_tokens"]
         if not asked.body.get("stream"):
-            return JSONResponse(_completion(asked, text, turn, usage))
+            body = json.dumps(_completion(asked, text, turn, usage))
+            if turn.fault is not None:
+                return StreamingResponse(self._broken(body, turn.fault), media_type="application/json")
+            return Response(body, media_type="application/json")
         return StreamingResponse(self._watched(asked, text, turn, usage), media_type="text/event-stream")
 
     async def _watched(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
@@ -240,6 +245,13 @@ class ScriptedModel:
         if turn.usage and (asked.body.get("stream_options") or {}).get("include_usage"):
             yield f"data: {json.dumps(_frame(asked) | {'choices': [], 'usage': usage})}\n\n"
         yield "data: [DONE]\n\n"
+
+    async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
+        """The beginning of a reply that is not streamed, and its fault."""
+        yield body[: fault.after]
+        if fault.kind == "hang":
+            await self._closing.wait()
+        raise ConnectionAbortedError("cut, as the script says")
 
     async def _stream_tool_calls(self, asked: ChatRequest, turn: Turn) -> AsyncIterator[str]:
         """Each call's name, then its arguments token by token; a name counts with its arguments."""

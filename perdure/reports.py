@@ -10,9 +10,9 @@ from perdure.running import Run
 
 def details(run: Run) -> str:
     """Where the run stands: its Requests, and its last calls with what each reads and writes."""
-    lines = [f"**{run.agent.name}**: {len(run.log)} Requests, {run.done} of {run.count} calls done"]
-    if run.log:
-        last = run.log[-1]
+    lines = [f"**{run.agent.name}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    if run.past.log:
+        last = run.past.log[-1]
         lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
     if calls := run.last_calls():
         lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]

@@ -14,10 +14,12 @@ from perdure.calls import Call
 from perdure.composing import compose
 from perdure.jsons import Json, JsonObject, shorten
 from perdure.models import choose_model
+from perdure.packing import pack, unpack
 from perdure.plan import Plan
 from perdure.prompts import chat_messages
 from perdure.runs import (
     CallView,
+    Past,
     Prepared,
     RequestContext,
     RequestInput,
@@ -53,10 +55,8 @@ class Run:
         """Number of the last Request begun; 0 is a plan that was given (R5.9)."""
         self.final: str | None = None
         """The limit that makes the coming Request the last, in words (R9.5)."""
-        self.log: list[RequestView] = []
         self.plan: Plan | None = None
-        self.calls: list[CallView] = []
-        """Calls of the Requests that are over."""
+        self.past = Past()
         self.output: Json = None
         self.stop_reason: StopReason | None = None
         self.usage = RunUsage()
@@ -67,9 +67,6 @@ class Run:
         self._plan_message: JsonObject | None = {"type": "plan", "plan": context.plan} if context.plan else None
         self._after_error = False
         self._done = 0
-        self._edges: list[tuple[str, str, str]] = []
-        self._reads: dict[str, list[str]] = {}
-        self._targets: dict[str, str] = {}
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
 
@@ -81,7 +78,7 @@ class Run:
     @property
     def count(self) -> int:
         """Calls so far, in whatever status."""
-        return len(self.calls) + (len(self.plan.calls) if self.plan is not None else 0)
+        return len(self.past.calls) + (len(self.plan.calls) if self.plan is not None else 0)
 
     @property
     def done(self) -> int:
@@ -100,7 +97,7 @@ class Run:
         model, reason = choose_model(
             self.models, number=self.number, after_error=self._after_error, final=self.final is not None
         )
-        self.log.append(RequestView(number=self.number, model=model, reason=reason))
+        self.past.log.append(RequestView(number=self.number, model=model, reason=reason))
         self._asked = (self.number, self._build_context())
         return RequestInput(number=self.number, model=model, reason=reason, stream=self.agent.config.stream)
 
@@ -144,12 +141,13 @@ class Run:
             else:
                 self.output, done = output, True
                 self.stop_reason = "output" if self.final is None else "max_requests"
-        self.calls.extend(map(call_view, plan.calls))
+        past = self.past
+        past.calls.extend(map(call_view, plan.calls))
+        past.edges.extend(plan.named_edges())
+        past.reads |= _reads(plan)
+        past.writes |= _targets(plan)
         self._recent = [*self._recent, *plan.calls][-RECENT:]
         self._done += plan.done
-        self._edges.extend(plan.named_edges())
-        self._reads |= _reads(plan)
-        self._targets |= _targets(plan)
         self.plan = None
         self._messages.extend(problems)
         self._after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
@@ -161,22 +159,22 @@ class Run:
 
     def view(self, run_id: str) -> RunView:
         """The run as it stands."""
-        plan = self.plan
+        plan, past = self.plan, self.past
         return RunView(
             run_id=run_id,
             agent=self.agent.name,
             status="running" if self.stop_reason is None else "completed",
             output=self.output,
             stop_reason=self.stop_reason,
-            requests=len(self.log),
+            requests=len(self.past.log),
             usage=self.usage,
             errors=self.errors,
-            calls=[*self.calls, *(map(call_view, plan.calls) if plan else ())],
+            calls=[*past.calls, *(map(call_view, plan.calls) if plan else ())],
             state=self.state.snapshot(),
-            log=self.log,
-            reads=self._reads | (_reads(plan) if plan else {}),
-            writes=self._targets | (_targets(plan) if plan else {}),
-            edges=[*self._edges, *(plan.named_edges() if plan else ())],
+            log=past.log,
+            reads=past.reads | (_reads(plan) if plan else {}),
+            writes=past.writes | (_targets(plan) if plan else {}),
+            edges=[*past.edges, *(plan.named_edges() if plan else ())],
         )
 
     def snapshot(self) -> RunSnapshot:
@@ -190,12 +188,8 @@ class Run:
             messages=self._messages,
             plan_message=self._plan_message,
             after_error=self._after_error,
-            calls=self.calls,
-            log=self.log,
             usage=self.usage,
-            edges=self._edges,
-            reads=self._reads,
-            targets=self._targets,
+            past=pack(self.past),
         )
 
     @classmethod
@@ -203,15 +197,14 @@ class Run:
         """The run as `snapshot` left it."""
         run = cls(agent, context, {tool.name: tool for tool in snapshot.prepared.tools}, snapshot.prepared.models)
         run.state = State(snapshot.writes)
-        run.number, run.log, run.usage = snapshot.number, snapshot.log, snapshot.usage
-        run.calls, run._done = snapshot.calls, sum(call.status == "done" for call in snapshot.calls)
+        run.number, run.usage, run.past = snapshot.number, snapshot.usage, unpack(snapshot.past, Past)
+        run._done = sum(call.status == "done" for call in run.past.calls)
         run._results, run._messages = snapshot.results, snapshot.messages
         run._plan_message, run._after_error = snapshot.plan_message, snapshot.after_error
-        run._edges, run._reads, run._targets = snapshot.edges, snapshot.reads, snapshot.targets
         return run
 
     def _count(self, result: RequestResult) -> None:
-        request = self.log[-1]
+        request = self.past.log[-1]
         request.status, request.usage = "done", result.usage
         self.usage.count(request.model, result.usage)
 

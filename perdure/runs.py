@@ -221,6 +221,16 @@ class RunView(RunResult):
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
 
 
+class Past(_Wire):
+    """What the Requests that are over leave for whoever looks at the run."""
+
+    calls: list[CallView] = Field(default_factory=list)
+    log: list[RequestView] = Field(default_factory=list)
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    writes: dict[str, str] = Field(default_factory=dict)
+
+
 class RunSnapshot(_Wire):
     """A run between two Requests, as it goes on in a new execution (R6.8)."""
 
@@ -232,12 +242,9 @@ class RunSnapshot(_Wire):
     messages: list[JsonObject]
     plan_message: JsonObject | None
     after_error: bool
-    calls: list[CallView]
-    log: list[RequestView]
     usage: RunUsage
-    edges: list[tuple[str, str, str]]
-    reads: dict[str, list[str]]
-    targets: dict[str, str]
+    past: str
+    """A `Past`, packed: it grows with the run, and only watchers need it."""
 
 
 class RunInput(_Wire):

@@ -20,7 +20,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from cli.runs import AgentHandle, start_run
 from cli.server import embedded_server, free_port
-from demo.scripted_model import ScriptedModel, Turn
+from demo.scripted_model import ChatRequest, ScriptedModel, Turn
 from perdure.agents import parse_agent
 from perdure.runs import RunResult
 from tests.support import DONE, ROOT, agent
@@ -206,11 +206,39 @@ async def test_the_server_is_restarted(tmp_path: Path) -> None:
     assert it.effects() == ["1.0", "1.1", "1.2"]
 
 
-async def test_chaos(dev_server: WorkflowEnvironment) -> None:
-    """Random streams, whole, cut or refused, with stray deliveries: whatever happened, each call ran once."""
+async def killed_round(server: WorkflowEnvironment, chance: random.Random, folder: Path) -> list[str]:
+    """One random schedule in which the worker dies at any character of the model's answer, or while tools run."""
+    calls = [{"_tool": "note", "text": f"{n}", "_outputPath": f"†state.s{n}"} for n in range(chance.randrange(1, 5))]
+    text = json.dumps({"calls": calls, "output": None}, ensure_ascii=False)
+    gate, point = asyncio.Event(), chance.randrange(len(text))
+
+    def script(asked: ChatRequest) -> Turn | dict[str, Any]:
+        return Turn(text, gate=gate, gate_after=point) if not asked.text.count("# plan") else DONE
+
+    async with site(server, script, folder) as it:
+        handle = await it.start_run()
+        await it.model.wait_for_characters(1, point)
+        if chance.random() < 0.5 and '},{"_tool"' in text[:point]:
+            await it.bell.wait_for(1)
+        await it.kill()
+        gate.set()
+        await it.start_worker()
+        result = await finish(handle)
+    ran = sorted(call.id for call in result.calls if call.status == "done")
+    problems = [] if result.status == "completed" else [f"ended as {result.status}: {result.error}"]
+    return problems if it.effects() == ran else [*problems, f"effects {it.effects()}, calls {ran}"]
+
+
+async def test_chaos(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Random streams, whole, cut or refused, with stray deliveries, and workers killed: each call ran once."""
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     print(f"chaos seed {seed}")
     schedules = [random.Random(f"{seed}-{number}") for number in range(50)]
     for start in range(0, 50, 10):
-        problems = await asyncio.gather(*(chaos_round(dev_server, chance) for chance in schedules[start : start + 10]))
+        killed, *others = schedules[start : start + 10]
+        folder = tmp_path / str(start)
+        folder.mkdir()
+        rounds = [killed_round(dev_server, killed, folder)]
+        rounds += [chaos_round(dev_server, chance) for chance in others]
+        problems = await asyncio.gather(*rounds)
         assert problems == [[]] * 10, f"CHAOS_SEED={seed}, schedules from {start}"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
+from cli.runs import AgentHandle
 from cli.server import embedded_server
 from demo.scripted_model import ChatRequest, Turn
 from perdure import tool
@@ -65,6 +69,66 @@ async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_serv
     assert [call.id for call in result.calls[:2]] == ["1.0", "1.1"]
     assert sum(result.usage.by_model[model].requests for model in result.usage.by_model) == 31
     assert len(view.writes) == 300
+
+
+async def executions(client: Client, handle: AgentHandle) -> list[tuple[int, int]]:
+    """Events and bytes of each execution of the run."""
+    found: list[tuple[int, int]] = []
+    run_id = handle.first_execution_run_id
+    while run_id:
+        execution = client.get_workflow_handle(handle.id, run_id=run_id)
+        info = (await execution.describe()).raw_description.workflow_execution_info
+        found.append((info.history_length, info.history_size_bytes))
+        last = (await execution.fetch_history()).events[-1]
+        run_id = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    return found
+
+
+async def test_r6_8_three_hundred_requests_and_three_thousand_calls(dev_server: WorkflowEnvironment) -> None:
+    memory: dict[int, int] = {}
+    answer = steps(300)
+
+    def watched(asked: ChatRequest) -> dict[str, Any]:
+        if asked.number % 50 == 0:
+            gc.collect()
+            memory[asked.number] = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        solution: dict[str, Any] = answer(asked)
+        for call in solution["calls"]:
+            call["_outputPath"], call["_outputMethod"] = "†state.last", "set"
+        return solution
+
+    async with harness(dev_server.client, [echo], watched) as it:
+        handle = await it.start(agent("echo", config={"max_requests": 400}))
+        result = await handle.result()
+        sizes = await executions(it.client, handle)
+    assert (result.status, result.requests, len(result.calls)) == ("completed", 301, 3000)
+    assert {call.status for call in result.calls} == {"done"}
+    assert len(sizes) > 1
+    assert max(events for events, _ in sizes) < 10_000
+    assert max(size for _, size in sizes) < 10_000_000
+    # Model, client and test live in the same process and keep what they saw: some 10 MB. A leak of histories is far more.
+    assert memory[300] - memory[50] < 80e6, memory
+
+
+async def test_r6_8_history_does_not_grow_with_the_square_of_the_requests(dev_server: WorkflowEnvironment) -> None:
+    @tool
+    def page(n: int) -> str:
+        """A page of 8 KB."""
+        return f"{n}".rjust(8000, ".")
+
+    def answer(asked: ChatRequest) -> dict[str, Any]:
+        call = {"_tool": "page", "n": asked.number, "_outputPath": "†state.pages", "_outputMethod": "push"}
+        return {"calls": [call], "output": None} if asked.number <= 100 else DONE
+
+    async with harness(dev_server.client, [page], answer, model_timeout=30) as it:
+        handle = await it.start(agent("page", config={"max_requests": 120}))
+        result = await handle.result()
+        sizes = await executions(it.client, handle)
+        shown = len(it.model.requests[-1].text)
+    assert (result.status, result.requests) == ("completed", 101)
+    assert shown / 4 > 200_000
+    assert len(sizes) == 1, "it was not continued as new"
+    assert sizes[0][1] < 15_000_000
 
 
 async def test_a_plan_of_five_hundred_calls_in_one_request(dev_server: WorkflowEnvironment) -> None:

@@ -172,6 +172,26 @@ async def test_a_stream_that_breaks_off_is_asked_again(dev_server: WorkflowEnvir
     assert (view.status, view.requests, view.errors) == ("completed", 1, [])
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Turn(DONE, fault=Fault("silent")),
+        Turn(DONE, fault=Fault("hang", after=10)),
+        Turn(DONE, fault=Fault("cut", after=10)),
+        Turn("oops", status=500),
+    ],
+    ids=["silent", "hung", "body-cut-off", "500"],
+)
+async def test_r6_7_a_server_that_fails_before_the_first_call_is_asked_again(
+    dev_server: WorkflowEnvironment, turn: Turn, stream: bool
+) -> None:
+    async with harness(dev_server.client, [], [turn, DONE], model_timeout=1) as it:
+        view = await it.run(agent(config={"stream": stream}))
+        it.model.check()
+    assert (view.status, view.requests, view.errors) == ("completed", 1, [])
+
+
 @pytest.mark.parametrize(("status", "words"), [(401, "401"), (400, "400"), (404, "404")])
 async def test_r9_7_authentication_and_bad_requests_are_not_retried(
     dev_server: WorkflowEnvironment, status: int, words: str

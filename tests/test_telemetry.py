@@ -18,8 +18,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from cli.server import free_port
 from demo.scripted_model import ScriptedModel
-from tests.support import DONE, ROOT, perdure
-from tests.test_cli import agent, one_line, write
+from tests.support import DONE, ROOT, agent, perdure
+from tests.test_cli import one_line, write
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -100,9 +100,11 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
 async def test_metrics_for_prometheus(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     port = free_port()
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-    async with worker_process(tmp_path, uuid.uuid4().hex, "--metrics", f"127.0.0.1:{port}", env=env):
-        async with httpx2.AsyncClient() as http:
-            text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+    async with (
+        worker_process(tmp_path, uuid.uuid4().hex, "--metrics", f"127.0.0.1:{port}", env=env),
+        httpx2.AsyncClient() as http,
+    ):
+        text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
     assert "temporal_num_pollers" in text or "temporal_worker_start" in text
 
 
