@@ -24,6 +24,7 @@ from activities.prepare import PrepareActivity
 from activities.registry import Registry, load_tools, module_names
 from activities.request import RequestActivity
 from activities.tools import ToolActivity
+from activities.visibility import WaitingAttribute
 from cli.connection import connect
 from cli.errors import USAGE, CommandError, one_line_errors
 from cli.files import read_agent
@@ -31,6 +32,7 @@ from cli.signals import until_interrupted
 from cli.telemetry import metrics_runtime
 from perdure.errors import ProtocolError
 from perdure.messages import ToolMessage
+from perdure.policies import ASKS, Ask
 from perdure.runs import TASK_QUEUE
 from perdure.tools import resolve_tools
 from workflows.agent import AgentWorkflow
@@ -47,13 +49,16 @@ def build_worker(
     model: AsyncOpenAI | None = None,
     tools_only: bool = False,
     cached_workflows: int = 1000,
+    approval_floor: Ask = "never",
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
     `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
     """
     tools = ToolActivity(registry)
-    orchestration: list[Callable[..., Any]] = [PrepareActivity(registry).prepare, RequestActivity(model).request]
+    prepare = PrepareActivity(registry, approval_floor)
+    orchestration: list[Callable[..., Any]] = [prepare.prepare, RequestActivity(model).request]
     return Worker(
         client,
         task_queue=task_queue,
@@ -88,10 +93,14 @@ def check_agents(folder: Path, registry: Registry) -> None:
             raise CommandError(f"{path}: {error}") from None
 
 
-async def serve(registry: Registry, *, task_queue: str, tools_only: bool, metrics: str | None = None) -> None:
+async def serve(
+    registry: Registry, *, task_queue: str, tools_only: bool, metrics: str | None = None, approval_floor: Ask = "never"
+) -> None:
     """Connect, and work until interrupted."""
     client = await connect(metrics_runtime(metrics) if metrics else None)
-    worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only)
+    if not tools_only and (problem := await WaitingAttribute().ensure(client)):
+        print(f"worker: {problem}", file=sys.stderr)
+    worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only, approval_floor=approval_floor)
     async with worker:
         print(
             f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr
@@ -106,6 +115,10 @@ def main(
     ] = None,
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
+    approval_floor: Annotated[
+        str,
+        typer.Option(envvar="PERDURE_APPROVAL_FLOOR", help="What people are always asked about: " + " < ".join(ASKS)),
+    ] = "never",
     metrics: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", envvar="PERDURE_METRICS", help="Serve Temporal's metrics for Prometheus."),
@@ -113,10 +126,16 @@ def main(
 ) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     with one_line_errors():
+        if approval_floor not in ASKS:
+            raise CommandError(f"--approval-floor must be one of {', '.join(ASKS)}, not {approval_floor!r}", USAGE)
         registry = load_tools(module_names(tools))
         if agents is not None:
             check_agents(agents, registry)
-        asyncio.run(serve(registry, task_queue=task_queue, tools_only=tools_only, metrics=metrics))
+        asyncio.run(
+            serve(
+                registry, task_queue=task_queue, tools_only=tools_only, metrics=metrics, approval_floor=approval_floor
+            )
+        )
 
 
 if __name__ == "__main__":

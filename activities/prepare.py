@@ -8,15 +8,19 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.registry import Registry
+from activities.visibility import WaitingAttribute
 from perdure.agents import Models
 from perdure.errors import ProtocolError
+from perdure.policies import Ask
 from perdure.runs import PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
 from perdure.tools import resolve_tools
 
 
 class PrepareActivity:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, floor: Ask = "never", attribute: WaitingAttribute | None = None) -> None:
         self._registry = registry
+        self._floor: Ask = floor
+        self._attribute = attribute or WaitingAttribute()
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Prepared:
@@ -28,4 +32,9 @@ class PrepareActivity:
         defaults = {
             key: value for key in ("fast", "smart") if (value := os.environ.get(f"PERDURE_{key.upper()}_MODEL"))
         }
-        return Prepared(tools=list(tools.values()), models=Models.model_validate(defaults | wanted.models))
+        return Prepared(
+            tools=list(tools.values()),
+            models=Models.model_validate(defaults | wanted.models),
+            floor=self._floor,
+            searchable=await self._attribute.ensure(activity.client()) is None,
+        )

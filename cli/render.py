@@ -17,6 +17,7 @@ _STYLE: Final = {
     "done": "green",
     "completed": "green",
     "running": "yellow",
+    "waiting": "bold yellow",
     "failed": "red",
     "invalid": "red",
     "rejected": "magenta",

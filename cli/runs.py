@@ -54,12 +54,16 @@ async def start_run(
     has_input: bool = False,
     run_id: str | None = None,
     task_queue: str = TASK_QUEUE,
+    approval: JsonObject | None = None,
 ) -> AgentHandle:
-    """Start an agent. Raises `CommandError` when the id is taken; the run itself refuses what is no input of it (R2.3)."""
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1).
+
+    Raises `CommandError` when the id is taken; the run itself refuses what is no input of it (R2.3).
+    """
     try:
         return await client.start_workflow(
             AGENT_WORKFLOW,
-            RunInput(agent=document, input=run_input, has_input=has_input),
+            RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {}),
             id=run_id or new_run_id(agent),
             task_queue=task_queue,
             # An id names one run for good: idempotency keys are made of it.

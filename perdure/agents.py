@@ -24,6 +24,7 @@ from perdure.messages import (
     merge_data,
     parse_messages,
 )
+from perdure.policies import Policy
 from perdure.schemas import Schema
 
 
@@ -52,6 +53,8 @@ class Config(BaseModel):
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)
     """Calls per Solution (R6.8)."""
+    approval: Policy = Field(default_factory=Policy)
+    """Which calls a person is asked about (section 7)."""
 
 
 class Agent(BaseModel):

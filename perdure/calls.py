@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from perdure.decisions import Approval
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.jsons import Json, JsonObject, json_path, shorten
 from perdure.schemas import Schema
@@ -14,8 +15,9 @@ from perdure.templates import Template, parse_template
 from perdure.tools import Tool, close_names
 
 Status: TypeAlias = Literal[
-    "pending", "ready", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
+    "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
 ]
+"""`waiting`: ready, and a person is asked."""
 ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
 
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
@@ -52,6 +54,8 @@ class Call:
     """ISO 8601: when it was handed to its activity."""
     ended_at: str | None = None
     attempts: int = 0
+    approval: Approval | None = None
+    """Set when it was ever offered to a person (section 7)."""
 
     @property
     def tool_name(self) -> str:

@@ -14,6 +14,7 @@ _COLOURS: Final = {
     "done": ("#e3f6e5", "#2c8a3d"),
     "running": ("#fff4d1", "#c48a00"),
     "ready": ("#fff4d1", "#c48a00"),
+    "waiting": ("#ffe6cc", "#e65100"),
     "failed": ("#fde0e0", "#c62828"),
     "invalid": ("#fde0e0", "#c62828"),
     "rejected": ("#f3e1f7", "#8e24aa"),

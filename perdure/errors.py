@@ -7,7 +7,8 @@
     │   ├── InputError           the run's input against its schema (R2.3)
     │   ├── ReferenceSyntaxError a malformed reference or expression (R3.5)
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
-    │   └── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
+    │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
+    │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
     └── ToolError                raised by a tool's own code (R12.3)
 
 What goes wrong with one call of a plan is not an exception but data: `CallError`, which becomes an error message for the
@@ -58,6 +59,10 @@ class StateError(ProtocolError):
 
 class ToolDefinitionError(ProtocolError):
     """A tool's definition, or the function that it is made from, cannot be used."""
+
+
+class DecisionError(ProtocolError):
+    """A decision that changes nothing, because it is none, or because nothing waits for it."""
 
 
 class ToolError(PerdureError):

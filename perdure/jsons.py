@@ -73,9 +73,10 @@ def _no_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
-def dumps(value: Json, *, indent: int | None = None) -> str:
+def dumps(value: Json, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Compact JSON (or indented), with Unicode as it is."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
+    separators = None if indent else (",", ":")
+    return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def shorten(value: Json, limit: int = 120) -> str:

@@ -24,4 +24,11 @@ class Failed:
     error: CallError
 
 
-Outcome: TypeAlias = Returned | Failed
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A person did not want it run (R7.2)."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Returned | Failed | Rejected

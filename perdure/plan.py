@@ -21,9 +21,10 @@ from perdure.cycles import Edge, find_cycles, show_cycle
 from perdure.errors import CallError, StateError
 from perdure.explanations import missing_path, state_shape, why_skipped
 from perdure.jsons import Json, JsonObject, json_path
-from perdure.outcomes import Failed, Outcome, Returned
+from perdure.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.paths import UNKNOWN
 from perdure.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
+from perdure.revisions import revise
 from perdure.schemas import Schema
 from perdure.state import State, Write
 from perdure.tools import Tool
@@ -114,7 +115,11 @@ class Plan:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
         call.ended_at = time
         self._running -= 1
-        error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
+        if isinstance(outcome, Rejected):
+            call.status, call.reason = "rejected", outcome.reason
+            error = None
+        else:
+            error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
         if error is not None:
             call.status, call.error = "failed", error
             if call.branches:
@@ -122,6 +127,31 @@ class Plan:
                 self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
         self._note_end(call)
         self._settle_all()
+
+    def hold(self, call: Call) -> None:
+        """A call that was taken waits for a person."""
+        call.status, call.started = "waiting", None
+
+    def resume(self, call: Call, time: str = "") -> None:
+        """It runs now."""
+        call.status, call.started = "running", time
+
+    def reject_all(self, reason: str, time: str = "") -> None:
+        """A person does not want any of it: every call that has not ended is rejected (R7.6)."""
+        self._ready.clear()
+        for call in self.calls:
+            if not call.ended:
+                call.ended_at = time
+                self._end_without_result(call, "rejected", reason=reason)
+
+    def revised(self, call: Call, raw: JsonObject) -> Call:
+        """A waiting call as a person would have it, checked like the model's own (R7.2).
+
+        What it refers to is read as it stands now. Raises `DecisionError` with everything that is wrong with it.
+        """
+        readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
+        now = {**self._wiring.base, "state": self.state.snapshot()}
+        return revise(call, raw, tools=self._tools, values=now, readers=readers, state_schema=self._state_schema)
 
     @property
     def settled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.approvals import Offer
 from perdure.calls import Call
 from perdure.jsons import shorten
 from perdure.prompts import call_line
@@ -14,6 +15,14 @@ def details(run: Run) -> str:
     if run.past.log:
         last = run.past.log[-1]
         lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
+    if waiting := run.desk.waiting:
+        lines += [
+            "",
+            '**Waiting for a person.** Decide by a signal: `approve` with input `{"call": "…"}`, `reject`, …',
+            "",
+        ]
+        lines += ["| call | what | parameters | why | since |", "|---|---|---|---|---|"]
+        lines += [_waiting(offer) for offer in waiting.values()]
     if calls := run.last_calls():
         lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
         if run.count > len(calls):
@@ -32,6 +41,12 @@ def _row(call: Call) -> str:
         + " | ".join(map(_cell, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
         + " |"
     )
+
+
+def _waiting(offer: Offer) -> str:
+    what, shown = ("the whole plan", "") if offer.call is None else (offer.call.tool_name, call_line(offer.call.params))
+    cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
+    return "| " + " | ".join(map(_cell, cells)) + " |"
 
 
 def _note(call: Call) -> str:

@@ -6,12 +6,13 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from perdure.agents import Agent, Context, Models
+from perdure.agents import Agent, Context
+from perdure.approvals import Desk, Offer
 from perdure.calls import Call
 from perdure.composing import compose
+from perdure.decisions import digest
 from perdure.jsons import Json, JsonObject, shorten
 from perdure.models import choose_model
 from perdure.packing import pack, unpack
@@ -29,10 +30,11 @@ from perdure.runs import (
     RunUsage,
     RunView,
     StopReason,
+    WaitingView,
 )
 from perdure.schemas import Schema
+from perdure.simulation import simulate
 from perdure.state import State, Write
-from perdure.tools import Tool
 
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
@@ -44,11 +46,13 @@ RECENT: Final = 40
 class Run:
     """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
 
-    def __init__(self, agent: Agent, context: Context, tools: Mapping[str, Tool], models: Models) -> None:
+    def __init__(self, agent: Agent, context: Context, prepared: Prepared, desk: Desk | None = None) -> None:
         self.agent = agent
         self.context = context
-        self.tools = tools
-        self.models = models
+        self.prepared = prepared
+        self.tools = {tool.name: tool for tool in prepared.tools}
+        self.desk = desk or Desk()
+        """What waits for a person."""
         state = context.state
         self.state = State([Write(path=(), value=state.value)] if state.exists else [])
         self.number = 0
@@ -95,11 +99,13 @@ class Run:
         if self.number > self.agent.config.max_requests:
             self.final = f"the run may ask {self.agent.config.max_requests} times"
         model, reason = choose_model(
-            self.models, number=self.number, after_error=self._after_error, final=self.final is not None
+            self.prepared.models, number=self.number, after_error=self._after_error, final=self.final is not None
         )
         self.past.log.append(RequestView(number=self.number, model=model, reason=reason))
         self._asked = (self.number, self._build_context())
-        return RequestInput(number=self.number, model=model, reason=reason, stream=self.agent.config.stream)
+        # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
+        stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
+        return RequestInput(number=self.number, model=model, reason=reason, stream=stream)
 
     def request_context(self, number: int) -> RequestContext:
         """What Request `number` is told, for as long as it is the last one begun."""
@@ -109,9 +115,14 @@ class Run:
         return context
 
     def open_plan(self, number: int) -> Plan:
-        """An empty plan for the calls of a Request."""
+        """An empty plan for the calls of a Request, which is the running one from now on."""
+        self.desk.new_plan = lambda: self._new_plan(number)
+        self.plan = self._new_plan(number)
+        return self.plan
+
+    def _new_plan(self, number: int, *, dry_run: bool = False) -> Plan:
         config = self.agent.config
-        self.plan = Plan(
+        return Plan(
             number,
             tools={} if self.final is not None else self.tools,
             state=self.state,
@@ -119,8 +130,8 @@ class Run:
             state_schema=self._state_schema,
             execution=config.execution if number else "drain",
             max_calls=config.max_calls,
+            dry_run=dry_run,
         )
-        return self.plan
 
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
         """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
@@ -149,7 +160,8 @@ class Run:
         self._recent = [*self._recent, *plan.calls][-RECENT:]
         self._done += plan.done
         self.plan = None
-        self._messages.extend(problems)
+        self._messages.extend([*self.desk.feedback, *problems])
+        self.desk.feedback.clear()
         self._after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
         if plan.calls:
             self._plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
@@ -171,6 +183,8 @@ class Run:
             errors=self.errors,
             calls=[*past.calls, *(map(call_view, plan.calls) if plan else ())],
             state=self.state.snapshot(),
+            waiting=list(map(self._waiting_view, self.desk.waiting.values())),
+            refusals=self.desk.refusals,
             log=past.log,
             reads=past.reads | (_reads(plan) if plan else {}),
             writes=past.writes | (_targets(plan) if plan else {}),
@@ -181,7 +195,7 @@ class Run:
         """All that the next Request, a watcher and the result need, to go on in a new execution (R6.8)."""
         self.state.compact()
         return RunSnapshot(
-            prepared=Prepared(tools=list(self.tools.values()), models=self.models),
+            prepared=self.prepared,
             number=self.number,
             writes=self.state.writes,
             results=self._results,
@@ -189,13 +203,16 @@ class Run:
             plan_message=self._plan_message,
             after_error=self._after_error,
             usage=self.usage,
+            policy=self.desk.guard.change.as_change(),
+            remembered=list(self.desk.guard.remembered),
+            refusals=self.desk.refusals,
             past=pack(self.past),
         )
 
     @classmethod
-    def restore(cls, agent: Agent, context: Context, snapshot: RunSnapshot) -> Run:
+    def restore(cls, agent: Agent, context: Context, snapshot: RunSnapshot, desk: Desk | None = None) -> Run:
         """The run as `snapshot` left it."""
-        run = cls(agent, context, {tool.name: tool for tool in snapshot.prepared.tools}, snapshot.prepared.models)
+        run = cls(agent, context, snapshot.prepared, desk)
         run.state = State(snapshot.writes)
         run.number, run.usage, run.past = snapshot.number, snapshot.usage, unpack(snapshot.past, Past)
         run._done = sum(call.status == "done" for call in run.past.calls)
@@ -223,6 +240,35 @@ class Run:
         schema = compose(tools, self.agent.output_schema, final=self.final is not None, max_calls=config.max_calls)
         return RequestContext(messages=messages, solution_schema=schema)
 
+    def _waiting_view(self, offer: Offer) -> WaitingView:
+        call = offer.call
+        if call is None:
+            calls = [each.raw for each in offer.plan.calls]
+            dry = simulate(self._new_plan(offer.plan.request, dry_run=True), calls, guard=self.desk.guard)
+            levels = [[step.call.id for step in steps] for steps in dry.levels().values()]
+            asked = [step.call.id for step in dry.steps if step.asks]
+            simulation = {"makespan": dry.makespan, "levels": levels, "asks": asked}
+            return WaitingView(
+                call=offer.id,
+                tool="plan",
+                reason=offer.reason,
+                requested_at=offer.approval.requested_at,
+                digest=digest(offer.shown),
+                calls=calls,
+                simulation=simulation,
+            )
+        assert call.tool is not None
+        return WaitingView(
+            call=offer.id,
+            tool=call.tool_name,
+            description=call.tool.description,
+            params=call.params,
+            parameters=call.tool.parameters,
+            reason=offer.reason,
+            requested_at=offer.approval.requested_at,
+            digest=digest(offer.shown),
+        )
+
     def _output_problems(self, output: Json) -> list[str]:
         if self._output_schema is None:
             return [] if self.agent.output_schema else ["no output is allowed"]
@@ -248,6 +294,7 @@ def call_view(call: Call) -> CallView:
         attempts=call.attempts,
         reason=call.reason or None,
         error=call.error.as_json() if call.error else None,
+        approval=call.approval,
     )
 
 

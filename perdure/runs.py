@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from perdure.agents import Models
+from perdure.decisions import Approval
 from perdure.jsons import Json, JsonObject
+from perdure.policies import Ask
 from perdure.state import Write
 from perdure.tools import Tool
 
@@ -25,6 +27,12 @@ REQUEST_ACTIVITY: Final = "perdure.request"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
 CALLS_SIGNAL: Final = "calls"
+DECIDE: Final = "decide"
+"""Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
+POLICY: Final = "policy"
+"""Signal and update: changes to the run's approval policy."""
+WAITING_ATTRIBUTE: Final = "PerdureWaiting"
+"""Search attribute (Int): what waits for a person in a run (R7.8)."""
 
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
@@ -58,6 +66,10 @@ class Prepared(_Wire):
 
     tools: list[Tool]
     models: Models
+    floor: Ask = "never"
+    """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
+    searchable: bool = False
+    """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 
 
 class RequestInput(_Wire):
@@ -146,10 +158,31 @@ class CallView(_Wire):
     attempts: int = 0
     reason: str | None = None
     error: JsonObject | None = None
+    approval: Approval | None = None
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        return {key: value for key, value in plain.items() if value is not None or key not in ("reason", "error")}
+        optional = ("reason", "error", "approval")
+        return {key: value for key, value in plain.items() if value is not None or key not in optional}
+
+
+class WaitingView(_Wire):
+    """What waits for a person: a call, or a whole plan (`calls` and `simulation` are set then)."""
+
+    call: str
+    """What a decision names: the call's id, or the Request's number for its plan."""
+    tool: str
+    description: str = ""
+    params: JsonObject = Field(default_factory=dict)
+    """Resolved."""
+    parameters: JsonObject = Field(default_factory=dict)
+    """JSON Schema of the parameters."""
+    reason: str
+    requested_at: str
+    digest: str
+    calls: list[Any] | None = None
+    simulation: JsonObject | None = None
+    """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
 
 
 class RequestView(_Wire):
@@ -207,6 +240,10 @@ class RunView(RunResult):
     """What the `run` query answers: the result so far, with what a live view needs beside it."""
 
     agent: str = ""
+    waiting: list[WaitingView] = Field(default_factory=list)
+    """What waits for a person, oldest first."""
+    refusals: list[JsonObject] = Field(default_factory=list)
+    """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     log: list[RequestView] = Field(default_factory=list)
     reads: dict[str, list[str]] = Field(default_factory=dict)
     """Call id → what it reads, as references."""
@@ -243,6 +280,10 @@ class RunSnapshot(_Wire):
     plan_message: JsonObject | None
     after_error: bool
     usage: RunUsage
+    policy: JsonObject = Field(default_factory=dict)
+    """How the run's own approval policy differs from the agent file's (R7.7)."""
+    remembered: list[str] = Field(default_factory=list)
+    refusals: list[JsonObject] = Field(default_factory=list)
     past: str
     """A `Past`, packed: it grows with the run, and only watchers need it."""
 
@@ -254,5 +295,7 @@ class RunInput(_Wire):
     input: Json = None
     has_input: bool = False
     """Whether an input was given at all: `null` is one."""
+    approval: JsonObject = Field(default_factory=dict)
+    """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
     snapshot: RunSnapshot | None = None
     """Set when the run goes on from an execution that grew too long."""

@@ -13,7 +13,7 @@ from perdure.jsons import Json
 from perdure.outcomes import Failed, Outcome, Returned
 from perdure.paths import UNKNOWN
 from perdure.plan import Plan
-from perdure.policies import Ask, asks
+from perdure.policies import Guard
 from perdure.tools import Tool
 
 DEFAULT_DURATION: Final = 1.0
@@ -60,13 +60,15 @@ def simulate(
     *,
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
-    ask: Ask = "dangerous",
+    guard: Guard | None = None,
 ) -> Simulation:
     """Play the calls on an empty plan made with `dry_run=True`.
 
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or the
-    alternative of its output path that it takes; all other calls are taken to succeed.
+    alternative of its output path that it takes; all other calls are taken to succeed. `guard`: who would be asked about; by
+    default what is dangerous.
     """
+    guard = guard or Guard()
     for raw in calls:
         plan.add(raw)
     plan.close()
@@ -91,7 +93,7 @@ def simulate(
             level=levels[call.index],
             start=starts.get(call.index),
             end=ends.get(call.index),
-            asks=call.index in starts and call.tool is not None and asks(call.tool, ask),
+            asks=call.index in starts and call.tool is not None and guard.why(call.tool, None) is not None,
         )
         for call in plan.calls
     ]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
-from perdure.jsons import JsonObject
+from perdure.jsons import JsonObject, shorten
 from perdure.messages import first_problem
 from perdure.schemas import Schema
 from perdure.state import OutputMethod, parse_output_path
@@ -74,7 +74,7 @@ class Tool(BaseModel):
     """The path that every result goes to; `None` leaves it to the model (R4.4)."""
     output_method: OutputMethod | None = Field(default=None, alias="_outputMethod")
     approval: Any = Field(default=None, alias="_approval")
-    """`never`, `always` or a condition on the parameters (R7.1); kept for the policy to read."""
+    """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
     timeout: float = Field(default=60.0, gt=0, alias="_timeout")
@@ -90,6 +90,9 @@ class Tool(BaseModel):
     delegate: str | None = Field(default=None, alias="_delegate")
     scopes: list[str] | None = Field(default=None, alias="_scopes")
     """Kinds of the context's data that the code is given as `ToolContext.messages`."""
+    code_safe: bool = False
+    """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
+    code_dangerous: bool = False
     registered: bool = False
     """Whether the definition is the registry's own, so that it need not travel with each call."""
 
@@ -101,6 +104,13 @@ class Tool(BaseModel):
                 f"{name!r} cannot be a tool's name: no '_' or '{RESERVED_PREFIX}' first, printable characters only"
             )
         return name
+
+    @field_validator("approval")
+    @classmethod
+    def _a_usable_rule(cls, rule: Any) -> Any:
+        if rule is not None and (problem := check_rule(rule)):
+            raise ValueError(f"_approval: {problem}")
+        return rule
 
     @field_validator("output_path")
     @classmethod
@@ -128,7 +138,9 @@ class Tool(BaseModel):
     def definition(self) -> JsonObject:
         """The tool as an agent file would write it."""
         meta = self.model_dump(
-            by_alias=True, exclude_defaults=True, exclude={"name", "description", "parameters", "registered"}
+            by_alias=True,
+            exclude_defaults=True,
+            exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous"},
         )
         return {"name": self.name, "description": self.description, **self.parameters, **meta}
 
@@ -158,8 +170,8 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     if "required" in parameters and isinstance(parameters["required"], list):
         parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
     meta.pop("_tool", None)
-    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue"):
-        if isinstance(meta.get(key), dict):
+    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_approval"):
+        if isinstance(meta.get(key), dict) and "when" not in meta[key]:
             meta[key] = meta[key].get("const")
     known = set(activities)
     if "_activity" not in meta and name in known and "_delegate" not in meta:
@@ -201,8 +213,23 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(item, activities=registry)
         if tool.delegate is not None:
             raise ToolDefinitionError(f"tool {tool.name!r}: this version of Perdure cannot run delegates yet")
-        tools[tool.name] = tool
+        code = registry.get(tool.activity, {}) if tool.activity is not None else {"_safe": tool.latent}
+        tools[tool.name] = tool.model_copy(
+            update={"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+        )
     return tools
+
+
+def check_rule(rule: Any) -> str | None:
+    """What is wrong with an exception to an approval policy, if anything is (R7.1)."""
+    if rule in ("never", "always"):
+        return None
+    if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
+        return (
+            f'{shorten(rule, 60)} is no rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
+        )
+    problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
+    return f"the condition is no JSON Schema: {problem}" if problem else None
 
 
 def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:

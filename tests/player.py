@@ -19,11 +19,11 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 
 from activities.registry import Registry
-from cli.runs import fetch_run, start_run, wait_run
+from cli.runs import AgentHandle, fetch_run, start_run, wait_run
 from demo.scripted_model import ScriptedModel
 from perdure import ToolContext, ToolError, branch, tool
 from perdure.agents import parse_agent
-from perdure.runs import RunView
+from perdure.runs import DECIDE, RUN_QUERY, RunView
 from perdure.toolkit import tool_function
 from worker import build_worker
 
@@ -86,9 +86,24 @@ async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_work
                 run_id=f"{case['name']}-{uuid.uuid4().hex[:8]}",
                 task_queue=task_queue,
             )
+            deciding = asyncio.create_task(_decide(handle, case.get("decisions", [])))
             await wait_run(client, handle.id, timeout)
+            deciding.cancel()
+            await asyncio.gather(deciding, return_exceptions=True)
             view = await fetch_run(client, handle.id)
         return Played(view, canned, [request.text for request in model.requests], model.complaints)
+
+
+async def _decide(handle: AgentHandle, decisions: list[Any]) -> None:
+    """Send each decision once its call waits; one for a call that does not exist is sent at once."""
+    for decision in decisions:
+        while True:
+            view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
+            known = {call.id for call in view.calls}
+            if decision["call"] in {offer.call for offer in view.waiting} or (known and decision["call"] not in known):
+                break
+            await asyncio.sleep(0.05)  # what it waits for happens in another process's workflow: a look is all there is
+        await handle.signal(DECIDE, decision)
 
 
 def compare(case: Case, played: Played) -> list[str]:
@@ -114,6 +129,8 @@ def compare(case: Case, played: Played) -> list[str]:
         check(f"parameters of {call_id}", {key: found.get(key, "absent") for key in params}, params)
     for name, count in expect.get("runs", {}).items():
         check(f"runs of {name}", canned.runs.get(name, 0), count)
+    if "presented" in expect:
+        check("presented", sorted(call.id for call in view.calls if call.approval), sorted(expect["presented"]))
     for first, second in expect.get("order", []):
         ended, started = calls[first].ended_at, calls[second].started_at
         check(f"{first} ended before {second} started", bool(ended and started and ended <= started), True)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 
 from activities.registry import Registry
 from cli.runs import AgentHandle, fetch_run, start_run
 from demo.scripted_model import Script, ScriptedModel
 from perdure.agents import parse_agent
-from perdure.runs import RunView
+from perdure.runs import RUN_QUERY, RunView
 from perdure.toolkit import tool_function
 from worker import build_worker
 
@@ -69,6 +69,17 @@ class Harness:
             await handle.result()
         return await self.view(handle.id)
 
+    async def until_waiting(self, run_id: str, *calls: str) -> RunView:
+        """The run once exactly these wait for a person. A run can only be looked at: nothing tells when to look."""
+        handle = self.client.get_workflow_handle(run_id)
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(WorkflowQueryFailedError):
+                    view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
+                    if [offer.call for offer in view.waiting] == list(calls):
+                        return view
+                await asyncio.sleep(0.02)
+
     async def view(self, run_id: str) -> RunView:
         return await fetch_run(self.client, run_id)
 
@@ -80,10 +91,11 @@ async def harness(
     script: Script,
     model_timeout: float = 5,
     chunk: int = 12,
+    task_queue: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A worker with these tools, whose model answers from the script; `options` go to `build_worker`."""
-    task_queue = f"test-{uuid.uuid4().hex[:8]}"
+    task_queue = task_queue or f"test-{uuid.uuid4().hex[:8]}"
     # WORKFLOW_CACHE=0 replays every workflow from its history at each of its tasks: what is not deterministic shows.
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
     async with ScriptedModel(script, chunk=chunk) as model:

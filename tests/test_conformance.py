@@ -20,15 +20,8 @@ def load_cases() -> list[Case]:
     return [json.loads(path.read_text(encoding="utf-8")) for _, path in sorted(files.items())]
 
 
-def needs_approvals(case: Case) -> bool:
-    """Whether the case needs a person to decide: those come with issue 5, People in the loop."""
-    return "decisions" in case or "presented" in case["expect"]
-
-
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("cached_workflows", [1000, 0], ids=["cached", "no-cache"])
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in load_cases()])
 async def test_conformance(case: Case, cached_workflows: int, dev_server: WorkflowEnvironment) -> None:
-    if needs_approvals(case):
-        pytest.skip("approvals come with issue 5")
     assert compare(case, await play(dev_server.client, case, cached_workflows=cached_workflows)) == []

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
+from workflows.approvals import People
 from workflows.calls import CallLoop
 from workflows.outcomes import message_of
 
@@ -18,15 +19,18 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, ProtocolError
     from perdure.fitting import fit
     from perdure.plan import Plan
+    from perdure.policies import Guard, Policy, parse_policy
     from perdure.reports import details
     from perdure.running import Run
     from perdure.runs import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CONTEXT_QUERY,
+        DECIDE,
         LIMIT_REACHED,
         MAX_PAYLOAD,
         MODEL_FAILED,
+        POLICY,
         PREPARE_ACTIVITY,
         REFUSED,
         REQUEST_ACTIVITY,
@@ -60,6 +64,7 @@ class AgentWorkflow:
     def __init__(self) -> None:
         self._run: Run | None = None
         self._calls: CallLoop | None = None
+        self._people = People()
 
     @workflow.run
     async def run(self, run_input: RunInput) -> RunResult:
@@ -91,6 +96,54 @@ class AgentWorkflow:
         if self._calls is not None:
             self._calls.deliver(delivery)
 
+    @workflow.signal(name="approve")
+    def approve(self, decision: Any) -> None:
+        """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
+        self._people.note(decision, "approve")
+
+    @workflow.signal(name="reject")
+    def reject(self, decision: Any) -> None:
+        """`{"call": "1.0", "reason": "still needed"}`."""
+        self._people.note(decision, "reject")
+
+    @workflow.signal(name="edit")
+    def edit(self, decision: Any) -> None:
+        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
+        self._people.note(decision, "edit")
+
+    @workflow.signal(name="replace")
+    def replace(self, decision: Any) -> None:
+        """`{"call": "1.0", "with": {"_tool": …}}`."""
+        self._people.note(decision, "replace")
+
+    @workflow.signal(name=DECIDE)
+    def decide(self, decision: Any) -> None:
+        """Any of them: `{"call": "1.0", "decision": "approve"}`."""
+        self._people.note(decision)
+
+    @workflow.update(name=DECIDE)
+    def decide_now(self, decision: Any) -> dict[str, Any]:
+        """The same, answering at once: `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
+        return self._people.decide(decision)
+
+    @decide_now.validator
+    def _check_decision(self, decision: Any) -> None:
+        self._people.judge(decision)
+
+    @workflow.signal(name=POLICY)
+    def change_policy(self, change: Any) -> None:
+        """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
+        self._people.note_policy(change)
+
+    @workflow.update(name=POLICY)
+    def change_policy_now(self, change: Any) -> dict[str, Any]:
+        """The same, answering with the policy as it stands then, or with what is wrong."""
+        return self._people.change_policy(parse_policy(change))
+
+    @change_policy_now.validator
+    def _check_policy(self, change: Any) -> None:
+        parse_policy(change)
+
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
@@ -111,10 +164,14 @@ class AgentWorkflow:
         try:
             agent: Agent = parse_agent(run_input.agent)
             context = Context(agent, run_input.input, has_input=run_input.has_input)
+            change = parse_policy(run_input.approval)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         if run_input.snapshot is not None:
-            return Run.restore(agent, context, run_input.snapshot)
+            self._set_guard(agent, run_input.snapshot.prepared, parse_policy(run_input.snapshot.policy))
+            self._people.desk.guard.remembered |= dict.fromkeys(run_input.snapshot.remembered)
+            self._people.desk.refusals = [*run_input.snapshot.refusals, *self._people.desk.refusals]
+            return Run.restore(agent, context, run_input.snapshot, self._people.desk)
         wanted = PrepareInput(tools=context.tools, models=agent.config.models.model_dump(exclude_unset=True))
         try:
             prepared = await workflow.execute_local_activity(
@@ -124,7 +181,15 @@ class AgentWorkflow:
             if is_cancelled_exception(error):
                 raise
             raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
-        return Run(agent, context, {tool.name: tool for tool in prepared.tools}, prepared.models)
+        self._set_guard(agent, prepared, change)
+        return Run(agent, context, prepared, self._people.desk)
+
+    def _set_guard(self, agent: Agent, prepared: Prepared, change: Policy) -> None:
+        """The policy's three layers; what a signal has changed before this stays."""
+        desk = self._people.desk
+        changed = change.changed(desk.guard.change)
+        desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=changed)
+        self._people.searchable = prepared.searchable
 
     async def _request(self, request: RequestInput) -> RequestResult:
         try:
@@ -150,9 +215,9 @@ class AgentWorkflow:
         """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
         self._report()
-        self._calls = CallLoop(plan, self._report)
+        self._calls = CallLoop(plan, self._people, self._report)
         result = await self._calls.run(answer)
-        over = self._run.close_request(plan, result)
+        over = self._run.close_request(self._calls.plan, result)
         self._report()
         return over
 
@@ -167,7 +232,10 @@ class AgentWorkflow:
     def _report(self) -> None:
         """Keep what the Web UI shows of the run up to date (R12.8)."""
         if self._run is not None:
+            if self._calls is not None and self._run.plan is not None:
+                self._run.plan = self._calls.plan
             workflow.set_current_details(details(self._run))
+            self._people.show()
 
 
 async def _given(plan: list[Any]) -> RequestResult:

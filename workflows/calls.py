@@ -6,6 +6,7 @@ Two events drive it: a call arrived, or a running call ended. On each, everythin
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -14,14 +15,16 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
+from workflows.approvals import People
 from workflows.outcomes import failed
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals import Offer, Verdict
     from perdure.calls import Call
     from perdure.errors import CallError
     from perdure.intake import Intake
     from perdure.jsons import Json, dumps
-    from perdure.outcomes import Failed, Outcome, Returned
+    from perdure.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.runs import MAX_PAYLOAD, Delivery, RequestResult, ToolInput, ToolResult
@@ -29,16 +32,24 @@ with workflow.unsafe.imports_passed_through():
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
 
+MAX_AT_ONCE = 1000
+"""Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
+
 
 class CallLoop:
     """Runs the calls of one Request. `on_change` is told whenever a call has arrived, started or ended."""
 
-    def __init__(self, plan: Plan, on_change: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, people: People, on_change: Callable[[], None]) -> None:
         self.intake = Intake(plan.request)
-        self._plan = plan
+        self.plan = plan
+        """A person who edits it puts another in its place."""
+        self._people = people
+        self._held = people.desk.guard.policy.scope == "plan"
+        """Nothing starts before the whole plan was approved (R7.6)."""
         self._on_change = on_change
-        self._events: asyncio.Queue[_Arrived | _Ended | RequestResult | BaseException] = asyncio.Queue()
+        self._events: asyncio.Queue[_Arrived | _Ended | RequestResult | Verdict | BaseException] = asyncio.Queue()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
@@ -53,27 +64,31 @@ class CallLoop:
         asking = asyncio.create_task(self._ask(answer))
         result = RequestResult()
         try:
-            while not self._plan.settled:
+            while not self.plan.settled:
                 event = await self._events.get()
                 if isinstance(event, BaseException):
                     raise event
                 if isinstance(event, RequestResult):
                     result = event
-                    self._plan.close(drain=result.output is not None)
+                    self.plan.close(drain=result.output is not None)
+                    self._offer_plan(result)
+                elif isinstance(event, Verdict):
+                    self._take_plan(event)
                 elif isinstance(event, list):
                     for raw in event:
-                        self._plan.add(raw)
+                        self.plan.add(raw)
                 else:
                     call, outcome = event
                     del self._running[call.id]
-                    self._plan.end(call, outcome, _now())
+                    self.plan.end(call, outcome, _now())
                 self._start_ready()
             return result
         finally:
             left = [asking, *self._running.values()]
             for task in left:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+                await asyncio.gather(*left, return_exceptions=True)
 
     async def _ask(self, answer: Coroutine[Any, Any, RequestResult]) -> None:
         try:
@@ -91,24 +106,61 @@ class CallLoop:
         self._events.put_nowait(result)
 
     def _start_ready(self) -> None:
-        while ready := self._plan.take_ready(_now()):
+        while not self._held and (ready := self.plan.take_ready(_now())):
             for call in ready:
                 assert call.tool is not None
-                if call.tool.latent:
+                offer = self._people.desk.offer_call(self.plan, call, _now())
+                if offer is None and call.tool.latent:
                     # The model has written the result itself: nothing runs, so nothing needs to be waited for.
-                    self._plan.end(call, Returned(call.result), _now())
+                    self.plan.end(call, Returned(call.result), _now())
                 else:
-                    self._running[call.id] = asyncio.create_task(self._run(call))
+                    self._start(call.id, self._run(call, offer))
         self._on_change()
 
-    async def _run(self, call: Call) -> None:
-        try:
-            outcome = await run_tool(call, self._plan)
-        except BaseException as error:
-            # No outcome of the tool's: a cancellation, or a fault of the engine's. Nobody may wait for it for ever.
-            self._events.put_nowait(error)
-            raise
-        self._events.put_nowait((call, outcome))
+    def _start(self, name: str, work: Coroutine[Any, Any, _Ended | Verdict]) -> None:
+        async def report() -> None:
+            try:
+                event = await work
+            except BaseException as error:
+                # No outcome of the tool's: a cancellation, or a fault of the engine's. Nobody may wait for it for ever.
+                self._events.put_nowait(error)
+                raise
+            self._events.put_nowait(event)
+
+        self._running[name] = asyncio.create_task(report())
+
+    async def _run(self, call: Call, offer: Offer | None) -> _Ended:
+        """Ask, where somebody is to be asked; then run the call, as it stands by then."""
+        if offer is not None:
+            verdict = await self._people.verdict(offer)
+            if verdict.outcome is not None:
+                return call, verdict.outcome
+        assert call.tool is not None
+        async with self._slots:
+            self.plan.resume(call, _now())
+            if offer is not None:
+                self._on_change()
+            return call, Returned(call.result) if call.tool.latent else await run_tool(call, self.plan)
+
+    def _offer_plan(self, result: RequestResult) -> None:
+        """The answer is whole: offer its plan, if anybody wants to see it (R7.6)."""
+        if not self._held:
+            return
+        offer = None if result.problem else self._people.desk.offer_plan(self.plan, _now())
+        if result.problem:
+            self.plan.reject_all("the answer was not complete, so nothing of its plan was run", _now())
+        if offer is not None:
+            self._start("plan", self._people.verdict(offer))
+        self._held = offer is not None
+
+    def _take_plan(self, verdict: Verdict) -> None:
+        self._held = False
+        del self._running["plan"]
+        self.plan = verdict.plan or self.plan
+        if isinstance(verdict.outcome, Rejected):
+            self.plan.reject_all(verdict.outcome.reason, _now())
+        elif isinstance(verdict.outcome, Failed):
+            self.plan.reject_all(verdict.outcome.error.message, _now())
 
 
 async def run_tool(call: Call, plan: Plan) -> Outcome:

@@ -7,7 +7,7 @@ from perdure.errors import CallError
 from perdure.outcomes import Failed, Returned
 from perdure.reports import details
 from perdure.running import Run
-from perdure.runs import RequestResult
+from perdure.runs import Prepared, RequestResult
 from perdure.tools import parse_tool
 
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
@@ -15,7 +15,7 @@ TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"},
 
 def new_run() -> Run:
     agent = parse_agent({"name": "helper"})
-    return Run(agent, Context(agent), {"t": TOOL}, Models())
+    return Run(agent, Context(agent), Prepared(tools=[TOOL], models=Models()))
 
 
 def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:

@@ -1,0 +1,339 @@
+"""People in the loop: what waits, how it is decided, and what becomes of it (section 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from cli.server import embedded_server
+from demo.scripted_model import ChatRequest
+from perdure import tool
+from perdure.runs import DECIDE, POLICY
+from tests.support import DONE, Harness, agent, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+removed: list[str] = []
+
+
+@tool(dangerous=True)
+def remove(path: str) -> str:
+    """Remove a file."""
+    removed.append(path)
+    return f"removed {path}"
+
+
+@tool(safe=True)
+def look(path: str) -> str:
+    """Look at a file."""
+    return f"looked at {path}"
+
+
+@tool
+def archive(path: str) -> str:
+    """Neither safe nor dangerous."""
+    return f"archived {path}"
+
+
+TOOLS = [remove, look, archive]
+
+
+def plan(*paths: str, then: dict[str, Any] = DONE) -> list[Any]:
+    """A plan that removes each path, and the answer after it."""
+    calls = [{"_tool": "remove", "path": path, "_outputPath": f"†state.r{n}"} for n, path in enumerate(paths)]
+    return [{"calls": calls, "output": None}, then]
+
+
+def asking(**approval: Any) -> dict[str, Any]:
+    return agent("remove", "look", "archive", config={"approval": approval} if approval else {})
+
+
+async def decide(it: Harness, run_id: str, **decision: Any) -> Any:
+    """By update; a refusal is the text of the error."""
+    raw = {key.rstrip("_"): value for key, value in decision.items()}
+    try:
+        return await it.client.get_workflow_handle(run_id).execute_update(DECIDE, raw)
+    except WorkflowUpdateFailedError as error:
+        assert isinstance(error.cause, ApplicationError)
+        return error.cause.message
+
+
+@pytest.mark.parametrize(
+    ("on_timeout", "status", "runs"), [("reject", "rejected", 0), ("approve", "done", 1), ("fail", "failed", 0)]
+)
+async def test_r7_4_an_approval_that_times_out_after_three_days(
+    time_skipping: WorkflowEnvironment, on_timeout: str, status: str, runs: int
+) -> None:
+    path = f"/timeout/{on_timeout}"
+    policy = {"timeout": 3 * 86400, "on_timeout": on_timeout}
+    async with harness(time_skipping.client, TOOLS, plan(path)) as it:
+        view = await it.run(asking(**policy))
+        shown = it.model.requests[1].text
+    assert (view.status, view.calls[0].status, removed.count(path)) == ("completed", status, runs)
+    approval = view.calls[0].approval
+    assert approval is not None
+    assert (approval.decision, approval.reason) == ("timeout", "nobody decided within 259200 s")
+    if status != "done":
+        assert "nobody decided within" in shown
+    if status == "failed":
+        assert view.errors[0]["error"]["code"] == "approval_timeout"
+
+
+async def test_r7_2_each_decision_and_r7_5_what_the_model_is_told(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/a", "/b", "/c", "/d")) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0", "1.1", "1.2", "1.3")
+        await handle.signal("approve", {"call": "1.0", "by": "Ann"})
+        await handle.signal("reject", {"call": "1.1", "reason": "still needed"})
+        await handle.signal("edit", {"call": "1.2", "params": {"path": "/c2"}})
+        await handle.signal("replace", {"call": "1.3", "with": {"_tool": "archive", "path": "/d"}})
+        result = await handle.result()
+        shown = it.model.requests[1].text
+    assert [call.status for call in result.calls] == ["done", "rejected", "done", "done"]
+    assert result.state == {"r0": "removed /a", "r2": "removed /c2", "r3": "archived /d"}
+    assert [call.approval.decision for call in result.calls if call.approval] == [
+        "approve",
+        "reject",
+        "edit",
+        "replace",
+    ]
+    assert result.calls[0].approval is not None
+    assert result.calls[0].approval.by == "Ann"
+    assert result.calls[1].reason == "rejected: still needed"
+    feedback = [line for line in shown.splitlines() if line.startswith('{"call"') and '"decision"' in line]
+    assert len(feedback) == 3
+    assert '"reason":"still needed"' in feedback[0]
+    assert '"before":{"path":"/c"},"after":{"path":"/c2"}' in feedback[1]
+    assert '"_tool":"archive"' in feedback[2]
+
+
+async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/keep", "/other")) as it:
+        handle = await it.start(asking())
+        view = await it.until_waiting(handle.id, "1.0", "1.1")
+        refused = [
+            await decide(it, handle.id, call="9.9", decision="approve"),
+            await decide(it, handle.id, call="1.0", decision="approve", digest="0" * 16),
+            await decide(it, handle.id, call="1.0", decision="edit", params={"path": 7}),
+            await decide(it, handle.id, call="1.0", decision="edit", params={"path": "†state.nowhere"}),
+            await decide(it, handle.id, call="1.0", decision="edit"),
+            await decide(it, handle.id, call="1.0", decision="replace", with_={"_tool": "nope"}),
+            await decide(it, handle.id, call="1.0", decision="dance"),
+            await decide(it, handle.id, call=1.0, decision="approve"),
+            await decide(it, handle.id, call="1.0", decision="reject", remember=True),
+        ]
+        assert [offer.call for offer in (await it.view(handle.id)).waiting] == ["1.0", "1.1"]
+        followed = await decide(it, handle.id, call="1.0", decision="approve", digest=view.waiting[0].digest, by="Ann")
+        late = await decide(it, handle.id, call="1.0", decision="reject")
+        await handle.signal("reject", {"call": "1.0"})
+        await handle.signal("approve", "yes please")
+        await handle.signal("approve", {"call": "1.1"})
+        await handle.result()
+        ended = await it.view(handle.id)
+    words = [
+        "nothing waits for a decision as '9.9'; waiting: 1.0, 1.1",
+        "is not what was shown",
+        "1.0 would be wrong: $.path",
+        "†state.nowhere does not exist now",
+        "an edit needs 'params'",
+        "there is no tool",
+        "'approve', 'reject', 'edit' or 'replace'",
+        "valid string at $.call",
+        "'remember' goes with approve and edit",
+    ]
+    assert [word for word, text in zip(words, refused, strict=True) if word not in text] == [], refused
+    assert followed == {"call": "1.0", "decision": "approve"}
+    assert late == "1.0 was decided already: approve by Ann"
+    assert [refusal["problem"] for refusal in ended.refusals] == [
+        "1.0 was decided already: approve by Ann",
+        '"yes please" is no decision: expected an object such as {"call": "1.0"}',
+    ]
+    assert [call.status for call in ended.calls] == ["done", "done"]
+    assert removed.count("/keep") == 1
+
+
+async def test_r7_1_a_blocked_call_is_never_offered_and_the_others_go_on(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "remove", "path": "/first", "_outputPath": "†state.a"},
+        {"_tool": "remove", "path": "†state.a"},
+        {"_tool": "look", "path": "/x", "_outputPath": "†state.x"},
+    ]
+    async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": {"ok": True}}]) as it:
+        handle = await it.start(asking())
+        view = await it.until_waiting(handle.id, "1.0")
+        while [call.status for call in view.calls][2:] != ["done"]:
+            view = await it.view(handle.id)
+        assert [call.status for call in view.calls] == ["waiting", "pending", "done"]
+        await handle.signal("reject", {"call": "1.0", "reason": "no"})
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["rejected", "skipped", "done"]
+    assert result.calls[1].approval is None
+    assert result.calls[1].reason == "$.path reads †state.a from 1.0 remove, which did not succeed (rejected)"
+
+
+@pytest.mark.parametrize(
+    ("approval", "asked"),
+    [
+        ({"ask": "never"}, []),
+        ({}, ["1.0"]),
+        ({"ask": "unsafe"}, ["1.0", "1.2"]),
+        ({"ask": "always"}, ["1.0", "1.1", "1.2"]),
+        ({"tools": {"remove": "never", "look": "always"}}, ["1.1"]),
+        ({"tools": {"remove": {"when": {"properties": {"path": {"pattern": "^/etc"}}}}}}, []),
+        ({"tools": {"remove": {"when": {"properties": {"path": {"pattern": "^/tmp"}}}}}}, ["1.0"]),
+    ],
+)
+async def test_r7_1_what_the_policy_asks(
+    dev_server: WorkflowEnvironment, approval: dict[str, Any], asked: list[str]
+) -> None:
+    calls = [{"_tool": name, "path": "/tmp/x"} for name in ("remove", "look", "archive")]
+    async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": {"ok": True}}]) as it:
+        handle = await it.start(asking(**approval))
+        if asked:
+            await it.until_waiting(handle.id, *asked)
+        for call in asked:
+            await handle.signal("approve", {"call": call})
+        result = await handle.result()
+    assert [call.id for call in result.calls if call.approval] == asked
+    assert {call.status for call in result.calls} == {"done"}
+
+
+async def test_r7_1_the_workers_floor_is_not_loosened_by_anything(dev_server: WorkflowEnvironment) -> None:
+    disguised = {"name": "tidy", "properties": {"path": {}}, "_activity": "remove", "_safe": True, "_approval": "never"}
+    document = agent(disguised, config={"approval": {"ask": "never", "timeout": 0.2, "on_timeout": "approve"}})
+    script = [{"calls": [{"_tool": "tidy", "path": f"/floor/{n}"} for n in range(2)], "output": {"ok": True}}]
+    async with harness(dev_server.client, TOOLS, script, approval_floor="dangerous") as it:
+        handle = await it.start(document)
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.signal(POLICY, {"ask": "never", "tools": {"tidy": "never"}})
+        await handle.signal("approve", {"call": "1.0", "remember": True})
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["done", "rejected"]
+    assert "/floor/1" not in removed
+
+
+async def test_r7_7_remember_and_a_change_of_policy_judge_anew_what_waits(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": name, "path": "/m"} for name in ("remove", "remove", "archive")]
+    script = [{"calls": calls, "output": None}, {"calls": calls, "output": {"ok": True}}]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(asking(ask="unsafe"))
+        await it.until_waiting(handle.id, "1.0", "1.1", "1.2")
+        await handle.signal("approve", {"call": "1.0", "remember": True})
+        await it.until_waiting(handle.id, "1.2")
+        with pytest.raises(WorkflowUpdateFailedError):
+            await handle.execute_update(POLICY, {"ask": "sometimes"})
+        policy = await handle.execute_update(POLICY, {"ask": "dangerous"})
+        result = await handle.result()
+    assert policy["ask"] == "dangerous"
+    assert [(call.approval.decision, call.approval.by) for call in result.calls[:3] if call.approval] == [
+        ("approve", ""),
+        ("approve", "policy"),
+        ("approve", "policy"),
+    ]
+    assert [call.approval for call in result.calls[3:]] == [None] * 3
+
+
+async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "look", "path": "/p", "_outputPath": "†state.a"},
+        {"_tool": "remove", "path": "†state.a", "_outputPath": "†state.b"},
+        {"_tool": "remove", "path": "/plan/extra"},
+    ]
+    changed = [calls[0], calls[1] | {"_tool": "archive"}, {"_tool": "look", "path": "/new"}]
+    async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": None}, DONE]) as it:
+        handle = await it.start(asking(scope="plan"))
+        view = await it.until_waiting(handle.id, "1")
+        assert {call.status for call in view.calls} <= {"ready", "pending"}
+        wrong = await decide(it, handle.id, call="1", decision="edit", calls=[{"_tool": "look", "path": "†state.no"}])
+        await decide(it, handle.id, call="1", decision="edit", calls=changed, by="Ann")
+        result = await handle.result()
+        shown = it.model.requests[1].text
+    offer = view.waiting[0]
+    assert offer.calls == calls
+    assert offer.simulation == {"makespan": 2.0, "levels": [["1.0", "1.2"], ["1.1"]], "asks": ["1.1", "1.2"]}
+    assert wrong.startswith("the plan of Request 1 would be wrong: 1.0 look: $.path: †state.no does not exist")
+    assert [(call.tool, call.status) for call in result.calls] == [
+        ("look", "done"),
+        ("archive", "done"),
+        ("look", "done"),
+    ]
+    assert "/plan/extra" not in removed
+    assert '"before":[{"_tool":"look"' in shown
+
+
+@pytest.mark.parametrize(("decision", "status"), [("approve", "done"), ("reject", "rejected")])
+async def test_r7_6_the_whole_plan_is_approved_or_rejected(
+    dev_server: WorkflowEnvironment, decision: str, status: str
+) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/p1", "/p2")) as it:
+        handle = await it.start(asking(scope="plan"))
+        await it.until_waiting(handle.id, "1")
+        await handle.signal(decision, {"call": "1", "reason": "because of me"})
+        result = await handle.result()
+        shown = it.model.requests[1].text
+    assert [call.status for call in result.calls] == [status] * 2
+    assert {call.approval.decision for call in result.calls if call.approval} == {decision}
+    assert ("because of me" in shown) == (decision == "reject")
+
+
+async def test_a_waiting_run_needs_no_worker(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/held")) as first:
+        handle = await first.start(asking())
+        await first.until_waiting(handle.id, "1.0")
+    await handle.signal("approve", {"call": "1.0"})
+    async with harness(dev_server.client, TOOLS, lambda _: DONE, task_queue=first.task_queue):
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["done"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after 20 events."""
+    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 20}) as server:
+        yield server
+
+
+async def test_r6_8_approvals_and_policy_go_on_after_continue_as_new(impatient_server: WorkflowEnvironment) -> None:
+    def answer(asked: ChatRequest) -> dict[str, Any]:
+        n = asked.number
+        calls = [{"_tool": "remove", "path": f"/can/{n}"}, {"_tool": "archive", "path": "/x"}]
+        return {"calls": calls, "output": None} if n <= 3 else DONE
+
+    async with harness(impatient_server.client, TOOLS, answer) as it:
+        handle = await it.start(asking(ask="unsafe"))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        now = it.client.get_workflow_handle(handle.id)
+        await now.signal("approve", {"call": "7.7"})
+        await now.signal("approve", {"call": "1.1", "remember": True})
+        await now.signal("approve", {"call": "1.0"})
+        for number in (2, 3):
+            await it.until_waiting(handle.id, f"{number}.0")
+            await now.signal("approve", {"call": f"{number}.0"})
+        result = await handle.result()
+        view = await it.view(handle.id)
+        description = await now.describe()
+    assert description.run_id != handle.first_execution_run_id
+    assert [call.status for call in result.calls] == ["done"] * 6
+    assert [call.id for call in result.calls if call.approval] == ["1.0", "1.1", "2.0", "3.0"]
+    assert [refusal["problem"] for refusal in view.refusals] == [
+        "nothing waits for a decision as '7.7'; waiting: 1.0, 1.1"
+    ]
+
+
+async def test_cancelling_a_run_that_waits(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/cancelled")) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0")
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(handle.result(), 20)
+        view = await it.view(handle.id)
+    assert (view.status, view.calls[0].status) == ("cancelled", "waiting")
+    assert "/cancelled" not in removed
