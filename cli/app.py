@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from cli.errors import FAILED, CommandError, one_line_errors
+from cli.approval_commands import approvals_app
+from cli.errors import FAILED, one_line_errors
+from cli.execute import Json, RunId, execute
 from cli.plan_commands import plan_app, print_drawing
 from cli.render import print_result, print_run
 from perdure.drawing import draw_run
 from perdure.jsons import dumps
+from perdure.policies import ASKS
 from perdure.runs import TASK_QUEUE, RunView
 
 app = typer.Typer(
@@ -28,25 +28,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(plan_app, name="plan")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
+app.add_typer(approvals_app)
 TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]
-
-
-def execute(start: Callable[[ModuleType], Coroutine[Any, Any, Any]]) -> Any:
-    """Run what a command does with the module `cli.commands`; a user's mistake becomes one line and an exit code."""
-    from cli import (
-        commands,
-    )  # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait
-
-    with one_line_errors():
-        try:
-            return asyncio.run(start(commands))
-        except commands.RPCError as error:
-            raise CommandError(f"the Temporal server answered: {error.message}") from None
-        finally:
-            commands.flush()
-    raise AssertionError("one_line_errors leaves the process")
 
 
 @app.command()
@@ -58,12 +41,18 @@ def run(
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live.")] = False,
+    ask: Annotated[
+        str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
+    ] = None,
     as_json: Json = False,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Start an agent and print its result."""
     live = watch and not as_json
-    view = execute(lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, task_queue=task_queue))
+    approval = {} if ask is None else {"ask": ask}
+    view = execute(
+        lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, task_queue=task_queue, approval=approval)
+    )
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
@@ -145,6 +134,7 @@ def dev(
 
 @app.command()
 def demo(
+    yes: Annotated[bool, typer.Option("--yes", help="Approve what waits for a person.")] = False,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI up until Ctrl-C.")] = False,
     model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' asks OPENAI_BASE_URL.")] = "scripted",
     ui_port: Annotated[int, typer.Option(help="The Web UI's port; 0 takes a free one.")] = 0,
@@ -152,7 +142,7 @@ def demo(
     """The whole thing on this machine, with no account and no key."""
     from cli.demo import run_demo
 
-    execute(lambda _: run_demo(stay=stay, model=model, ui_port=ui_port))
+    execute(lambda _: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
 
 
 def _finish(view: RunView, as_json: bool) -> None:

@@ -11,6 +11,8 @@ from rich.live import Live
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from cli import approvals
+from cli.approvals import Waiting
 from cli.connection import connect
 from cli.errors import INTERRUPTED, TIMEOUT, CommandError
 from cli.files import json_option, read_agent
@@ -18,21 +20,51 @@ from cli.render import run_table
 from cli.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
 from cli.telemetry import flush
 from perdure.agents import Context
+from perdure.jsons import JsonObject
+from perdure.policies import parse_policy
 from perdure.runs import RunView
 
-__all__ = ["RPCError", "cancel", "flush", "list_all", "run", "show", "wait", "watch"]
+__all__ = [
+    "RPCError",
+    "cancel",
+    "change_policy",
+    "decide",
+    "flush",
+    "list_all",
+    "list_waiting",
+    "pause",
+    "run",
+    "show",
+    "wait",
+    "watch",
+]
 
 
 async def run(
-    agent: str, run_input: str | None, run_id: str | None, *, no_wait: bool, live: bool, task_queue: str
+    agent: str,
+    run_input: str | None,
+    run_id: str | None,
+    *,
+    no_wait: bool,
+    live: bool,
+    task_queue: str,
+    approval: JsonObject,
 ) -> RunView | str:
     """Start an agent; its run, or with `no_wait` its id."""
     found, document = read_agent(agent)
     value = None if run_input is None else json_option(run_input, "--input")
+    parse_policy(approval)
     Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused
     client = await connect()
     handle = await start_run(
-        client, found, document, value, has_input=run_input is not None, run_id=run_id, task_queue=task_queue
+        client,
+        found,
+        document,
+        value,
+        has_input=run_input is not None,
+        run_id=run_id,
+        task_queue=task_queue,
+        approval=approval,
     )
     if no_wait:
         return handle.id
@@ -75,6 +107,23 @@ async def cancel(run_id: str) -> str:
         raise CommandError(f"{run_id} has already ended: {view.status}")
     await client.get_workflow_handle(run_id).cancel()
     return f"{run_id}: cancellation requested"
+
+
+async def list_waiting(run_id: str | None) -> tuple[list[Waiting], list[str]]:
+    return await approvals.list_waiting(await connect(), run_id)
+
+
+async def decide(run_id: str, decision: JsonObject) -> JsonObject:
+    return await approvals.decide(await connect(), run_id, decision)
+
+
+async def change_policy(run_id: str, change: JsonObject) -> JsonObject:
+    return await approvals.change_policy(await connect(), run_id, change)
+
+
+async def pause() -> None:
+    """Until it is worth looking again."""
+    await asyncio.sleep(1)
 
 
 async def list_all(limit: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,21 +13,23 @@ from pathlib import Path
 from openai import AsyncOpenAI
 from rich.console import Console
 from rich.live import Live
+from rich.panel import Panel
 from rich.text import Text
 from temporalio.client import Client
 
 from activities.registry import Registry, load_tools
 from cli.errors import FAILED, USAGE, CommandError
+from cli.keys import next_key
 from cli.render import print_result, run_table
-from cli.runs import start_run, watch_run
+from cli.runs import AgentHandle, start_run, watch_run
 from cli.server import embedded_server, free_port
 from cli.signals import until_interrupted
 from demo.script import SCRIPT
 from demo.scripted_model import Pace, ScriptedModel
 from demo.workspace import fill
 from perdure.agents import parse_agent
-from perdure.jsons import loads
-from perdure.runs import RunView
+from perdure.jsons import dumps, loads
+from perdure.runs import DECIDE, RunView, WaitingView
 from worker import build_worker
 
 TASK = "The disk is filling up. Sort it out."
@@ -34,8 +37,8 @@ PACE = Pace(first_token=0.4, per_token=0.004)
 """A model of middling speed, so that a person can follow."""
 
 
-async def run_demo(*, stay: bool, model: str, ui_port: int) -> None:
-    """Run the demo. Raises `CommandError` when the run did not complete."""
+async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
+    """Run the demo; with `yes` nobody is asked. Raises `CommandError` when the run did not complete."""
     console = Console()
     ui_port = ui_port or free_port()
     async with AsyncExitStack() as stack:
@@ -46,7 +49,10 @@ async def run_demo(*, stay: bool, model: str, ui_port: int) -> None:
         await stack.enter_async_context(build_worker(server.client, _registry(), model=client_of_model))
         before = _size(folder)
         console.print(f"task    {TASK}\nfolder  {folder} ({before / 1e6:.1f} MB of real files)")
-        view = await _run(server.client, folder, ui_port, console)
+        if not yes and not sys.stdin.isatty():
+            console.print("no terminal to ask at: whatever waits for a person is approved, as with --yes")
+            yes = True
+        view = await _run(server.client, folder, ui_port, console, yes=yes)
         print_result(console, view)
         console.print(f"The folder really shrank by {before - _size(folder):,} bytes.", style="bold green")
         if stay:
@@ -56,7 +62,7 @@ async def run_demo(*, stay: bool, model: str, ui_port: int) -> None:
         raise CommandError(f"the demo's run ended as {view.status}", FAILED)
 
 
-async def _run(client: Client, folder: Path, ui_port: int, console: Console) -> RunView:
+async def _run(client: Client, folder: Path, ui_port: int, console: Console, *, yes: bool) -> RunView:
     document = loads(files("agents").joinpath("devops.json").read_bytes(), source="agents/devops.json")
     run_input = {"request": TASK, "folder": str(folder)}
     handle = await start_run(client, parse_agent(document), document, run_input, has_input=True)
@@ -66,8 +72,27 @@ async def _run(client: Client, folder: Path, ui_port: int, console: Console) -> 
     with Live(console=console, refresh_per_second=8) as live:
         async for view in watch_run(client, handle.id):
             live.update(run_table(view))
+            for offer in view.waiting:
+                live.stop()
+                await _answer(handle, offer, console, yes=yes)
+                live.start()
     console.print()
     return view
+
+
+async def _answer(handle: AgentHandle, offer: WaitingView, console: Console, *, yes: bool) -> None:
+    """Ask the person at the terminal about a dangerous call; the run waits meanwhile, and would for days."""
+    console.print(
+        Panel(dumps(offer.params), title=f"{offer.call} {offer.tool} waits for you: {offer.reason}", style="yellow")
+    )
+    key = "a" if yes else ""
+    while key not in ("a", "r"):
+        console.print("[a]pprove or [r]eject?", style="bold", markup=False)
+        key = await next_key()
+    kind, words = ("approve", "approved") if key == "a" else ("reject", "rejected")
+    decision = {"call": offer.call, "decision": kind, "by": "the demo's user", "digest": offer.digest}
+    await handle.execute_update(DECIDE, decision)
+    console.print(f"{words}\n")
 
 
 @asynccontextmanager

@@ -83,8 +83,17 @@ def _status(call: CallView) -> Text:
 
 
 def _note(call: CallView) -> str:
-    """Why a call did not end well."""
-    return call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
+    """Why a call did not end well, and who decided about it."""
+    why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
+    approval = call.approval
+    if approval is None or call.status == "rejected":
+        return why
+    if approval.decision is None:
+        return f"waits for a person: perdure approve RUN {call.id}"
+    by = f" by {approval.by}" if approval.by else ""
+    return (
+        f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
+    )
 
 
 def _span(call: CallView, origin: float) -> str:
@@ -121,4 +130,7 @@ def print_run(console: Console, view: RunView) -> None:
     console.print(run_table(view))
     if view.state:
         console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
+    for refusal in view.refusals:
+        line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
+        console.print(Text(line, style="magenta"))
     print_result(console, view)

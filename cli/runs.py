@@ -38,7 +38,7 @@ _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.TIMED_OUT: "timed_out",
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
 }
-_QUERY_TIMEOUT: Final = timedelta(seconds=10)
+QUERY_TIMEOUT: Final = timedelta(seconds=10)
 WATCH_INTERVAL: Final = 0.2
 """Seconds between looks at a live run. A query costs the run no history."""
 
@@ -103,7 +103,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         raise CommandError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
     status = _STATUS[description.status] if description.status is not None else "running"
     try:
-        view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=_QUERY_TIMEOUT)
+        view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
     except (RPCError, WorkflowQueryFailedError):
         view = RunView(run_id=run_id)
         if status == "running":
@@ -154,7 +154,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
         while not ended.done():
             # Where no worker answers now, the run goes on when one comes back.
             with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-                yield await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=_QUERY_TIMEOUT)
+                yield await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
             await asyncio.wait([ended], timeout=WATCH_INTERVAL)
     finally:
         ended.cancel()

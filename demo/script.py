@@ -37,26 +37,29 @@ FIRST: dict[str, Any] = {
     "output": None,
 }
 
-SECOND: dict[str, Any] = {
-    "calls": [
-        {"_tool": "compress", "path": "†state.large[0].path", "_outputPath": "†state.dump"},
-        {"_tool": "check_disk", "folder": "†state.dump && †input.folder", "_outputPath": "†state.after"},
-        {
-            "_tool": "disk_report",
-            "before": "†state.before",
-            "after": "†state.after",
-            "actions": ["†state.logs", "†state.dump"],
-            "_outputPath": "†state.report",
-        },
-    ],
-    "output": None,
-}
+
+def second(request: ChatRequest) -> dict[str, Any]:
+    """The dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
+    cleaned = ["†state.logs"] if "logs" in _state(request) else []
+    return {
+        "calls": [
+            {"_tool": "compress", "path": "†state.large[0].path", "_outputPath": "†state.dump"},
+            {"_tool": "check_disk", "folder": "†state.dump && †input.folder", "_outputPath": "†state.after"},
+            {
+                "_tool": "disk_report",
+                "before": "†state.before",
+                "after": "†state.after",
+                "actions": [*cleaned, "†state.dump"],
+                "_outputPath": "†state.report",
+            },
+        ],
+        "output": None,
+    }
 
 
 def last(request: ChatRequest) -> dict[str, Any]:
     """The answer, from the report that the prompt shows."""
-    state = re.search(r"^# state\n(\{.*\})$", request.text, re.MULTILINE)
-    report = json.loads(state.group(1))["report"] if state else {}
+    report = _state(request).get("report", {})
     freed = report.get("freedBytes", 0)
     summary = (
         f"The disk was {report.get('beforePercent')} % full and is {report.get('afterPercent')} % full now: "
@@ -65,4 +68,11 @@ def last(request: ChatRequest) -> dict[str, Any]:
     return {"calls": [], "output": {"summary": summary, "freedBytes": freed}}
 
 
-SCRIPT = [Turn(FIRST), Turn(SECOND), Turn(last)]
+def _state(request: ChatRequest) -> dict[str, Any]:
+    """The state as the prompt shows it."""
+    shown = re.search(r"^# state\n(\{.*\})$", request.text, re.MULTILINE)
+    state: dict[str, Any] = json.loads(shown.group(1)) if shown else {}
+    return state
+
+
+SCRIPT = [Turn(FIRST), Turn(second), Turn(last)]

@@ -6,20 +6,19 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from perdure.agents import Agent, Context
-from perdure.approvals import Desk, Offer
+from perdure.approvals import Desk
 from perdure.calls import Call
 from perdure.composing import compose
-from perdure.decisions import digest
 from perdure.jsons import Json, JsonObject, shorten
 from perdure.models import choose_model
 from perdure.packing import pack, unpack
 from perdure.plan import Plan
 from perdure.prompts import chat_messages
 from perdure.runs import (
-    CallView,
     Past,
     Prepared,
     RequestContext,
@@ -33,11 +32,8 @@ from perdure.runs import (
     WaitingView,
 )
 from perdure.schemas import Schema
-from perdure.simulation import simulate
 from perdure.state import State, Write
-
-_SHOWN_IN_ERRORS: Final = 2000
-"""Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
+from perdure.views import call_view, error_message, plan_reads, plan_writes, waiting_view
 
 RECENT: Final = 40
 """Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
@@ -136,10 +132,10 @@ class Run:
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
         """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
         problems: list[JsonObject] = [
-            _error(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error
+            error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error
         ]
         if result.problem is not None:
-            problems.append(_error(None, result.problem))
+            problems.append(error_message(None, result.problem))
         for call in plan.calls:
             if call.status == "done" and not call.writes:
                 self._results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": call.result}
@@ -148,15 +144,15 @@ class Run:
             breaks = self._output_problems(output)
             if breaks:
                 message = f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"
-                problems.append(_error(None, {"code": "invalid_output", "message": message}))
+                problems.append(error_message(None, {"code": "invalid_output", "message": message}))
             else:
                 self.output, done = output, True
                 self.stop_reason = "output" if self.final is None else "max_requests"
         past = self.past
         past.calls.extend(map(call_view, plan.calls))
         past.edges.extend(plan.named_edges())
-        past.reads |= _reads(plan)
-        past.writes |= _targets(plan)
+        past.reads |= plan_reads(plan)
+        past.writes |= plan_writes(plan)
         self._recent = [*self._recent, *plan.calls][-RECENT:]
         self._done += plan.done
         self.plan = None
@@ -183,13 +179,18 @@ class Run:
             errors=self.errors,
             calls=[*past.calls, *(map(call_view, plan.calls) if plan else ())],
             state=self.state.snapshot(),
-            waiting=list(map(self._waiting_view, self.desk.waiting.values())),
+            waiting=self.waiting(),
             refusals=self.desk.refusals,
             log=past.log,
-            reads=past.reads | (_reads(plan) if plan else {}),
-            writes=past.writes | (_targets(plan) if plan else {}),
+            reads=past.reads | (plan_reads(plan) if plan else {}),
+            writes=past.writes | (plan_writes(plan) if plan else {}),
             edges=[*past.edges, *(plan.named_edges() if plan else ())],
         )
+
+    def waiting(self) -> list[WaitingView]:
+        """What waits for a person, oldest first."""
+        dry_run = partial(self._new_plan, dry_run=True)
+        return [waiting_view(offer, self.agent.name, self.desk.guard, dry_run) for offer in self.desk.waiting.values()]
 
     def snapshot(self) -> RunSnapshot:
         """All that the next Request, a watcher and the result need, to go on in a new execution (R6.8)."""
@@ -240,67 +241,7 @@ class Run:
         schema = compose(tools, self.agent.output_schema, final=self.final is not None, max_calls=config.max_calls)
         return RequestContext(messages=messages, solution_schema=schema)
 
-    def _waiting_view(self, offer: Offer) -> WaitingView:
-        call = offer.call
-        if call is None:
-            calls = [each.raw for each in offer.plan.calls]
-            dry = simulate(self._new_plan(offer.plan.request, dry_run=True), calls, guard=self.desk.guard)
-            levels = [[step.call.id for step in steps] for steps in dry.levels().values()]
-            asked = [step.call.id for step in dry.steps if step.asks]
-            simulation = {"makespan": dry.makespan, "levels": levels, "asks": asked}
-            return WaitingView(
-                call=offer.id,
-                tool="plan",
-                reason=offer.reason,
-                requested_at=offer.approval.requested_at,
-                digest=digest(offer.shown),
-                calls=calls,
-                simulation=simulation,
-            )
-        assert call.tool is not None
-        return WaitingView(
-            call=offer.id,
-            tool=call.tool_name,
-            description=call.tool.description,
-            params=call.params,
-            parameters=call.tool.parameters,
-            reason=offer.reason,
-            requested_at=offer.approval.requested_at,
-            digest=digest(offer.shown),
-        )
-
     def _output_problems(self, output: Json) -> list[str]:
         if self._output_schema is None:
             return [] if self.agent.output_schema else ["no output is allowed"]
         return self._output_schema.errors(output)
-
-
-def _reads(plan: Plan) -> dict[str, list[str]]:
-    return {call.id: call.reads for call in plan.calls if call.template.sites}
-
-
-def _targets(plan: Plan) -> dict[str, str]:
-    return {call.id: call.target for call in plan.calls if call.paths}
-
-
-def call_view(call: Call) -> CallView:
-    return CallView(
-        id=call.id,
-        tool=call.tool_name,
-        params=call.params,
-        status=call.status,
-        started_at=call.started,
-        ended_at=call.ended_at,
-        attempts=call.attempts,
-        reason=call.reason or None,
-        error=call.error.as_json() if call.error else None,
-        approval=call.approval,
-    )
-
-
-def _error(call: JsonObject | None, error: JsonObject) -> JsonObject:
-    """An error message (R2.5). A very long call is shown as the start of its JSON."""
-    shown: Json = call
-    if call is not None and len(str(call)) > _SHOWN_IN_ERRORS:
-        shown = shorten(call, _SHOWN_IN_ERRORS)
-    return {"type": "error", "call": shown, "error": error}

@@ -26,6 +26,7 @@ PREPARE_ACTIVITY: Final = "perdure.prepare"
 REQUEST_ACTIVITY: Final = "perdure.request"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
+WAITING_QUERY: Final = "waiting"
 CALLS_SIGNAL: Final = "calls"
 DECIDE: Final = "decide"
 """Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
@@ -171,6 +172,7 @@ class WaitingView(_Wire):
 
     call: str
     """What a decision names: the call's id, or the Request's number for its plan."""
+    agent: str
     tool: str
     description: str = ""
     params: JsonObject = Field(default_factory=dict)

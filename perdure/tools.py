@@ -170,8 +170,8 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     if "required" in parameters and isinstance(parameters["required"], list):
         parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
     meta.pop("_tool", None)
-    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_approval"):
-        if isinstance(meta.get(key), dict) and "when" not in meta[key]:
+    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue"):
+        if isinstance(meta.get(key), dict):
             meta[key] = meta[key].get("const")
     known = set(activities)
     if "_activity" not in meta and name in known and "_delegate" not in meta:

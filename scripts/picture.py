@@ -35,7 +35,7 @@ def main() -> int:
         print("no Chromium on the PATH: install the package 'chromium'", file=sys.stderr)
         return 1
     demo = subprocess.Popen(
-        [sys.executable, "client.py", "demo", "--stay"], stdout=subprocess.PIPE, text=True, cwd=DOCS.parent
+        [sys.executable, "client.py", "demo", "--yes", "--stay"], stdout=subprocess.PIPE, text=True, cwd=DOCS.parent
     )
     try:
         address = ""

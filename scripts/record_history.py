@@ -24,6 +24,7 @@ from cli.server import embedded_server
 from demo.script import SCRIPT
 from demo.scripted_model import ScriptedModel
 from demo.workspace import fill
+from perdure.runs import WAITING_QUERY
 from worker import build_worker
 
 TARGET = Path(__file__).parents[1] / "tests" / "histories" / "demo.json"
@@ -48,6 +49,9 @@ async def main() -> None:
             async with build_worker(server.client, load_tools(["demo.tools"]), model=asking):
                 run_input = {"request": TASK, "folder": folder}
                 handle = await start_run(server.client, agent, document, run_input, has_input=True, run_id="demo")
+                while not (await handle.query(WAITING_QUERY)):
+                    await asyncio.sleep(0.05)
+                await handle.signal("approve", {"call": "1.2", "by": "Ann"})
                 await handle.result()
                 history = json.loads((await handle.fetch_history()).to_json())
                 TARGET.write_text(json.dumps(without_traces(history), indent=1) + "\n", encoding="utf-8")

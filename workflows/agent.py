@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
         REFUSED,
         REQUEST_ACTIVITY,
         RUN_QUERY,
+        WAITING_QUERY,
         Delivery,
         Prepared,
         PrepareInput,
@@ -44,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
         RunInput,
         RunResult,
         RunView,
+        WaitingView,
     )
 
 REQUEST_TIMEOUT = timedelta(minutes=10)
@@ -95,6 +97,11 @@ class AgentWorkflow:
         """Calls that have closed while the model is still writing; see `perdure.intake` for what is taken of them."""
         if self._calls is not None:
             self._calls.deliver(delivery)
+
+    @workflow.query(name=WAITING_QUERY)
+    def waiting(self) -> list[WaitingView]:
+        """What waits for a person, oldest first."""
+        return [] if self._run is None else self._run.waiting()
 
     @workflow.signal(name="approve")
     def approve(self, decision: Any) -> None:
