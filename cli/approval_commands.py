@@ -136,6 +136,20 @@ def policy(
     print(dumps(execute(lambda do: do.change_policy(run_id, keys))))
 
 
+@approvals_app.command()
+def inbox(
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
+    token: Annotated[
+        str | None, typer.Option(envvar="PERDURE_INBOX_TOKEN", help="What whoever looks has to know.")
+    ] = None,
+) -> None:
+    """Serve a page on which people decide, until Ctrl-C."""
+    from cli.inbox.serve import serve_inbox  # a web server is not needed by any other command
+
+    execute(lambda _: serve_inbox(host=host, port=port, token=token))
+
+
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
     decision = {key: value for key, value in keys.items() if value not in (None, "", False)}
     done = execute(lambda do: do.decide(run_id, decision))

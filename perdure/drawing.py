@@ -89,8 +89,11 @@ _CHARACTER: Final = 7.3
 """Pixels that a character of the 12 px monospace label takes at most."""
 
 
-def to_svg(drawing: Drawing) -> str:
-    """An SVG document, laid out in layers from left to right, coloured by status. Edges tell what they carry as a tooltip."""
+def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
+    """An SVG document, laid out in layers from left to right, coloured by status; the call `lit` has a thick border.
+
+    Edges tell what they carry as a tooltip.
+    """
     places, widths = _layout(drawing)
     width = max((x + widths[n] for n, (x, _) in enumerate(places)), default=0) + 20
     height = max((y for _, y in places), default=0) + _HEIGHT + 20
@@ -112,9 +115,10 @@ def to_svg(drawing: Drawing) -> str:
         )
     for number, node in enumerate(drawing.nodes):
         (x, y), (fill, line) = places[number], _COLOURS[node.status]
+        border = f'{line}" stroke-width="4' if node.id == lit else line
         parts.append(
             f'<g transform="translate({x:.0f},{y:.0f})"><rect width="{widths[number]:.0f}" height="{_HEIGHT}" rx="6" '
-            f'fill="{fill}" stroke="{line}"/><text x="10" y="18" fill="#222">{escape(_label(node))}</text>'
+            f'fill="{fill}" stroke="{border}"/><text x="10" y="18" fill="#222">{escape(_label(node))}</text>'
             f'<text x="10" y="34" fill="{line}">{node.status}</text></g>'
         )
     return "\n".join([*parts, "</svg>"])

@@ -49,7 +49,7 @@ async def main() -> None:
             async with build_worker(server.client, load_tools(["demo.tools"]), model=asking):
                 run_input = {"request": TASK, "folder": folder}
                 handle = await start_run(server.client, agent, document, run_input, has_input=True, run_id="demo")
-                while not (await handle.query(WAITING_QUERY)):
+                while not (await handle.query(WAITING_QUERY)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 await handle.signal("approve", {"call": "1.2", "by": "Ann"})
                 await handle.result()

@@ -1,0 +1,26 @@
+// Live updates: the list is replaced; the form, in which somebody may be typing, is left alone.
+"use strict";
+const list = document.getElementById("list");
+const article = document.querySelector("article");
+const title = document.title.replace(/^\(\d+\) /, "");
+
+async function refresh() {
+  const query = article ? "?" + new URLSearchParams({ run: article.dataset.run, call: article.dataset.call }) : "";
+  const answer = await fetch("/list" + query);
+  if (!answer.ok) return;
+  const focused = document.activeElement && list.contains(document.activeElement) ? document.activeElement.href : null;
+  list.innerHTML = await answer.text();
+  if (focused) [...list.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+  const count = list.querySelectorAll("li").length;
+  document.title = (count ? `(${count}) ` : "") + title;
+  if (article && !list.querySelector("[aria-current]")) {
+    document.getElementById("elsewhere").hidden = false;
+    article.querySelectorAll("button").forEach((button) => { button.disabled = true; });
+  } else if (!article && count) {
+    location.assign("/");
+  }
+}
+
+const events = new EventSource("/events");
+events.addEventListener("changed", refresh);
+events.addEventListener("open", refresh);
