@@ -23,6 +23,7 @@ from tests.test_approvals import TOOLS, asking, plan
 from tests.test_cli import one_line
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+UI_PORT = free_port()
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
@@ -41,8 +42,14 @@ def deploy(
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server() -> AsyncIterator[WorkflowEnvironment]:
     """A namespace of its own: what other tests leave waiting is not listed here. With the Web UI."""
-    async with embedded_server(ui_port=free_port()) as started:
+    async with embedded_server(ui_port=UI_PORT) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def web_ui() -> str:
+    """The address of Temporal's own page."""
+    return f"http://localhost:{UI_PORT}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -59,7 +66,9 @@ async def inbox(server: WorkflowEnvironment, *options: str) -> AsyncIterator[str
     env = {**os.environ, "TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "client.py", "inbox", "--port", "0", *options),
-        cwd=ROOT, env=env, stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=env,
+        stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
     try:
@@ -206,19 +215,24 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
     assert view.calls[0].approval.decision == "approve"
 
 
-async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, browser: Browser) -> None:
-    """In Temporal's own page: the signal's dialog, and JSON that a person types."""
+async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, browser: Browser, web_ui: str) -> None:
+    """In Temporal's own page: the signal's dialog, and the JSON that a person types there."""
     async with waiting(server, plan("/web-ui"), asking(), "1.0") as (it, run_id):
-        address = await web_ui(server)
         page = await browser.new_page(viewport={"width": 1400, "height": 1000})
         execution = (await it.client.get_workflow_handle(run_id).describe()).run_id
-        await page.goto(f"{address}/namespaces/default/workflows/{run_id}/{execution}/timeline")
-        await page.locator("[data-testid='workflow-actions'] button, button[aria-label*='ctions']").last.click()
-        await page.get_by_text("Send a Signal").first.click()
-        await page.screenshot(path=f"{os.environ.get('SHOTS', '/tmp')}/signal.png")
+        await page.goto(f"{web_ui}/namespaces/default/workflows/{run_id}/{execution}/user-metadata")
+        details = page.locator("iframe").last.content_frame
+        await expect(details.get_by_text("Waiting for a person")).to_be_visible(timeout=20_000)
+        await page.get_by_role("button", name="More Actions").click()
+        await page.get_by_role("menuitem", name="Send a Signal").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_test_id("signal-select-button").click()
+        await dialog.get_by_text("approve", exact=True).click()
+        await dialog.locator(".cm-content").first.click()
+        await page.keyboard.insert_text('{"call": "1.0"}')
+        if os.environ.get("SHOTS"):
+            await page.screenshot(path=f"{os.environ['SHOTS']}/signal.png")
+        await dialog.get_by_role("button", name="Submit").click()
         view = await result(it, run_id)
-    assert view.calls[0].status == "done"
-
-
-async def web_ui(server: WorkflowEnvironment) -> str:
-    return ""
+        await page.close()
+    assert (view.calls[0].status, view.refusals) == ("done", [])

@@ -92,7 +92,7 @@ class AgentWorkflow:
         released = self._calls.intake.received if self._calls is not None and self._calls.intake.number == number else 0
         return context.model_copy(update={"released": released})
 
-    @workflow.signal(name=CALLS_SIGNAL)
+    @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, delivery: Delivery) -> None:
         """Calls that have closed while the model is still writing; see `perdure.intake` for what is taken of them."""
         if self._calls is not None:
@@ -103,27 +103,29 @@ class AgentWorkflow:
         """What waits for a person, oldest first."""
         return [] if self._run is None else self._run.waiting()
 
-    @workflow.signal(name="approve")
+    @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, decision: Any) -> None:
         """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
         self._people.note(decision, "approve")
 
-    @workflow.signal(name="reject")
+    @workflow.signal(name="reject", description='Do not let it run: {"call": "1.0", "reason": "still needed"}')
     def reject(self, decision: Any) -> None:
         """`{"call": "1.0", "reason": "still needed"}`."""
         self._people.note(decision, "reject")
 
-    @workflow.signal(name="edit")
+    @workflow.signal(name="edit", description='Run it with other parameters: {"call": "1.0", "params": {}}')
     def edit(self, decision: Any) -> None:
         """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
         self._people.note(decision, "edit")
 
-    @workflow.signal(name="replace")
+    @workflow.signal(
+        name="replace", description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}'
+    )
     def replace(self, decision: Any) -> None:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
         self._people.note(decision, "replace")
 
-    @workflow.signal(name=DECIDE)
+    @workflow.signal(name=DECIDE, description='Any decision: {"call": "1.0", "decision": "approve"}')
     def decide(self, decision: Any) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""
         self._people.note(decision)
@@ -137,7 +139,7 @@ class AgentWorkflow:
     def _check_decision(self, decision: Any) -> None:
         self._people.judge(decision)
 
-    @workflow.signal(name=POLICY)
+    @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
     def change_policy(self, change: Any) -> None:
         """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
         self._people.note_policy(change)
