@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
@@ -15,18 +16,18 @@ help: ## Show this list.
 demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
 	@$(BIN)/perdure demo $(ARGS)
 
-test: $(READY) ## Run the suite; ARGS="-k name" picks tests.
+test: $(DEV) ## Run the suite; ARGS="-k name" picks tests.
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
-test-uncached: $(READY) ## The tests of workflows again, each replayed from its history at every task.
+test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 tests/test_runs.py tests/test_plan_rules.py tests/test_streaming.py $(ARGS)
 
-lint: $(READY) ## Lint, check the format, check the types.
+lint: $(DEV) ## Lint, check the format, check the types.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-format: $(READY) ## Format, and fix what can be fixed.
+format: $(DEV) ## Format, and fix what can be fixed.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -34,7 +35,7 @@ bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency 
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-picture: $(READY) ## Make the README's pictures anew (needs Chromium).
+picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
 	@$(BIN)/python scripts/picture.py
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
@@ -48,11 +49,16 @@ clean: ## Remove the environment and what tools left behind.
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-env: $(READY) ## Only make the environment.
+env: $(DEV) ## Only make the environment.
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Perdure needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@echo "making the environment in $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[embedded]'
 	@touch $(READY)
+
+$(DEV): $(READY)
+	@echo "adding what the tests need …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(DEV)

@@ -38,7 +38,8 @@ async def test_the_tool_the_agent_and_the_plan_run_together(
     monkeypatch.syspath_prepend(tmp_path)
     function = load_tools(["mytools"]).get("price")
     assert function is not None
-    agent, plan = (json.loads(block) for block in blocks("json"))
+    agent, plan, policy = (json.loads(block) for block in blocks("json"))
+    assert parse_agent(agent | {"config": {"approval": policy}}).config.approval.timeout == 86400
     parse_agent(agent)
     agent["context"].append({"type": "tool", "tool": "total"})
     script: list[Any] = [plan, {"calls": [], "output": {"euros": 2.25}}]
