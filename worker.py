@@ -19,6 +19,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.folder import AgentFolder
 from activities.heartbeats import INTERVAL
 from activities.prepare import PrepareActivity
 from activities.registry import Registry, load_tools, module_names
@@ -50,14 +51,16 @@ def build_worker(
     tools_only: bool = False,
     cached_workflows: int = 1000,
     approval_floor: Ask = "never",
+    agents: Path | None = None,
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
     `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
     `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
+    `agents`: the folder of agent files, where delegates are found by name (R8.1).
     """
     tools = ToolActivity(registry)
-    prepare = PrepareActivity(registry, approval_floor)
+    prepare = PrepareActivity(registry, approval_floor, agents)
     orchestration: list[Callable[..., Any]] = [prepare.prepare, RequestActivity(model).request]
     return Worker(
         client,
@@ -86,21 +89,37 @@ def check_agents(folder: Path, registry: Registry) -> None:
         raise CommandError(f"the agents folder {folder} does not exist", USAGE)
     for path in sorted(folder.glob("*.json")):
         agent, _ = read_agent(str(path))
+        wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
         try:
-            wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
             resolve_tools(wanted, registry.definitions())
         except ProtocolError as error:
             raise CommandError(f"{path}: {error}") from None
+        _, problems = AgentFolder(folder).collect(wanted, {})
+        for problem in problems.values():
+            raise CommandError(f"{path}: {problem}")
 
 
 async def serve(
-    registry: Registry, *, task_queue: str, tools_only: bool, metrics: str | None = None, approval_floor: Ask = "never"
+    registry: Registry,
+    *,
+    task_queue: str,
+    tools_only: bool,
+    metrics: str | None = None,
+    approval_floor: Ask = "never",
+    agents: Path | None = None,
 ) -> None:
     """Connect, and work until interrupted."""
     client = await connect(metrics_runtime(metrics) if metrics else None)
     if not tools_only and (problem := await WaitingAttribute().ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
-    worker = build_worker(client, registry, task_queue=task_queue, tools_only=tools_only, approval_floor=approval_floor)
+    worker = build_worker(
+        client,
+        registry,
+        task_queue=task_queue,
+        tools_only=tools_only,
+        approval_floor=approval_floor,
+        agents=agents,
+    )
     async with worker:
         print(
             f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr
@@ -111,7 +130,7 @@ async def serve(
 def main(
     tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
     agents: Annotated[
-        Path | None, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files, checked against the tools.")
+        Path | None, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files: delegates are found there.")
     ] = None,
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
@@ -133,7 +152,12 @@ def main(
             check_agents(agents, registry)
         asyncio.run(
             serve(
-                registry, task_queue=task_queue, tools_only=tools_only, metrics=metrics, approval_floor=approval_floor
+                registry,
+                task_queue=task_queue,
+                tools_only=tools_only,
+                metrics=metrics,
+                approval_floor=approval_floor,
+                agents=agents,
             )
         )
 

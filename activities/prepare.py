@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.folder import AgentFolder
 from activities.registry import Registry
 from activities.visibility import WaitingAttribute
 from perdure.agents import Models
-from perdure.errors import ProtocolError
+from perdure.delegates import merge_upfront
+from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.policies import Ask
 from perdure.runs import PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
 from perdure.tools import resolve_tools
 
 
 class PrepareActivity:
-    def __init__(self, registry: Registry, floor: Ask = "never", attribute: WaitingAttribute | None = None) -> None:
+    def __init__(self, registry: Registry, floor: Ask = "never", agents: Path | None = None) -> None:
         self._registry = registry
+        self._folder = AgentFolder(agents)
         self._floor: Ask = floor
-        self._attribute = attribute or WaitingAttribute()
+        self._attribute = WaitingAttribute()
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Prepared:
         """The run's tools, and its models with the worker's defaults: `PERDURE_FAST_MODEL`, `PERDURE_SMART_MODEL` (R9.4)."""
         try:
             tools = resolve_tools(wanted.tools, self._registry.definitions())
+            delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
+            for tool in tools.values():
+                if tool.resolution == "upfront" and tool.delegate in problems:
+                    raise ToolDefinitionError(f"tool {tool.name!r}: {problems[tool.delegate]}")
+                if tool.resolution == "upfront" and tool.delegate in delegates:
+                    tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         defaults = {
@@ -36,5 +46,7 @@ class PrepareActivity:
             tools=list(tools.values()),
             models=Models.model_validate(defaults | wanted.models),
             floor=self._floor,
+            delegates=delegates,
+            delegate_problems=problems,
             searchable=await self._attribute.ensure(activity.client()) is None,
         )

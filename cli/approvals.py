@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from cli.errors import CommandError
 from cli.runs import QUERY_TIMEOUT
-from perdure.jsons import Json, JsonObject
+from perdure.jsons import Json, JsonObject, dumps
 from perdure.runs import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_QUERY, WaitingView
 
 _AT_ONCE: Final = 16
@@ -35,7 +35,8 @@ async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[
 
     Raises `CommandError` when the namespace cannot list them, or there is no such run.
     """
-    runs = [run_id] if run_id is not None else await _runs(client)
+    # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
+    runs = await _runs(client) if run_id is None else [run_id, *await _runs(client, below=run_id)]
     limit = asyncio.Semaphore(_AT_ONCE)
     silent: list[str] = []
 
@@ -56,8 +57,10 @@ async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[
     return sorted((one for each in found for one in each), key=lambda one: one.offer.requested_at), silent
 
 
-async def _runs(client: Client) -> list[str]:
+async def _runs(client: Client, below: str | None = None) -> list[str]:
     query = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
+    if below is not None:
+        query += f" AND WorkflowId STARTS_WITH {dumps(below + '/')}"
     try:
         return [run.id async for run in client.list_workflows(query)]
     except RPCError as error:

@@ -54,6 +54,8 @@ class Call:
     """ISO 8601: when it was handed to its activity."""
     ended_at: str | None = None
     attempts: int = 0
+    scopes: list[str] = field(default_factory=list)
+    """What of the parent's context a delegate is given (R8.2)."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
 
@@ -142,6 +144,8 @@ def _invalid(call: Call, code: str, message: str) -> Call:
 
 def _meta_problems(call: Call, tool: Tool) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", *(("_output",) if tool.latent else ())}
+    if tool.scope_choice is not None:
+        allowed.add("_scopes")
     unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
     if "_output" in unknown:
         unknown.remove("_output")
@@ -150,6 +154,10 @@ def _meta_problems(call: Call, tool: Tool) -> list[str]:
         return [
             f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
         ]
+    chosen = call.raw.get("_scopes", [])
+    if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
+        return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
+    call.scopes = [*(tool.scopes or ()), *chosen]
     if not tool.latent:
         return []
     if "_output" not in call.raw:

@@ -54,6 +54,12 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
         output = {} if tool.output is None else _move_definitions(tool.output, f"output:{tool.name}", definitions)
         properties["_output"] = {"description": "this tool has no code: write its result here"} | output
         required.append("_output")
+    if tool.scope_choice is not None:
+        properties["_scopes"] = {
+            "type": "array",
+            "items": {"enum": tool.scope_choice},
+            "description": "what of this context it is given",
+        }
     if tool.output_path is None:
         properties["_outputPath"] = {
             "type": "string",

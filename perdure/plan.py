@@ -171,6 +171,11 @@ class Plan:
         """The same with call ids and the reference's text."""
         return [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
 
+    @property
+    def values(self) -> Mapping[str, Json]:
+        """The value of each kind when the plan was made."""
+        return self._wiring.base
+
     def scoped(self, kinds: Iterable[str]) -> list[JsonObject]:
         """The values of these kinds when the plan was made, as data messages (R12.2)."""
         base = self._wiring.base

@@ -97,6 +97,8 @@ def _tool_text(tool: Tool) -> str:
         notes.append(tool.description.strip())
     if tool.output_path:
         notes.append(f"Always writes to {tool.output_path}.")
+    if tool.scope_choice is not None:
+        notes.append(f"_scopes: a list of what of this context it is given, from {', '.join(tool.scope_choice)}.")
     if tool.latent:
         notes.append(f"It has no code: write its result yourself as _output{_of(tool.output)}.")
     elif tool.output is not None:

@@ -57,3 +57,4 @@ def adopt(call: Call, revised: Call) -> None:
     """Put the revised call in the place of the one that waits."""
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
+    call.scopes = revised.scopes

@@ -46,6 +46,8 @@ class Run:
         self.agent = agent
         self.context = context
         self.prepared = prepared
+        self.lineage = [agent.name]
+        """The agents above, outermost first, and this one."""
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.desk = desk or Desk()
         """What waits for a person."""

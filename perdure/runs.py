@@ -60,6 +60,8 @@ class PrepareInput(_Wire):
     tools: list[str | JsonObject]
     models: JsonObject
     """The agent file's `config.models`, as far as it says any."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """Those that the run above has recorded, by name."""
 
 
 class Prepared(_Wire):
@@ -69,6 +71,10 @@ class Prepared(_Wire):
     models: Models
     floor: Ask = "never"
     """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
+    delegate_problems: dict[str, str] = Field(default_factory=dict)
+    """Why others cannot be used: the calls that need them fail with it (R8.4)."""
     searchable: bool = False
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 
@@ -215,6 +221,18 @@ class RunUsage(Usage):
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
 
+    def include(self, child: RunUsage) -> None:
+        """Count what a delegate has used (R9.6)."""
+        for model, usage in child.by_model.items():
+            before = self.by_model.get(model, ModelUsage())
+            self.by_model[model] = ModelUsage(
+                prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
+                completion_tokens=before.completion_tokens + usage.completion_tokens,
+                requests=before.requests + usage.requests,
+            )
+        self.prompt_tokens += child.prompt_tokens
+        self.completion_tokens += child.completion_tokens
+
 
 class RunResult(_Wire):
     """A run as `run --json` prints it (section 11)."""
@@ -299,5 +317,9 @@ class RunInput(_Wire):
     """Whether an input was given at all: `null` is one."""
     approval: JsonObject = Field(default_factory=dict)
     """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
+    lineage: list[str] = Field(default_factory=list)
+    """The agents above a delegate, outermost first."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that the run above has recorded."""
     snapshot: RunSnapshot | None = None
     """Set when the run goes on from an execution that grew too long."""

@@ -59,16 +59,31 @@ class State:
 
     def compact(self) -> None:
         """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden."""
-        kept: list[Write] = []
-        covered: set[tuple[str, ...]] = set()
-        for write in reversed(self.writes):
-            steps = tuple(map(str, write.path))
-            if any(steps[:length] in covered for length in range(len(steps) + 1)):
-                continue
-            kept.append(write)
-            if stands_alone(write.method, write.path):
-                covered.add(steps)
-        self.writes = kept[::-1]
+        kept = _without_hidden(self.writes, depth=None)
+        if not self._is_made_by(kept):
+            # A hidden write had made an object on its way, which others then wrote into: below the top all are kept.
+            kept = _without_hidden(self.writes, depth=1)
+        self.writes = kept
+
+    def _is_made_by(self, writes: list[Write]) -> bool:
+        try:
+            return bool(State(writes).snapshot() == self._tree.value)
+        except StateError:
+            return False
+
+
+def _without_hidden(writes: Sequence[Write], depth: int | None) -> list[Write]:
+    """The writes that no later `set` hides, of those that reach at most `depth` deep."""
+    kept: list[Write] = []
+    covered: set[tuple[str, ...]] = set()
+    for write in reversed(writes):
+        steps = tuple(map(str, write.path))
+        if any(steps[:length] in covered for length in range(len(steps) + 1)):
+            continue
+        kept.append(write)
+        if stands_alone(write.method, write.path) and (depth is None or len(steps) <= depth):
+            covered.add(steps)
+    return kept[::-1]
 
 
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:

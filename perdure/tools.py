@@ -8,9 +8,10 @@ with `_` are meta-properties. Either spelling of a fixed meta-property is read: 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -22,6 +23,11 @@ from perdure.state import OutputMethod, parse_output_path
 
 RESERVED_PREFIX: Final = "perdure."
 """Names of the engine's own activities; no tool may be called so."""
+
+ANONYMOUS: Final = "anonymous"
+"""As `_delegate`: a Request that no file describes."""
+ACTIVITY_TIMEOUT: Final = 60.0
+"""Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 
 _SCHEMA_KEYS: Final = frozenset(
     [
@@ -77,8 +83,9 @@ class Tool(BaseModel):
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
-    timeout: float = Field(default=60.0, gt=0, alias="_timeout")
-    """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
+    timeout: float | None = Field(default=None, gt=0, alias="_timeout")
+    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
+    for days, so that it has none by default."""
     heartbeat: float | None = Field(default=None, gt=0, alias="_heartbeat")
     """Seconds between signs of life; without them the attempt counts as lost. `None`: only `timeout` tells."""
     retries: int = Field(default=2, ge=0, alias="_retries")
@@ -88,8 +95,13 @@ class Tool(BaseModel):
     duration: float | None = Field(default=None, ge=0, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
     delegate: str | None = Field(default=None, alias="_delegate")
+    """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""
+    resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
+    """`upfront`: the delegate's schemas are the tool's, so the model knows them (R8.4)."""
     scopes: list[str] | None = Field(default=None, alias="_scopes")
-    """Kinds of the context's data that the code is given as `ToolContext.messages`."""
+    """What of the context the code is given as `ToolContext.messages`, or the delegate as context (R8.2, R12.2)."""
+    scope_choice: list[str] | None = None
+    """`_scopes: {"enum": [...]}`: what the model may choose from, call by call."""
     code_safe: bool = False
     """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
     code_dangerous: bool = False
@@ -112,6 +124,13 @@ class Tool(BaseModel):
             raise ValueError(f"_approval: {problem}")
         return rule
 
+    @field_validator("delegate")
+    @classmethod
+    def _a_name_and_no_path(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"\w[\w -]*(\.\w[\w -]*)*", name):
+            raise ValueError(f"{name!r} is no delegate's name: a file name without a path, or {ANONYMOUS!r}")
+        return name
+
     @field_validator("output_path")
     @classmethod
     def _a_parsable_path(cls, path: str | None) -> str | None:
@@ -121,6 +140,11 @@ class Tool(BaseModel):
             except ReferenceSyntaxError as error:
                 raise ValueError(str(error)) from None
         return path
+
+    @property
+    def attempt_timeout(self) -> float:
+        """Seconds for one attempt of its activity."""
+        return self.timeout or ACTIVITY_TIMEOUT
 
     @property
     def latent(self) -> bool:
@@ -142,6 +166,8 @@ class Tool(BaseModel):
             exclude_defaults=True,
             exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous"},
         )
+        if (choice := meta.pop("scope_choice", None)) is not None:
+            meta["_scopes"] = {"enum": choice}
         return {"name": self.name, "description": self.description, **self.parameters, **meta}
 
 
@@ -170,9 +196,11 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     if "required" in parameters and isinstance(parameters["required"], list):
         parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
     meta.pop("_tool", None)
-    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue"):
+    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
         if isinstance(meta.get(key), dict):
             meta[key] = meta[key].get("const")
+    if isinstance(meta.get("_scopes"), dict):
+        meta["scope_choice"] = meta.pop("_scopes").get("enum", [])
     known = set(activities)
     if "_activity" not in meta and name in known and "_delegate" not in meta:
         meta["_activity"] = name
@@ -211,8 +239,6 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
-        if tool.delegate is not None:
-            raise ToolDefinitionError(f"tool {tool.name!r}: this version of Perdure cannot run delegates yet")
         code = registry.get(tool.activity, {}) if tool.activity is not None else {"_safe": tool.latent}
         tools[tool.name] = tool.model_copy(
             update={"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}

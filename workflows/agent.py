@@ -72,6 +72,7 @@ class AgentWorkflow:
     async def run(self, run_input: RunInput) -> RunResult:
         """Run the agent to its output. Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail."""
         run = self._run = await self._prepare(run_input)
+        run.lineage = [*run_input.lineage, run.agent.name]
         self._report()
         if run.context.plan and run.agent.config.start == "plan" and run_input.snapshot is None:
             await self._run_calls(run.open_plan(0), _given(run.context.plan))
@@ -181,7 +182,11 @@ class AgentWorkflow:
             self._people.desk.guard.remembered |= dict.fromkeys(run_input.snapshot.remembered)
             self._people.desk.refusals = [*run_input.snapshot.refusals, *self._people.desk.refusals]
             return Run.restore(agent, context, run_input.snapshot, self._people.desk)
-        wanted = PrepareInput(tools=context.tools, models=agent.config.models.model_dump(exclude_unset=True))
+        wanted = PrepareInput(
+            tools=context.tools,
+            models=agent.config.models.model_dump(exclude_unset=True),
+            delegates=run_input.delegates,
+        )
         try:
             prepared = await workflow.execute_local_activity(
                 PREPARE_ACTIVITY, wanted, result_type=Prepared, start_to_close_timeout=timedelta(seconds=30)
@@ -224,7 +229,7 @@ class AgentWorkflow:
         """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
         self._report()
-        self._calls = CallLoop(plan, self._people, self._report)
+        self._calls = CallLoop(self._run, plan, self._people, self._report)
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.plan, result)
         self._report()

@@ -16,6 +16,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from workflows.approvals import People
+from workflows.delegates import run_delegate
 from workflows.outcomes import failed
 
 with workflow.unsafe.imports_passed_through():
@@ -27,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
+    from perdure.running import Run
     from perdure.runs import MAX_PAYLOAD, Delivery, RequestResult, ToolInput, ToolResult
 
 _Arrived: TypeAlias = list[Json]
@@ -39,8 +41,9 @@ MAX_AT_ONCE = 1000
 class CallLoop:
     """Runs the calls of one Request. `on_change` is told whenever a call has arrived, started or ended."""
 
-    def __init__(self, plan: Plan, people: People, on_change: Callable[[], None]) -> None:
+    def __init__(self, run: Run, plan: Plan, people: People, on_change: Callable[[], None]) -> None:
         self.intake = Intake(plan.request)
+        self._agent_run = run
         self.plan = plan
         """A person who edits it puts another in its place."""
         self._people = people
@@ -140,7 +143,12 @@ class CallLoop:
             self.plan.resume(call, _now())
             if offer is not None:
                 self._on_change()
-            return call, Returned(call.result) if call.tool.latent else await run_tool(call, self.plan)
+            if call.tool.latent:
+                return call, Returned(call.result)
+            if call.tool.delegate is not None:
+                run = self._agent_run
+                return call, await run_delegate(call, self.plan, run, run.usage.include)
+            return call, await run_tool(call, self.plan)
 
     def _offer_plan(self, result: RequestResult) -> None:
         """The answer is whole: offer its plan, if anybody wants to see it (R7.6)."""
@@ -189,7 +197,7 @@ async def run_tool(call: Call, plan: Plan) -> Outcome:
             result_type=ToolResult,
             activity_id=call.id,
             task_queue=tool.task_queue,
-            start_to_close_timeout=timedelta(seconds=tool.timeout),
+            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
             heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
             retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
             summary=f"{call_line(call.params)}{target}"[:200],

@@ -28,7 +28,9 @@ def failed(call: Call, error: ActivityError) -> Failed:
     call.attempts = call.tool.retries + 1
     if isinstance(cause, TimeoutError):
         what = _TIMEOUTS.get(cause.type or TimeoutType.SCHEDULE_TO_CLOSE, "it timed out")
-        return Failed(CallError("timeout", f"{call.tool_name} timed out: {what} ({call.tool.timeout:g} s per attempt)"))
+        return Failed(
+            CallError("timeout", f"{call.tool_name} timed out: {what} ({call.tool.attempt_timeout:g} s per attempt)")
+        )
     return Failed(CallError(type(cause).__name__, str(cause)))
 
 

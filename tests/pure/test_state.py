@@ -113,6 +113,13 @@ def test_compacting_forgets_only_what_cannot_be_seen(entries: list[Write]) -> No
     assert len(state.writes) <= count
 
 
+def test_compacting_keeps_the_object_that_a_hidden_write_has_made() -> None:
+    paths: list[tuple[str | int, ...]] = [("b", "b"), ("b", 0), ("b", "b")]
+    state = applied([Write(path=path, value={}) for path in paths])
+    state.compact()
+    assert State(state.writes).snapshot() == {"b": {"b": {}, "0": {}}}
+
+
 @given(st.lists(writes(), max_size=8), st.lists(writes(), max_size=8))
 def test_a_snapshot_does_not_see_later_writes(first: list[Write], second: list[Write]) -> None:
     state = applied(first)

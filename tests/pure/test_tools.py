@@ -152,9 +152,10 @@ def test_r2_4_the_last_definition_of_a_name_wins_and_binds_by_name() -> None:
     assert tools["latent"].latent
 
 
-def test_a_delegate_is_refused_clearly_while_there_are_none() -> None:
-    with pytest.raises(ToolDefinitionError, match="cannot run delegates yet"):
-        resolve_tools([{"name": "child", "_delegate": "other"}], {})
+@pytest.mark.parametrize("name", ["../other", "a/b", "http://x", "", ".hidden", "a..b"])
+def test_r8_1_a_delegates_name_is_no_path(name: str) -> None:
+    with pytest.raises(ToolDefinitionError, match="is no delegate's name"):
+        resolve_tools([{"name": "child", "_delegate": name}], {})
 
 
 def test_r4_4_a_fixed_path_may_be_written_either_way() -> None:
