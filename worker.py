@@ -37,6 +37,7 @@ from perdure.policies import ASKS, Ask
 from perdure.runs import TASK_QUEUE
 from perdure.tools import resolve_tools
 from workflows.agent import AgentWorkflow
+from workflows.loops import LoopWorkflow
 
 _PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
 """Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
@@ -65,7 +66,7 @@ def build_worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[] if tools_only else [AgentWorkflow],
+        workflows=[] if tools_only else [AgentWorkflow, LoopWorkflow],
         activities=[tools.run, *([] if tools_only else orchestration)],
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)

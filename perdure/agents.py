@@ -101,8 +101,9 @@ class Context:
         self.system = [message.text for message in messages if isinstance(message, SystemMessage)]
         self.texts = [message for message in messages if isinstance(message, TextMessage)]
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
-        plans = [message.plan for message in messages if isinstance(message, PlanMessage)]
-        self.plan: list[Json] = plans[-1] if plans else []
+        plans = [message for message in messages if isinstance(message, PlanMessage)]
+        self.plan: list[Json] = plans[-1].plan if plans else []
+        self.plan_output: Json = plans[-1].output if plans else None
         data: list[AnyData] = [m for m in messages if isinstance(m, InputMessage | StateMessage | DataMessage)]
         if has_input:
             data.append(InputMessage.model_validate({"type": "input", "input": run_input}))

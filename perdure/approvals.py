@@ -40,7 +40,9 @@ class Offer:
     @property
     def shown(self) -> Any:
         """What the digest names: the resolved parameters, or the calls as written."""
-        return [call.raw for call in self.plan.calls] if self.call is None else self.call.params
+        if self.call is None:
+            return [call.raw for call in self.plan.calls]
+        return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
 
     @property
     def title(self) -> str:
@@ -86,6 +88,8 @@ class Desk:
         """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
         assert call.tool is not None
         reason = self.guard.why(call.tool, call.params)
+        if reason is not None and call.items is not None:
+            reason = f"{reason}, and runs for each of {len(call.items)} items"
         if reason is None or self._covered_by_plan(plan, call):
             return None
         call.approval = Approval(requested_at=time)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from perdure.decisions import Approval
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.jsons import Json, JsonObject, json_path, shorten
+from perdure.looping import LOOP_KEYS, loop_problems
 from perdure.schemas import Schema
 from perdure.state import METHODS, Alternatives, OutputMethod, Write, parse_output_path, show
 from perdure.templates import Template, parse_template
@@ -56,6 +57,10 @@ class Call:
     attempts: int = 0
     scopes: list[str] = field(default_factory=list)
     """What of the parent's context a delegate is given (R8.2)."""
+    items: list[Any] | None = None
+    """What `_each` resolved to: the delegate runs once for each (R8.5)."""
+    notes: list[CallError] = field(default_factory=list)
+    """What the model is told although the call is done: iterations that failed."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
 
@@ -71,6 +76,16 @@ class Call:
     def written_params(self) -> JsonObject:
         """The parameters as the model wrote them, with their references."""
         return {key: value for key, value in self.raw.items() if not key.startswith("_")}
+
+    @property
+    def loops(self) -> bool:
+        """Whether its delegate runs more than once (R8.5, R8.6)."""
+        return "_each" in self.raw or "_until" in self.raw
+
+    def take_resolved(self, values: JsonObject) -> None:
+        """The parameters, and what `_each` names, with every reference replaced."""
+        self.params = {key: value for key, value in values.items() if key != "_each"}
+        self.items = values.get("_each")
 
     @property
     def reads(self) -> list[str]:
@@ -134,6 +149,8 @@ def check_resolved(call: Call) -> CallError | None:
     """The parameters with every value in its place, against the tool's schema (R3.1)."""
     assert call.tool is not None
     problems = call.tool.parameters_schema.errors(call.params)
+    if "_each" in call.raw and not isinstance(call.items, list):
+        problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
     return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
 
 
@@ -146,6 +163,8 @@ def _meta_problems(call: Call, tool: Tool) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
+    if tool.delegate is not None:
+        allowed |= LOOP_KEYS
     unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
     if "_output" in unknown:
         unknown.remove("_output")
@@ -158,6 +177,8 @@ def _meta_problems(call: Call, tool: Tool) -> list[str]:
     if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
         return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
     call.scopes = [*(tool.scopes or ()), *chosen]
+    if loop := loop_problems(call.raw):
+        return loop
     if not tool.latent:
         return []
     if "_output" not in call.raw:
@@ -198,7 +219,8 @@ def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[
 
 
 def _param_problems(call: Call, tool: Tool) -> list[str]:
-    call.template, malformed = parse_template(call.params)
+    each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
+    call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
     return tool.parameters_schema.errors(call.params, references=bool(call.template.sites))

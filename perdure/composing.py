@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.jsons import Json, JsonObject
+from perdure.looping import MAX_PARALLEL, MAX_ROUNDS
 from perdure.state import METHODS
 from perdure.tools import Tool
 
@@ -14,6 +15,14 @@ _REFERENCE_SCHEMA: Final[JsonObject] = {
     "type": "string",
     "pattern": "^[( ]*†",
     "description": "an expression: †kind.path, joined by || (first that exists) or && (all, value of the last)",
+}
+
+
+_LOOP_PROPERTIES: Final[JsonObject] = {
+    "_each": {"anyOf": [{"type": "array"}, REFERENCE]},
+    "_parallel": {"type": "integer", "minimum": 1, "maximum": MAX_PARALLEL},
+    "_until": {"type": "string", "pattern": "†output"},
+    "_max": {"type": "integer", "minimum": 1, "maximum": MAX_ROUNDS},
 }
 
 
@@ -54,6 +63,8 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
         output = {} if tool.output is None else _move_definitions(tool.output, f"output:{tool.name}", definitions)
         properties["_output"] = {"description": "this tool has no code: write its result here"} | output
         required.append("_output")
+    if tool.delegate is not None:
+        properties |= _LOOP_PROPERTIES
     if tool.scope_choice is not None:
         properties["_scopes"] = {
             "type": "array",

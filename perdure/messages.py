@@ -90,6 +90,8 @@ class PlanMessage(_Message):
 
     type: Literal["plan"] = "plan"
     plan: list[Any]
+    output: Json = None
+    """With references to what the plan writes: when all goes well it ends the run, and no model is needed (R5.9, R6.4)."""
 
 
 class ErrorMessage(_Message):

@@ -270,7 +270,7 @@ class Plan:
                 self._end_unreadable(node, site.expression, json_path(site.path), why)
                 return
         if not self._dry_run:
-            call.params = call.template.resolve(found.__getitem__)
+            call.take_resolved(call.template.resolve(found.__getitem__))
             if problem := check_resolved(call):
                 self._end_without_result(call, "invalid", error=problem)
                 return

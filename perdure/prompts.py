@@ -26,6 +26,12 @@ output: null while calls' results are needed to decide; else the answer. When th
 calls are needed.
 Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
 
+LOOPS: Final = (
+    'Another agent. With "_each": "†state.list" it runs once per item and has †input.item and †input.index ("_parallel" at a '
+    'time, default 8); the result is the array of its outputs. With "_until": "†output.done" it is repeated until that is true '
+    '("_max" times at most, default 20), and has its last output as †state.previous.'
+)
+
 FINAL: Final = (
     'No more calls can be made: {limit}. Answer with {{"output": …}}: the best answer that what is known so far allows.'
 )
@@ -97,6 +103,8 @@ def _tool_text(tool: Tool) -> str:
         notes.append(tool.description.strip())
     if tool.output_path:
         notes.append(f"Always writes to {tool.output_path}.")
+    if tool.delegate is not None:
+        notes.append(LOOPS)
     if tool.scope_choice is not None:
         notes.append(f"_scopes: a list of what of this context it is given, from {', '.join(tool.scope_choice)}.")
     if tool.latent:

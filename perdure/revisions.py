@@ -42,7 +42,7 @@ def revise(
             raise DecisionError(
                 f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
             )
-    revised.params = revised.template.resolve(lookup)
+    revised.take_resolved(revised.template.resolve(lookup))
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
     if readers and revised.paths != call.paths:
@@ -57,4 +57,4 @@ def adopt(call: Call, revised: Call) -> None:
     """Put the revised call in the place of the one that waits."""
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
-    call.scopes = revised.scopes
+    call.scopes, call.items = revised.scopes, revised.items

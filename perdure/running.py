@@ -13,11 +13,13 @@ from perdure.agents import Agent, Context
 from perdure.approvals import Desk
 from perdure.calls import Call
 from perdure.composing import compose
-from perdure.jsons import Json, JsonObject, shorten
+from perdure.jsons import Json, JsonObject, json_path, shorten
 from perdure.models import choose_model
 from perdure.packing import pack, unpack
+from perdure.paths import get
 from perdure.plan import Plan
 from perdure.prompts import chat_messages
+from perdure.references import MISSING, Missing, Reference, evaluate
 from perdure.runs import (
     Past,
     Prepared,
@@ -33,6 +35,7 @@ from perdure.runs import (
 )
 from perdure.schemas import Schema
 from perdure.state import State, Write
+from perdure.templates import parse_template
 from perdure.views import call_view, error_message, plan_reads, plan_writes, waiting_view
 
 RECENT: Final = 40
@@ -136,12 +139,16 @@ class Run:
         problems: list[JsonObject] = [
             error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error
         ]
+        problems += [error_message(call.as_plan_entry(), note.as_json()) for call in plan.calls for note in call.notes]
         if result.problem is not None:
             problems.append(error_message(None, result.problem))
         for call in plan.calls:
             if call.status == "done" and not call.writes:
                 self._results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": call.result}
         output, done = result.output, False
+        if not plan.request and not problems and self.context.plan_output is not None:
+            output, missing = self._given_output()
+            problems += missing
         if output is not None:
             breaks = self._output_problems(output)
             if breaks:
@@ -166,6 +173,25 @@ class Run:
         if plan.request:
             self._count(result)
         return done
+
+    def _given_output(self) -> tuple[Json, list[JsonObject]]:
+        """The output that was given with the plan, with its references resolved; or what it lacks (R5.9)."""
+        template, malformed = parse_template(self.context.plan_output)
+        now = {**self.context.values(), "state": self.state.snapshot()}
+
+        def lookup(reference: Reference) -> Json | Missing:
+            return get(now.get(reference.kind, MISSING), reference.path)
+
+        wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
+        wrong += [
+            f"{json_path(site.path)}: {site.expression} does not exist"
+            for site in template.sites
+            if evaluate(site.expression, lookup) is MISSING
+        ]
+        if wrong:
+            message = f"the output given with the plan cannot be made: {'; '.join(wrong[:5])}"
+            return None, [error_message(None, {"code": "invalid_output", "message": message})]
+        return template.resolve(lookup), []
 
     def view(self, run_id: str) -> RunView:
         """The run as it stands."""

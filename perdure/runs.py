@@ -49,14 +49,16 @@ StopReason: TypeAlias = Literal["output", "max_requests"]
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
+    """What crosses a boundary: camelCase JSON, and no key that is not known."""
+
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True)
 
 
-class PrepareInput(_Wire):
+class PrepareInput(Wire):
     tools: list[str | JsonObject]
     models: JsonObject
     """The agent file's `config.models`, as far as it says any."""
@@ -64,7 +66,7 @@ class PrepareInput(_Wire):
     """Those that the run above has recorded, by name."""
 
 
-class Prepared(_Wire):
+class Prepared(Wire):
     """What the worker had when the run started; a redeployed worker cannot change a run's past."""
 
     tools: list[Tool]
@@ -79,7 +81,7 @@ class Prepared(_Wire):
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 
 
-class RequestInput(_Wire):
+class RequestInput(Wire):
     """One model invocation. The context is not in it: the activity asks its workflow, so that history stays small."""
 
     number: int
@@ -89,7 +91,7 @@ class RequestInput(_Wire):
     """Whether calls are delivered while the model is still writing (R6.3)."""
 
 
-class Delivery(_Wire):
+class Delivery(Wire):
     """Calls of a Request that have closed in the model's stream, signalled to the run by the attempt that reads it."""
 
     number: int
@@ -99,7 +101,7 @@ class Delivery(_Wire):
     calls: list[Any]
 
 
-class RequestContext(_Wire):
+class RequestContext(Wire):
     """What the activity is told when it asks: chat messages, and the composed schema of the answer (R9.3)."""
 
     messages: list[dict[str, str]]
@@ -108,7 +110,7 @@ class RequestContext(_Wire):
     """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
 
 
-class Usage(_Wire):
+class Usage(Wire):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -119,7 +121,7 @@ class Usage(_Wire):
         )
 
 
-class RequestResult(_Wire):
+class RequestResult(Wire):
     """The Solution, or why the answer was none: a `problem` is told to the model and the loop goes on."""
 
     calls: list[Any] = Field(default_factory=list)
@@ -132,7 +134,7 @@ class RequestResult(_Wire):
     """Which attempt of the activity it is the answer to."""
 
 
-class ToolInput(_Wire):
+class ToolInput(Wire):
     """One tool call. `definition` is only there when it is not the registry's own."""
 
     tool: str
@@ -145,7 +147,7 @@ class ToolInput(_Wire):
     messages: list[JsonObject] = Field(default_factory=list)
 
 
-class ToolResult(_Wire):
+class ToolResult(Wire):
     """What a tool returned, and at which attempt."""
 
     value: Json = None
@@ -153,7 +155,7 @@ class ToolResult(_Wire):
     attempt: int = 1
 
 
-class CallView(_Wire):
+class CallView(Wire):
     """A call as `show` and `run --json` print it."""
 
     id: str
@@ -173,7 +175,7 @@ class CallView(_Wire):
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
 
 
-class WaitingView(_Wire):
+class WaitingView(Wire):
     """What waits for a person: a call, or a whole plan (`calls` and `simulation` are set then)."""
 
     call: str
@@ -193,7 +195,7 @@ class WaitingView(_Wire):
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
 
 
-class RequestView(_Wire):
+class RequestView(Wire):
     """A Request as `watch` shows it."""
 
     number: int
@@ -234,7 +236,7 @@ class RunUsage(Usage):
         self.completion_tokens += child.completion_tokens
 
 
-class RunResult(_Wire):
+class RunResult(Wire):
     """A run as `run --json` prints it (section 11)."""
 
     run_id: str
@@ -278,7 +280,7 @@ class RunView(RunResult):
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
 
 
-class Past(_Wire):
+class Past(Wire):
     """What the Requests that are over leave for whoever looks at the run."""
 
     calls: list[CallView] = Field(default_factory=list)
@@ -288,7 +290,7 @@ class Past(_Wire):
     writes: dict[str, str] = Field(default_factory=dict)
 
 
-class RunSnapshot(_Wire):
+class RunSnapshot(Wire):
     """A run between two Requests, as it goes on in a new execution (R6.8)."""
 
     version: Literal[1] = 1
@@ -308,7 +310,7 @@ class RunSnapshot(_Wire):
     """A `Past`, packed: it grows with the run, and only watchers need it."""
 
 
-class RunInput(_Wire):
+class RunInput(Wire):
     """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
 
     agent: JsonObject

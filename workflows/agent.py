@@ -74,8 +74,9 @@ class AgentWorkflow:
         run = self._run = await self._prepare(run_input)
         run.lineage = [*run_input.lineage, run.agent.name]
         self._report()
-        if run.context.plan and run.agent.config.start == "plan" and run_input.snapshot is None:
-            await self._run_calls(run.open_plan(0), _given(run.context.plan))
+        given = run.context.plan if run.agent.config.start == "plan" and run_input.snapshot is None else []
+        if given and await self._run_calls(run.open_plan(0), _given(given)):
+            return self._result()
         while run.final is None:
             request = run.begin_request()
             if await self._run_calls(run.open_plan(request.number), self._request(request)):

@@ -1,10 +1,11 @@
-"""Running a delegate: a child workflow with its own history, limits and approvals (R8.3)."""
+"""Running a delegate: a child workflow with its own history, limits and approvals (R8.3), or a loop of them (R8.5, R8.6)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, CancelledError, ChildWorkflowError, TerminatedError, TimeoutError
@@ -14,11 +15,21 @@ with workflow.unsafe.imports_passed_through():
     from perdure.calls import Call
     from perdure.delegates import child_document, too_deep
     from perdure.errors import CallError
+    from perdure.jsons import shorten
+    from perdure.looping import DEFAULT_MAX, DEFAULT_PARALLEL
+    from perdure.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.outcomes import Failed, Outcome, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.running import Run
-    from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult, RunUsage
+    from perdure.runs import AGENT_WORKFLOW, MAX_PAYLOAD, RunInput, RunResult, RunUsage
+
+_TOLD: Final = 10
+"""Failed iterations that the model is told of one by one."""
+
+
+class TooLargeError(Exception):
+    """More than a payload can carry."""
 
 
 async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[RunUsage], None]) -> Outcome:
@@ -31,52 +42,126 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
     document = child_document(call, prepared.delegates, prepared.delegate_problems, base=plan.values, tools=run.tools)
     if isinstance(document, CallError):
         return Failed(document)
+    approval = run.desk.guard.change.as_change()
+    title = f"{tool.name}: {call_line(call.params)}"
+    if call.loops:
+        loop = LoopInput(
+            kind="each" if "_each" in call.raw else "until",
+            agent=document,
+            params=call.params,
+            items=call.items or [],
+            parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
+            until=call.raw.get("_until", ""),
+            max=call.raw.get("_max", DEFAULT_MAX),
+            title=tool.name,
+            approval=approval,
+            lineage=run.lineage,
+            delegates=prepared.delegates,
+        )
+        return await _run_loop(call, loop, title, on_spent)
     child = RunInput(
         agent=document,
         input=call.params,
         has_input=True,
-        approval=run.desk.guard.change.as_change(),
+        approval=approval,
         lineage=run.lineage,
         delegates=prepared.delegates,
     )
-    try:
-        result: RunResult = await workflow.execute_child_workflow(
-            AGENT_WORKFLOW,
-            child,
-            id=f"{workflow.info().workflow_id}/{call.id}",
-            result_type=RunResult,
-            task_queue=tool.task_queue,
-            execution_timeout=timedelta(seconds=tool.timeout) if tool.timeout else None,
-            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_REQUESTED,
-            static_summary=f"{tool.name}: {call_line(call.params)}"[:200],
-        )
-    except ChildWorkflowError as failure:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return _failed(call, failure, on_spent)
-    on_spent(result.usage)
     call.attempts = 1
+    return await run_child(child, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout)
+
+
+async def run_child(
+    child: RunInput,
+    name: str,
+    title: str,
+    on_spent: Callable[[RunUsage], None],
+    *,
+    task_queue: str | None = None,
+    timeout: float | None = None,
+) -> Returned | Failed:
+    """One run below this one, `<this run>/<name>`: its output, or what became of it."""
+    try:
+        result: RunResult = await _child(AGENT_WORKFLOW, child, RunResult, name, title, task_queue, timeout)
+    except TooLargeError as error:
+        return Failed(CallError("params_too_large", f"{child.agent.get('name')} cannot be run: {error}"))
+    except ChildWorkflowError as failure:
+        return _failed(str(child.agent.get("name")), failure, on_spent, timeout)
+    on_spent(result.usage)
     return Returned(result.output)
 
 
-def _failed(call: Call, failure: ChildWorkflowError, on_spent: Callable[[RunUsage], None]) -> Failed:
+async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: Callable[[RunUsage], None]) -> Outcome:
+    assert call.tool is not None
     call.attempts = 1
+    tool = call.tool
+    try:
+        state: LoopState = await _child(LOOP_WORKFLOW, loop, LoopState, call.id, title, tool.task_queue, tool.timeout)
+    except TooLargeError as error:
+        return Failed(CallError("params_too_large", f"{tool.name} cannot be run: {error}"))
+    except ChildWorkflowError as failure:
+        return _failed(tool.name, failure, on_spent, tool.timeout)
+    on_spent(state.usage)
+    told = [CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed]
+    if loop.kind == "until":
+        if told:
+            return Failed(told[0])
+        if not state.satisfied:
+            last = shorten(state.results[-1] if state.results else None, 200)
+            message = f"{loop.until} did not come true in {state.next} iterations; the last output was {last}"
+            return Failed(CallError("max_iterations", message))
+        return Returned(state.results[-1])
+    if told and len(told) == len(loop.items):
+        return Failed(
+            CallError("iterations_failed", f"all {len(told)} iterations failed; the first: {told[0].message}")
+        )
+    if len(told) > _TOLD:
+        told[_TOLD:] = [CallError("iteration_failed", f"{len(told) - _TOLD} more iterations failed; see the results")]
+    call.notes = told
+    return Returned(state.results)
+
+
+async def _child(
+    kind: str, argument: Any, result_type: type, name: str, title: str, task_queue: str | None, timeout: float | None
+) -> Any:
+    """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
+
+    Raises `TooLargeError` when the child cannot even be told what to do.
+    """
+    if (size := len(argument.model_dump_json().encode())) > MAX_PAYLOAD:
+        raise TooLargeError(f"its context and parameters have {size:,} bytes, and {MAX_PAYLOAD:,} is the most")
+    try:
+        return await workflow.execute_child_workflow(
+            kind,
+            argument,
+            id=f"{workflow.info().workflow_id}/{name}",
+            result_type=result_type,
+            task_queue=task_queue,
+            execution_timeout=timedelta(seconds=timeout) if timeout else None,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_REQUESTED,
+            static_summary=title[:200],
+        )
+    except ChildWorkflowError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from None
+        raise
+
+
+def _failed(
+    name: str, failure: ChildWorkflowError, on_spent: Callable[[RunUsage], None], timeout: float | None
+) -> Failed:
     cause = failure.cause
+    who = f"the delegate of {name}"
     if isinstance(cause, ApplicationError):
         if cause.details:
             on_spent(RunResult.model_validate(cause.details[0]).usage)
-        return Failed(
-            CallError(cause.type or "delegate_failed", f"the delegate of {call.tool_name} failed: {cause.message}")
-        )
+        return Failed(CallError(cause.type or "delegate_failed", f"{who} failed: {cause.message}"))
     if isinstance(cause, CancelledError):
-        return Failed(CallError("cancelled", f"the delegate of {call.tool_name} was cancelled"))
+        return Failed(CallError("cancelled", f"{who} was cancelled"))
     if isinstance(cause, TerminatedError):
-        return Failed(CallError("terminated", f"the delegate of {call.tool_name} was terminated"))
+        return Failed(CallError("terminated", f"{who} was terminated"))
     if isinstance(cause, TimeoutError):
-        assert call.tool is not None
-        return Failed(
-            CallError("timeout", f"the delegate of {call.tool_name} took longer than {call.tool.timeout:g} s")
-        )
-    return Failed(CallError(type(cause).__name__, str(cause or failure)))
+        return Failed(CallError("timeout", f"{who} took longer than {timeout:g} s" if timeout else f"{who} timed out"))
+    return Failed(CallError(type(cause).__name__, f"{who} failed: {cause or failure}"))

@@ -1,0 +1,91 @@
+"""A loop over a delegate as a workflow of its own, which continues as new (R8.5 to R8.7)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from workflows.delegates import run_child
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import PerdureError
+    from perdure.looping import is_satisfied
+    from perdure.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
+    from perdure.outcomes import Failed
+    from perdure.runs import MAX_PAYLOAD, RunInput
+
+
+@workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError])
+class LoopWorkflow:
+    """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
+
+    @workflow.run
+    async def run(self, loop: LoopInput) -> LoopState:
+        """All that the iterations have given, and what went wrong with which."""
+        self._loop, self._state = loop, loop.state
+        if loop.kind == "each":
+            self._state.results += [None] * (len(loop.items) - len(self._state.results))
+            lanes = [asyncio.create_task(self._lane()) for _ in range(loop.parallel)]
+            try:
+                await asyncio.gather(*lanes)
+            except BaseException:
+                for lane in lanes:
+                    lane.cancel()
+                raise
+        else:
+            await self._until()
+        if (size := len(loop.model_dump_json().encode())) > MAX_PAYLOAD:
+            message = f"the loop's items and results have {size:,} bytes, and {MAX_PAYLOAD:,} is the most"
+            raise ApplicationError(message, type="result_too_large", non_retryable=True)
+        if not self._over:
+            workflow.continue_as_new(loop)
+        return self._state
+
+    @property
+    def _over(self) -> bool:
+        return self._state.satisfied or self._state.next >= self._loop.count
+
+    async def _lane(self) -> None:
+        """One iteration after the other, as long as there are any and this execution's history is not too long."""
+        while not self._over and not workflow.info().is_continue_as_new_suggested():
+            index = self._state.next
+            self._state.next += 1
+            await self._iterate(index)
+
+    async def _until(self) -> None:
+        while not self._over and not workflow.info().is_continue_as_new_suggested():
+            index = self._state.next
+            output = await self._iterate(index)
+            self._state.next += 1
+            if self._state.failed:
+                return  # the next one would go on from nothing
+            self._state.satisfied = is_satisfied(self._loop.until, output)
+
+    async def _iterate(self, index: int) -> object:
+        loop, state = self._loop, self._state
+        agent, child_input = loop.iteration(index)
+        child = RunInput(
+            agent=agent,
+            input=child_input,
+            has_input=True,
+            approval=loop.approval,
+            lineage=loop.lineage,
+            delegates=loop.delegates,
+        )
+        outcome = await run_child(child, str(index), f"{loop.title} [{index}]", state.usage.include)
+        if isinstance(outcome, Failed):
+            error = IterationError(index=index, code=outcome.error.code, message=outcome.error.message)
+            state.failed.append(error)
+            value: object = {"error": error.as_json()}
+            state.satisfied = loop.kind == "until"
+        else:
+            value = outcome.value
+        state.done += 1
+        if loop.kind == "each":
+            state.results[index] = value
+        else:
+            state.results = [value]
+        workflow.set_current_details(f"**{loop.title}**: {loop.progress()}")
+        return value
