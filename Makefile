@@ -40,8 +40,8 @@ picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
 	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e '.[dev,bench,otel]'
-	@{ echo "# Exact versions of everything that 'pip install .[dev,bench,otel]' brings; written by 'make constraints'."; \
+	@.venv-constraints/bin/python -m pip install -q -e '.[dev,bench]'
+	@{ echo "# Exact versions of everything that 'pip install .[dev,bench]' brings; written by 'make constraints'."; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@rm -rf .venv-constraints
 

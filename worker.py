@@ -34,7 +34,7 @@ from cli.telemetry import metrics_runtime
 from perdure.errors import ProtocolError
 from perdure.messages import ToolMessage
 from perdure.policies import ASKS, Ask
-from perdure.runs import TASK_QUEUE
+from perdure.runs import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
 from perdure.tools import resolve_tools
 from workflows.agent import AgentWorkflow
 from workflows.loops import LoopWorkflow
@@ -60,8 +60,10 @@ def build_worker(
     `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
     `agents`: the folder of agent files, where delegates are found by name (R8.1).
     """
-    tools = ToolActivity(registry)
-    prepare = PrepareActivity(registry, approval_floor, agents)
+    stored = client.data_converter.external_storage is not None
+    max_payload = MAX_STORED if stored else MAX_PAYLOAD
+    tools = ToolActivity(registry, max_payload)
+    prepare = PrepareActivity(registry, approval_floor, agents, max_payload)
     orchestration: list[Callable[..., Any]] = [prepare.prepare, RequestActivity(model).request]
     return Worker(
         client,

@@ -15,14 +15,17 @@ from perdure.agents import Models
 from perdure.delegates import merge_upfront
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.policies import Ask
-from perdure.runs import PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
+from perdure.runs import MAX_PAYLOAD, PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
 from perdure.tools import resolve_tools
 
 
 class PrepareActivity:
-    def __init__(self, registry: Registry, floor: Ask = "never", agents: Path | None = None) -> None:
+    def __init__(
+        self, registry: Registry, floor: Ask = "never", agents: Path | None = None, max_payload: int = MAX_PAYLOAD
+    ) -> None:
         self._registry = registry
         self._folder = AgentFolder(agents)
+        self._max_payload = max_payload
         self._floor: Ask = floor
         self._attribute = WaitingAttribute()
 
@@ -48,5 +51,6 @@ class PrepareActivity:
             floor=self._floor,
             delegates=delegates,
             delegate_problems=problems,
+            max_payload=self._max_payload,
             searchable=await self._attribute.ensure(activity.client()) is None,
         )

@@ -22,8 +22,9 @@ from perdure.toolkit import Branch, ToolContext, ToolFunction
 
 
 class ToolActivity:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, max_payload: int = MAX_PAYLOAD) -> None:
         self._registry = registry
+        self._max_payload = max_payload
 
     @activity.defn(dynamic=True)
     async def run(self, arguments: Sequence[RawValue]) -> ToolResult:
@@ -40,18 +41,18 @@ class ToolActivity:
                 value = await _call(function, call)
             branch = value.path if isinstance(value, Branch) else None
             result = function.dump(value.value if isinstance(value, Branch) else value)
-            _check_size(call.tool, result)
+            _check_size(call.tool, result, self._max_payload)
         except Exception as error:
             raise tool_failure(error) from error
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
 
 
-def _check_size(name: str, result: Json) -> None:
+def _check_size(name: str, result: Json, limit: int) -> None:
     size = len(dumps(result).encode())
-    if size > MAX_PAYLOAD:
+    if size > limit:
         raise ToolError(
             "result_too_large",
-            f"the result of {name} has {size:,} bytes, and {MAX_PAYLOAD:,} is the most that a call can return; "
+            f"the result of {name} has {size:,} bytes, and {limit:,} is the most that a call can return; "
             "return less, or write it to a file and return its path",
         )
 

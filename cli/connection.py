@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from cli.errors import CommandError
+from cli.storage import external_storage
 from cli.telemetry import interceptors
 
-data_converter = pydantic_data_converter
+
+def data_converter() -> DataConverter:
+    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` says so."""
+    return dataclasses.replace(pydantic_data_converter, external_storage=external_storage())
 
 
 async def connect(runtime: Runtime | None = None) -> Client:
@@ -25,9 +31,10 @@ async def connect(runtime: Runtime | None = None) -> Client:
         settings: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
     except Exception as error:
         raise CommandError(f"Temporal's connection settings cannot be read: {error}") from None
+    converter = data_converter()
     address, tracing = settings["target_host"], interceptors()
     try:
-        return await Client.connect(**settings, data_converter=data_converter, interceptors=tracing, runtime=runtime)
+        return await Client.connect(**settings, data_converter=converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
         reason = _short(error)
         raise CommandError(

@@ -44,7 +44,7 @@ async def embedded_server(
     ]
     try:
         server = await WorkflowEnvironment.start_local(
-            data_converter=data_converter,
+            data_converter=data_converter(),
             port=port or None,
             ui=ui,
             ui_port=ui_port or None,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perdure.jsons import JsonObject
 from perdure.looping import DEFAULT_MAX, DEFAULT_PARALLEL
-from perdure.runs import RunUsage, Wire
+from perdure.runs import MAX_PAYLOAD, RunUsage, Wire
 
 LOOP_WORKFLOW: Final = "Loop"
 
@@ -47,6 +47,7 @@ class LoopInput(Wire):
     parallel: int = DEFAULT_PARALLEL
     until: str = ""
     max: int = DEFAULT_MAX
+    max_payload: int = MAX_PAYLOAD
     title: str = ""
     """The call in words, for summaries."""
     approval: JsonObject = Field(default_factory=dict)

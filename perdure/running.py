@@ -34,7 +34,7 @@ from perdure.runs import (
     WaitingView,
 )
 from perdure.schemas import Schema
-from perdure.state import State, Write
+from perdure.state import State, Write, cut
 from perdure.templates import parse_template
 from perdure.views import call_view, error_message, plan_reads, plan_writes, waiting_view
 
@@ -144,7 +144,11 @@ class Run:
             problems.append(error_message(None, result.problem))
         for call in plan.calls:
             if call.status == "done" and not call.writes:
-                self._results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": call.result}
+                self._results[call.id] = {
+                    "tool": call.tool_name,
+                    "params": call.written_params,
+                    "result": cut(call.result),
+                }
         output, done = result.output, False
         if not plan.request and not problems and self.context.plan_output is not None:
             output, missing = self._given_output()
@@ -260,7 +264,7 @@ class Run:
         messages = chat_messages(
             self.context,
             tools,
-            state=self.state.snapshot(),
+            state=self.state.shown(),
             results=self._results,
             history=[*([self._plan_message] if self._plan_message else []), *self._messages],
             output_schema=self.agent.output_schema,

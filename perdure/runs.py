@@ -45,6 +45,9 @@ LIMIT_REACHED: Final = "LimitReached"
 MAX_PAYLOAD: Final = 1_900_000
 """Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
 
+MAX_STORED: Final = 50_000_000
+"""The same where values travel by external storage."""
+
 StopReason: TypeAlias = Literal["output", "max_requests"]
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
@@ -77,6 +80,8 @@ class Prepared(Wire):
     """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
     delegate_problems: dict[str, str] = Field(default_factory=dict)
     """Why others cannot be used: the calls that need them fail with it (R8.4)."""
+    max_payload: int = MAX_PAYLOAD
+    """`MAX_STORED` where the worker has external storage."""
     searchable: bool = False
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 

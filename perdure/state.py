@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict
 
 from perdure.errors import ReferenceSyntaxError, StateError
-from perdure.jsons import Json, JsonObject, shorten
+from perdure.jsons import Json, JsonObject, dumps, shorten
 from perdure.paths import UNKNOWN, Unknown, array_index, get, overlaps
 from perdure.references import MISSING, Both, Either, Expression, Missing, Path, Reference, parse_expression
 
@@ -34,11 +34,17 @@ class Write(BaseModel):
     """ISO 8601, from the workflow's clock."""
 
 
+LARGE: Final = 256 * 1024
+"""Characters of JSON from which on one value is shown to the model by its beginning."""
+_SHOWN: Final = 2000
+
+
 class State:
     """The log of writes and the value that it adds up to. Values given to it and taken from it are never changed."""
 
     def __init__(self, writes: Iterable[Write] = ()) -> None:
         self.writes: list[Write] = []
+        self._large: list[tuple[Path, Json, int]] = []
         self._tree = Tree({})
         for write in writes:
             self.append(write)
@@ -47,6 +53,8 @@ class State:
         """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
         self._tree.apply(write)
         self.writes.append(write)
+        if write.value is not UNKNOWN and (size := len(dumps(write.value))) > LARGE:
+            self._large.append((write.path, write.value, size))
 
     def preview(self, write: Write) -> Json:
         """What would stand at the write's path after it. Raises `StateError` like `append`; changes nothing."""
@@ -56,6 +64,15 @@ class State:
         """The whole value now; later writes do not show in it."""
         value: JsonObject = self._tree.snapshot()
         return value
+
+    def shown(self) -> JsonObject:
+        """The value now as the model sees it: of a single value of more than `LARGE` characters its beginning and size."""
+        tree = Tree(self.snapshot())
+        for path, value, size in self._large:
+            if path and get(tree.value, path) is value:
+                tree.apply(Write(path=path, value=cut(value, size)))
+        shown: JsonObject = tree.value
+        return shown
 
     def compact(self) -> None:
         """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden."""
@@ -84,6 +101,14 @@ def _without_hidden(writes: Sequence[Write], depth: int | None) -> list[Write]:
         if stands_alone(write.method, write.path) and (depth is None or len(steps) <= depth):
             covered.add(steps)
     return kept[::-1]
+
+
+def cut(value: Json, size: int | None = None) -> Json:
+    """What the model is shown of a value: itself, or of a large one the beginning and the size."""
+    size = len(dumps(value)) if size is None else size
+    if size <= LARGE:
+        return value
+    return f"{shorten(value, _SHOWN)} [cut: the whole value has {size:,} characters; refer to it, and it is passed on whole]"
 
 
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:

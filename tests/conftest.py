@@ -35,7 +35,7 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
     """A server whose clock jumps ahead whenever nothing but time is waited for."""
     server = await WorkflowEnvironment.start_time_skipping(
-        data_converter=data_converter, test_server_existing_path=find_program("temporal-test-server")
+        data_converter=data_converter(), test_server_existing_path=find_program("temporal-test-server")
     )
     async with server:
         yield server

@@ -19,7 +19,7 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 )
 async def test_a_recorded_history_replays(recorded: str) -> None:
     history = WorkflowHistory.from_json("replayed", recorded)
-    result = await Replayer(workflows=[AgentWorkflow], data_converter=data_converter).replay_workflow(history)
+    result = await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
     assert result.replay_failure is None
     assert len(history.events) > 20
 

@@ -232,4 +232,4 @@ async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: Wor
         result = await handle.result()
         history = await handle.fetch_history()
     assert (result.status, result.state["sum"]) == ("completed", 6)
-    await Replayer(workflows=[AgentWorkflow], data_converter=data_converter).replay_workflow(history)
+    await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)

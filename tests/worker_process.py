@@ -44,7 +44,7 @@ def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
         return text
 
     async def work() -> None:
-        client = await Client.connect(address, data_converter=data_converter)
+        client = await Client.connect(address, data_converter=data_converter())
         asking = AsyncOpenAI(base_url=model, api_key="scripted", max_retries=0)
         async with build_worker(client, registry([note]), task_queue=queue, model=asking):
             await asyncio.Event().wait()

@@ -28,7 +28,6 @@ with workflow.unsafe.imports_passed_through():
         CONTEXT_QUERY,
         DECIDE,
         LIMIT_REACHED,
-        MAX_PAYLOAD,
         MODEL_FAILED,
         POLICY,
         PREPARE_ACTIVITY,
@@ -164,10 +163,9 @@ class AgentWorkflow:
     def _continue(self, run_input: RunInput, run: Run) -> NoReturn:
         """Go on in a new execution, whose history is empty (R6.8)."""
         following = run_input.model_copy(update={"snapshot": run.snapshot()})
-        if (size := len(following.model_dump_json().encode())) > MAX_PAYLOAD:
-            message = (
-                f"the run cannot go on: its state and results have {size:,} bytes, and {MAX_PAYLOAD:,} is the most"
-            )
+        limit = run.prepared.max_payload
+        if (size := len(following.model_dump_json().encode())) > limit:
+            message = f"the run cannot go on: its state and results have {size:,} bytes, and {limit:,} is the most"
             raise self._failure(message, LIMIT_REACHED)
         workflow.continue_as_new(following)
 
@@ -237,7 +235,8 @@ class AgentWorkflow:
         return over
 
     def _result(self) -> RunResult:
-        return self.view().result()
+        assert self._run is not None
+        return fit(self._run.view(workflow.info().workflow_id).result(), self._run.prepared.max_payload)
 
     def _failure(self, message: str, kind: str) -> ApplicationError:
         result = self._result()

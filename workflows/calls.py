@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.running import Run
-    from perdure.runs import MAX_PAYLOAD, Delivery, RequestResult, ToolInput, ToolResult
+    from perdure.runs import Delivery, RequestResult, ToolInput, ToolResult
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
@@ -148,7 +148,7 @@ class CallLoop:
             if call.tool.delegate is not None:
                 run = self._agent_run
                 return call, await run_delegate(call, self.plan, run, run.usage.include)
-            return call, await run_tool(call, self.plan)
+            return call, await run_tool(call, self.plan, self._agent_run.prepared.max_payload)
 
     def _offer_plan(self, result: RequestResult) -> None:
         """The answer is whole: offer its plan, if anybody wants to see it (R7.6)."""
@@ -171,13 +171,13 @@ class CallLoop:
             self.plan.reject_all(verdict.outcome.error.message, _now())
 
 
-async def run_tool(call: Call, plan: Plan) -> Outcome:
+async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:
     """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
     tool = call.tool
     assert tool is not None
     assert tool.activity is not None
-    if (size := len(dumps(call.params).encode())) > MAX_PAYLOAD:
-        message = f"the parameters of {tool.name} have {size:,} bytes with their references resolved; {MAX_PAYLOAD:,} is the most"
+    if (size := len(dumps(call.params).encode())) > max_payload:
+        message = f"the parameters of {tool.name} have {size:,} bytes with their references resolved; {max_payload:,} is the most"
         return Failed(CallError("params_too_large", message))
     argument = ToolInput(
         tool=tool.name,

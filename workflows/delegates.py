@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.running import Run
-    from perdure.runs import AGENT_WORKFLOW, MAX_PAYLOAD, RunInput, RunResult, RunUsage
+    from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult, RunUsage
 
 _TOLD: Final = 10
 """Failed iterations that the model is told of one by one."""
@@ -54,6 +54,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
             until=call.raw.get("_until", ""),
             max=call.raw.get("_max", DEFAULT_MAX),
             title=tool.name,
+            max_payload=prepared.max_payload,
             approval=approval,
             lineage=run.lineage,
             delegates=prepared.delegates,
@@ -68,11 +69,14 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
         delegates=prepared.delegates,
     )
     call.attempts = 1
-    return await run_child(child, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout)
+    return await run_child(
+        child, prepared.max_payload, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout
+    )
 
 
 async def run_child(
     child: RunInput,
+    max_payload: int,
     name: str,
     title: str,
     on_spent: Callable[[RunUsage], None],
@@ -82,7 +86,9 @@ async def run_child(
 ) -> Returned | Failed:
     """One run below this one, `<this run>/<name>`: its output, or what became of it."""
     try:
-        result: RunResult = await _child(AGENT_WORKFLOW, child, RunResult, name, title, task_queue, timeout)
+        result: RunResult = await _child(
+            AGENT_WORKFLOW, child, RunResult, max_payload, name, title, task_queue, timeout
+        )
     except TooLargeError as error:
         return Failed(CallError("params_too_large", f"{child.agent.get('name')} cannot be run: {error}"))
     except ChildWorkflowError as failure:
@@ -96,7 +102,9 @@ async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: Callable[
     call.attempts = 1
     tool = call.tool
     try:
-        state: LoopState = await _child(LOOP_WORKFLOW, loop, LoopState, call.id, title, tool.task_queue, tool.timeout)
+        state: LoopState = await _child(
+            LOOP_WORKFLOW, loop, LoopState, loop.max_payload, call.id, title, tool.task_queue, tool.timeout
+        )
     except TooLargeError as error:
         return Failed(CallError("params_too_large", f"{tool.name} cannot be run: {error}"))
     except ChildWorkflowError as failure:
@@ -122,14 +130,21 @@ async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: Callable[
 
 
 async def _child(
-    kind: str, argument: Any, result_type: type, name: str, title: str, task_queue: str | None, timeout: float | None
+    kind: str,
+    argument: Any,
+    result_type: type,
+    max_payload: int,
+    name: str,
+    title: str,
+    task_queue: str | None,
+    timeout: float | None,
 ) -> Any:
     """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
 
     Raises `TooLargeError` when the child cannot even be told what to do.
     """
-    if (size := len(argument.model_dump_json().encode())) > MAX_PAYLOAD:
-        raise TooLargeError(f"its context and parameters have {size:,} bytes, and {MAX_PAYLOAD:,} is the most")
+    if (size := len(argument.model_dump_json().encode())) > max_payload:
+        raise TooLargeError(f"its context and parameters have {size:,} bytes, and {max_payload:,} is the most")
     try:
         return await workflow.execute_child_workflow(
             kind,

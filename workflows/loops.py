@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.looping import is_satisfied
     from perdure.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
     from perdure.outcomes import Failed
-    from perdure.runs import MAX_PAYLOAD, RunInput
+    from perdure.runs import RunInput
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError])
@@ -36,8 +36,8 @@ class LoopWorkflow:
                 raise
         else:
             await self._until()
-        if (size := len(loop.model_dump_json().encode())) > MAX_PAYLOAD:
-            message = f"the loop's items and results have {size:,} bytes, and {MAX_PAYLOAD:,} is the most"
+        if (size := len(loop.model_dump_json().encode())) > loop.max_payload:
+            message = f"the loop's items and results have {size:,} bytes, and {loop.max_payload:,} is the most"
             raise ApplicationError(message, type="result_too_large", non_retryable=True)
         if not self._over:
             workflow.continue_as_new(loop)
@@ -74,7 +74,7 @@ class LoopWorkflow:
             lineage=loop.lineage,
             delegates=loop.delegates,
         )
-        outcome = await run_child(child, str(index), f"{loop.title} [{index}]", state.usage.include)
+        outcome = await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", state.usage.include)
         if isinstance(outcome, Failed):
             error = IterationError(index=index, code=outcome.error.code, message=outcome.error.message)
             state.failed.append(error)

@@ -1,0 +1,162 @@
+"""Large values travel by external storage, in files and in S3; the model is shown a cut (R6.9)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from cli.connection import data_converter
+from cli.storage import DEFAULT_THRESHOLD, FileStorage
+from perdure import tool
+from perdure.runs import MAX_PAYLOAD
+from tests.support import DONE, agent, harness, perdure
+from tests.test_cli import one_line, write
+from tests.test_delegates import parts, save
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@tool
+def make(size: int) -> str:
+    """Make a text."""
+    return "x" * size
+
+
+@tool
+def measure(text: str) -> int:
+    """Measure a text."""
+    return len(text)
+
+
+async def connect(server: WorkflowEnvironment) -> Client:
+    """A client with the storage that the settings name."""
+    return await Client.connect(server.client.service_client.config.target_host, data_converter=data_converter())
+
+
+def made(size: int) -> list[Any]:
+    calls = [
+        {"_tool": "make", "size": size, "_outputPath": "†state.text"},
+        {"_tool": "measure", "text": "†state.text", "_outputPath": "†state.length"},
+    ]
+    return [{"calls": calls, "output": None}, DONE]
+
+
+def stored(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    async with harness(await connect(dev_server), [make, measure], made(5_000_000)) as it:
+        handle = await it.start(agent("make", "measure"))
+        result = await handle.result()
+        history = await handle.describe()
+        shown = it.model.requests[1].text
+    assert (result.status, result.state["length"]) == ("completed", 5_000_000)
+    assert len(result.state["text"]) == 5_000_000
+    assert "[cut: the whole value has 5,000,002 characters" in shown
+    assert len(shown) < 20_000
+    assert history.raw_description.workflow_execution_info.history_size_bytes < 100_000
+    assert max(stored(tmp_path)) > 5_000_000
+
+
+@pytest.mark.parametrize(("size", "outside"), [(DEFAULT_THRESHOLD - 1000, False), (DEFAULT_THRESHOLD + 1000, True)])
+async def test_r6_9_both_sides_of_the_threshold(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, outside: bool
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    async with harness(await connect(dev_server), [make, measure], made(size)) as it:
+        view = await it.run(agent("make", "measure"))
+        shown = it.model.requests[1].text
+    assert view.state["length"] == size
+    # The tool's own result; the run's, which holds the value twice, is larger in any case.
+    assert any(size < found < size + 2000 for found in stored(tmp_path)) == outside
+    assert ("[cut: " in shown) == outside
+
+
+async def test_r8_7_results_of_a_loop_above_the_limit_of_a_payload(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
+    maker = {
+        "name": "maker",
+        "context": [
+            {"type": "tool", "tool": "make"},
+            {"type": "input"},
+            {
+                "type": "plan",
+                "plan": [{"_tool": "make", "size": "†input.item", "_outputPath": "†state.t"}],
+                "output": "†state.t",
+            },
+        ],
+    }
+    call = {"_tool": "all", "_each": [300_000] * 10, "_outputPath": "†state.all"}
+    script = parts(PARENT=[{"calls": [call], "output": None}, DONE])
+    async with harness(await connect(dev_server), [make], script, agents=save(tmp_path, maker)) as it:
+        result = await (await it.start(agent({"name": "all", "_delegate": "maker"}))).result()
+    assert [len(text) for text in result.state["all"]] == [300_000] * 10
+    assert MAX_PAYLOAD < 10 * 300_000
+
+
+def damage(folder: Path) -> None:
+    """Change the only file."""
+    next(path for path in folder.rglob("*") if path.is_file()).write_bytes(b"two")
+
+
+async def test_a_name_that_leads_elsewhere_and_a_damaged_value_are_refused(tmp_path: Path) -> None:
+    from temporalio.api.common.v1 import Payload
+    from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext, StorageDriverStoreContext
+
+    storage = FileStorage(tmp_path)
+    claims = await storage.store(StorageDriverStoreContext(), [Payload(data=b"one"), Payload(data=b"one")])
+    assert claims[0] == claims[1]
+    assert [one.data for one in await storage.retrieve(StorageDriverRetrieveContext(), claims)] == [b"one"] * 2
+    with pytest.raises(ValueError, match="no name of a stored value"):
+        await storage.retrieve(StorageDriverRetrieveContext(), [StorageDriverClaim({"sha256": "../../etc/passwd"})])
+    damage(tmp_path)
+    with pytest.raises(ValueError, match="was damaged"):
+        await storage.retrieve(StorageDriverRetrieveContext(), claims)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket on a server that speaks S3, found by AWS's own settings."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for key, value in {
+        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "PERDURE_STORAGE": "s3://values",
+    }.items():
+        monkeypatch.setenv(key, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="values", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    yield client
+    server.stop()
+    assert threading.active_count() < 200
+
+
+async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> None:
+    async with harness(await connect(dev_server), [make, measure], made(5_000_000)) as it:
+        view = await it.run(agent("make", "measure"))
+    assert view.state["length"] == 5_000_000
+    assert max(item["Size"] for item in s3.list_objects_v2(Bucket="values")["Contents"]) > 5_000_000
+
+
+async def test_a_threshold_that_is_no_number_is_one_line(tmp_path: Path) -> None:
+    env = {"PERDURE_STORAGE": str(tmp_path), "PERDURE_STORAGE_THRESHOLD": "lots"}
+    refused = await perdure("run", write(tmp_path, agent()), env=env)
+    assert (refused.code, "must be a number of bytes, not 'lots'" in one_line(refused.err)) == (2, True)
