@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, latency, plan
+from benchmarks import engine, latency, loops, plan
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
     "growth": engine.run(engine.growth),
+    "loops": engine.run(loops.loops),
 }
 README = Path(__file__).parent / "README.md"
 

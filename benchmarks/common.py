@@ -73,3 +73,17 @@ def _serve(script: Script, parent: multiprocessing.connection.Connection) -> Non
             await asyncio.Event().wait()
 
     asyncio.run(serve())
+
+
+async def executions(client: Client, run_id: str) -> list[tuple[int, int]]:
+    """Events and bytes of history of each execution of a run, over all that it continued as."""
+    found: list[tuple[int, int]] = []
+    started = (await client.get_workflow_handle(run_id).fetch_history()).events[0]
+    execution = started.workflow_execution_started_event_attributes.first_execution_run_id
+    while execution:
+        handle = client.get_workflow_handle(run_id, run_id=execution)
+        info = (await handle.describe()).raw_description.workflow_execution_info
+        found.append((info.history_length, info.history_size_bytes))
+        last = (await handle.fetch_history()).events[-1]
+        execution = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from benchmarks.common import loop_worker, model_process, perdure_worker, start
+from benchmarks.common import executions, loop_worker, model_process, perdure_worker, start
 from benchmarks.peer import Gather, ReActLoop
 from cli.server import embedded_server
 from demo.scripted_model import ChatRequest, Turn
@@ -131,14 +131,15 @@ async def growth() -> str:
                     result = await handle.result()
                     seconds = time.monotonic() - begun
                     assert len(result.calls) == size
-                    events, volume, executions = await _history(server.client, handle.id, handle.first_execution_run_id)
+                    found = await executions(server.client, handle.id)
+                    events, volume = (sum(column) for column in zip(*found, strict=True))
                     del result
             gc.collect()
             memory = _memory()
             bare = await _bare(server.client, size)
             line = (
                 f"| {size} | {size // CALLS_PER_REQUEST + 1} | {seconds / size * 1e3:.1f} | {bare / size * 1e3:.1f} "
-                f"| {seconds / bare:.2f} | {events / size:.1f} | {volume / size:.0f} | {executions} | {memory:.0f} |"
+                f"| {seconds / bare:.2f} | {events / size:.1f} | {volume / size:.0f} | {len(found)} | {memory:.0f} |"
             )
             lines.append(line)
     return "\n".join([*lines[:2], *lines[3:]])
@@ -151,18 +152,6 @@ async def _bare(client: Client, size: int) -> float:
         arguments = [CALLS_PER_REQUEST, size // CALLS_PER_REQUEST, True]
         await client.execute_workflow(Gather.run, args=arguments, id=uuid.uuid4().hex, task_queue=queue)
         return time.monotonic() - begun
-
-
-async def _history(client: Client, run_id: str, execution: str | None) -> tuple[int, int, int]:
-    """Events, bytes and executions of a run, over all that it continued as."""
-    events = volume = executions = 0
-    while execution:
-        handle = client.get_workflow_handle(run_id, run_id=execution)
-        info = (await handle.describe()).raw_description.workflow_execution_info
-        events, volume, executions = events + info.history_length, volume + info.history_size_bytes, executions + 1
-        last = (await handle.fetch_history()).events[-1]
-        execution = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-    return events, volume, executions
 
 
 def _memory() -> float:

@@ -129,7 +129,7 @@ class Run:
             state=self.state,
             data=self.context.values(),
             state_schema=self._state_schema,
-            execution=config.execution if number else "drain",
+            execution=config.execution,
             max_calls=config.max_calls,
             dry_run=dry_run,
         )

@@ -1,0 +1,74 @@
+"""What a long loop costs: a delegate that needs no model, once per item (R8.7)."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from activities.registry import Registry
+from benchmarks.common import executions
+from cli.runs import start_run
+from cli.server import embedded_server
+from perdure import tool
+from perdure.agents import parse_agent
+from perdure.toolkit import tool_function
+from worker import build_worker
+
+SIZES = (100, 1000, 10_000)
+CHILD: dict[str, Any] = {
+    "name": "child",
+    "context": [
+        {"type": "tool", "tool": "touch"},
+        {"type": "input"},
+        {
+            "type": "plan",
+            "plan": [{"_tool": "touch", "n": "†input.item", "_outputPath": "†state.n"}],
+            "output": "†state.n",
+        },
+    ],
+}
+
+
+@tool
+async def touch(n: int) -> int:
+    """Give a number back."""
+    return n
+
+
+async def loops() -> str:
+    """Iterations per second, and the longest history, over more and more iterations."""
+    lines = [
+        "| iterations | seconds | iterations / s | executions of the loop | events of the longest |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    function = tool_function(touch)
+    assert function is not None
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
+        async with embedded_server(ui=False) as server:
+            async with build_worker(server.client, Registry([function]), task_queue="loops", agents=Path(folder)):
+                for size in (SIZES[0], *SIZES):  # the first one warms up
+                    lines.append(await _line(server.client, size))
+                    print(lines[-1], flush=True)
+    return "\n".join([*lines[:2], *lines[3:]])
+
+
+async def _line(client: Client, size: int) -> str:
+    call = {"_tool": "each", "_each": list(range(size)), "_outputPath": "†state.all"}
+    context = [
+        {"type": "tool", "tool": {"name": "each", "_delegate": "child"}},
+        {"type": "plan", "plan": [call], "output": "†state.all"},
+    ]
+    document = {"name": "bench", "context": context}
+    begun = time.monotonic()
+    handle = await start_run(client, parse_agent(document), document, task_queue="loops")
+    result = await handle.result()
+    seconds = time.monotonic() - begun
+    assert result.output == list(range(size))
+    found = await executions(client, f"{handle.id}/0.0")
+    return f"| {size} | {seconds:.1f} | {size / seconds:.0f} | {len(found)} | {max(events for events, _ in found)} |"
