@@ -29,7 +29,10 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
     found = [tool_function(function) for function in functions]
     registry = Registry([function for function in found if function is not None])
     queue = uuid.uuid4().hex
-    async with build_worker(client, registry, task_queue=queue, model=asking(model_url)):
+    async with (
+        asking(model_url) as model,
+        build_worker(client, registry, task_queue=queue, model=model),
+    ):
         yield queue
 
 
@@ -37,9 +40,10 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
 async def loop_worker(client: Client, model_url: str) -> AsyncIterator[str]:
     """The hand-written loop's worker, with the SDK's defaults; yields its task queue."""
     queue = uuid.uuid4().hex
-    model = ModelActivity(asking(model_url))
-    async with Worker(client, task_queue=queue, workflows=[ReActLoop, Gather], activities=[model.ask, work]):
-        yield queue
+    async with asking(model_url) as model:
+        activities: list[Callable[..., Any]] = [ModelActivity(model).ask, work]
+        async with Worker(client, task_queue=queue, workflows=[ReActLoop, Gather], activities=activities):
+            yield queue
 
 
 async def start(client: Client, queue: str, *tools: str, **config: Any) -> AgentHandle:

@@ -49,13 +49,19 @@ async def loops() -> str:
     function = tool_function(touch)
     assert function is not None
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
-        async with embedded_server(ui=False) as server:
-            async with build_worker(server.client, Registry([function]), task_queue="loops", agents=Path(folder)):
-                for size in (SIZES[0], *SIZES):  # the first one warms up
-                    lines.append(await _line(server.client, size))
-                    print(lines[-1], flush=True)
+        _save(Path(folder))
+        async with (
+            embedded_server(ui=False) as server,
+            build_worker(server.client, Registry([function]), task_queue="loops", agents=Path(folder)),
+        ):
+            for size in (SIZES[0], *SIZES):  # the first one warms up
+                lines.append(await _line(server.client, size))
+                print(lines[-1], flush=True)
     return "\n".join([*lines[:2], *lines[3:]])
+
+
+def _save(folder: Path) -> None:
+    (folder / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
 
 
 async def _line(client: Client, size: int) -> str:

@@ -87,15 +87,13 @@ class Guard:
         self.remembered = dict.fromkeys(remembered)
         """Tools that a person does not want to be asked about again (R7.7), in the order of those decisions."""
         self._base = policy or Policy()
-
-    @property
-    def policy(self) -> Policy:
+        self.policy = self._base.changed(self.change)
         """The agent file's with the run's changes."""
-        return self._base.changed(self.change)
 
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7)."""
         self.change = self.change.changed(change)
+        self.policy = self._base.changed(self.change)
 
     def floor_asks(self, tool: Tool) -> bool:
         return _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous)

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
+_Event: TypeAlias = _Arrived | _Ended | RequestResult | Verdict | BaseException
 
 MAX_AT_ONCE = 1000
 """Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
@@ -50,7 +51,8 @@ class CallLoop:
         self._held = people.desk.guard.policy.scope == "plan"
         """Nothing starts before the whole plan was approved (R7.6)."""
         self._on_change = on_change
-        self._events: asyncio.Queue[_Arrived | _Ended | RequestResult | Verdict | BaseException] = asyncio.Queue()
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._result = RequestResult()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
@@ -65,33 +67,36 @@ class CallLoop:
         Raises what the answer raises, unless calls have been released: then the Request is interrupted, and they stand.
         """
         asking = asyncio.create_task(self._ask(answer))
-        result = RequestResult()
         try:
             while not self.plan.settled:
-                event = await self._events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                if isinstance(event, RequestResult):
-                    result = event
-                    self.plan.close(drain=result.output is not None)
-                    self._offer_plan(result)
-                elif isinstance(event, Verdict):
-                    self._take_plan(event)
-                elif isinstance(event, list):
-                    for raw in event:
-                        self.plan.add(raw)
-                else:
-                    call, outcome = event
-                    del self._running[call.id]
-                    self.plan.end(call, outcome, _now())
+                self._take(await self._events.get())
+                while not self._events.empty():  # what came together is answered together
+                    self._take(self._events.get_nowait())
                 self._start_ready()
-            return result
+            return self._result
         finally:
             left = [asking, *self._running.values()]
             for task in left:
                 task.cancel()
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 await asyncio.gather(*left, return_exceptions=True)
+
+    def _take(self, event: _Event) -> None:
+        if isinstance(event, BaseException):
+            raise event
+        if isinstance(event, RequestResult):
+            self._result = event
+            self.plan.close(drain=event.output is not None)
+            self._offer_plan(event)
+        elif isinstance(event, Verdict):
+            self._take_plan(event)
+        elif isinstance(event, list):
+            for raw in event:
+                self.plan.add(raw)
+        else:
+            call, outcome = event
+            del self._running[call.id]
+            self.plan.end(call, outcome, _now())
 
     async def _ask(self, answer: Coroutine[Any, Any, RequestResult]) -> None:
         try:
