@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import AgentError, InputError
+from perdure.instances import kind_of, state_key
 from perdure.jsons import Json, JsonObject
 from perdure.messages import (
     AnyData,
@@ -108,15 +109,27 @@ class Context:
         if has_input:
             data.append(InputMessage.model_validate({"type": "input", "input": run_input}))
         self.data = [merged for merged in merge_data(data) if merged.kind != "state"]
-        state = [merged for merged in merge_data(data) if merged.kind == "state"]
-        self.state = state[0] if state else Merged(kind="state", instance=None)
+        states = [merged for merged in merge_data(data) if merged.kind == "state"]
+        self.state = next((each for each in states if each.instance is None), Merged(kind="state", instance=None))
+        self.instances = list(dict.fromkeys(each.instance for each in merge_data(data) if each.instance is not None))
+        """Names of the independent contexts (R8.8)."""
         self._check(self.data)
-        if self.state.exists and not isinstance(self.state.value, dict):
-            raise InputError("the state must be a JSON object")
+        for each in states:
+            if each.exists and not isinstance(each.value, dict):
+                raise InputError("the state must be a JSON object")
+        own = {each.instance: each.value for each in states if each.instance is not None and each.exists}
+        self.initial_state: JsonObject = (self.state.value if self.state.exists else {}) | {
+            state_key(name): own.get(name, {}) for name in self.instances
+        }
+        """What the run's state starts with, that of the instances under keys of their own."""
 
     def values(self) -> JsonObject:
-        """The value of each kind that references can name, but for the state."""
-        return {merged.kind: merged.value for merged in self.data if merged.exists and merged.instance is None}
+        """The value of each kind that references can name, but for the state; an instance's under a kind of its own."""
+        return {
+            merged.kind if merged.instance is None else kind_of(merged.kind, merged.instance): merged.value
+            for merged in self.data
+            if merged.exists
+        }
 
     @staticmethod
     def _check(data: Sequence[Merged]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from perdure.decisions import Approval
 from perdure.errors import CallError, ReferenceSyntaxError
+from perdure.instances import foreign_problems, scope_path, scope_template
 from perdure.jsons import Json, JsonObject, json_path, shorten
 from perdure.looping import LOOP_KEYS, loop_problems
 from perdure.schemas import Schema
@@ -57,6 +58,8 @@ class Call:
     attempts: int = 0
     scopes: list[str] = field(default_factory=list)
     """What of the parent's context a delegate is given (R8.2)."""
+    instance: str | None = None
+    """Which of the independent contexts it reads and writes; `None`: what is shared (R8.8)."""
     items: list[Any] | None = None
     """What `_each` resolved to: the delegate runs once for each (R8.5)."""
     notes: list[CallError] = field(default_factory=list)
@@ -112,7 +115,14 @@ class Call:
 
 
 def check_call(
-    raw: Json, *, id: str, index: int, tools: Mapping[str, Tool], state_schema: Schema | None = None
+    raw: Json,
+    *,
+    id: str,
+    index: int,
+    tools: Mapping[str, Tool],
+    state_schema: Schema | None = None,
+    instances: Collection[str] = (),
+    kinds: Collection[str] = (),
 ) -> Call:
     """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
     if not isinstance(raw, dict):
@@ -132,11 +142,30 @@ def check_call(
         )
     call.tool = tool
     call.params = call.written_params
-    problems = [*_meta_problems(call, tool), *_path_problems(call, tool, state_schema), *_param_problems(call, tool)]
+    instance = call.raw.get("_instance")
+    problems = [
+        *_meta_problems(call, tool),
+        *_path_problems(call, tool, state_schema),
+        *_param_problems(call, tool),
+        *_instance_problems(call, instance, instances),
+    ]
     if problems:
         call.status = "invalid"
         call.error = CallError("invalid_call", "; ".join(problems[:5]), tuple(problems))
+    elif instance is not None:
+        call.instance = instance
+        call.template = scope_template(call.template, instance, kinds)
+        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
+
+
+def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
+    if instance is None or (isinstance(instance, str) and instance in instances):
+        return [] if not instances else foreign_problems(call.template, call.paths, shared=instance is None)
+    if not instances:
+        return ["$._instance: there are no instances in this context"]
+    known = ", ".join(close_names(str(instance), instances))
+    return [f"$._instance: there is no instance {shorten(instance, 60)}; close to it are {known}"]
 
 
 def _offer(close: list[str], count: int) -> str:
@@ -160,7 +189,7 @@ def _invalid(call: Call, code: str, message: str) -> Call:
 
 
 def _meta_problems(call: Call, tool: Tool) -> list[str]:
-    allowed = {"_tool", "_outputPath", "_outputMethod", *(("_output",) if tool.latent else ())}
+    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
     if tool.delegate is not None:
@@ -232,6 +261,8 @@ def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
         wanted = parse_output_path(text)
     except ReferenceSyntaxError:
         return None
+    if call.instance is not None:
+        wanted = tuple(tuple(scope_path(path, call.instance) for path in paths) for paths in wanted)
     for alternative in call.paths:
         if wanted == (alternative,) or (len(wanted) == 1 and any(wanted[0] == (path,) for path in alternative)):
             return alternative

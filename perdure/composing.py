@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.jsons import Json, JsonObject
@@ -27,7 +27,12 @@ _LOOP_PROPERTIES: Final[JsonObject] = {
 
 
 def compose(
-    tools: Mapping[str, Tool], output: JsonObject | bool, *, final: bool = False, max_calls: int | None = None
+    tools: Mapping[str, Tool],
+    output: JsonObject | bool,
+    *,
+    final: bool = False,
+    max_calls: int | None = None,
+    instances: Sequence[str] = (),
 ) -> JsonObject:
     """JSON Schema of a Solution.
 
@@ -39,7 +44,7 @@ def compose(
     properties: JsonObject = {}
     if not final:
         for tool in tools.values():
-            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions)
+            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions, instances)
         items: Json = {"anyOf": [{"$ref": f"#/$defs/{_pointer(f'call:{name}')}"} for name in tools]} if tools else False
         properties["calls"] = {"type": "array", "items": items}
         if max_calls is not None:
@@ -54,7 +59,7 @@ def compose(
     }
 
 
-def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
+def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) -> JsonObject:
     parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, references=True)
     properties = {name: _or_reference(schema) for name, schema in parameters.get("properties", {}).items()}
     meta: JsonObject = {"_tool": {"const": tool.name}}
@@ -63,6 +68,8 @@ def _call_schema(tool: Tool, definitions: JsonObject) -> JsonObject:
         output = {} if tool.output is None else _move_definitions(tool.output, f"output:{tool.name}", definitions)
         properties["_output"] = {"description": "this tool has no code: write its result here"} | output
         required.append("_output")
+    if instances:
+        properties["_instance"] = {"enum": list(instances), "description": "the context that it reads and writes"}
     if tool.delegate is not None:
         properties |= _LOOP_PROPERTIES
     if tool.scope_choice is not None:

@@ -134,6 +134,11 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
     return messages
 
 
+def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObject]:
+    """The values of these kinds as data messages: what a tool's code is given of the context (R12.2)."""
+    return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
+
+
 def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
     """An error when one more delegate would be too many; `lineage` are the agents above, the run's own last."""
     if len(lineage) <= MAX_DEPTH:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from perdure.bindings import Found
 from perdure.calls import Call
 from perdure.errors import CallError, StateError
-from perdure.jsons import Json
+from perdure.jsons import Json, json_path
 from perdure.paths import UNKNOWN, near
-from perdure.references import Expression, Reference, references
+from perdure.references import MISSING, Expression, Missing, Reference, evaluate, references
 from perdure.state import Tree, Write
 from perdure.wiring import Node
 
@@ -22,6 +22,19 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
     close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
     hint = f"near it are {', '.join(close)}" if close else f"†{reference.kind} is empty"
     return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
+
+
+def impossible(node: Node) -> list[tuple[Reference, str]]:
+    """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5)."""
+
+    def possible(reference: Reference) -> Json | Missing:
+        return True if node.bindings[reference].possible else MISSING
+
+    return [
+        (next(ref for ref in references(site.expression) if possible(ref) is MISSING), json_path(site.path))
+        for site in node.call.template.sites
+        if evaluate(site.expression, possible) is MISSING
+    ]
 
 
 def state_shape(state: Json, calls: Iterable[Call]) -> Json:

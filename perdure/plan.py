@@ -12,14 +12,15 @@ before it offers waits for later calls.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from perdure.bindings import Found
 from perdure.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
 from perdure.cycles import Edge, find_cycles, show_cycle
 from perdure.errors import CallError, StateError
-from perdure.explanations import missing_path, state_shape, why_skipped
+from perdure.explanations import impossible, missing_path, state_shape, why_skipped
+from perdure.instances import values_for, without_instance
 from perdure.jsons import Json, JsonObject, json_path
 from perdure.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.paths import UNKNOWN
@@ -50,6 +51,7 @@ class Plan:
         execution: Literal["drain", "step"] = "drain",
         max_calls: int = 500,
         dry_run: bool = False,
+        instances: Collection[str] = (),
     ) -> None:
         self.request = request
         self.calls: list[Call] = []
@@ -62,6 +64,7 @@ class Plan:
         self._step = execution == "step"
         self._max_calls = max_calls
         self._dry_run = dry_run
+        self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
         self._completion: dict[int, int] = {}
         self._running = 0
@@ -72,9 +75,7 @@ class Plan:
     def add(self, raw: Json) -> Call:
         """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6)."""
         index = len(self.calls)
-        call = check_call(
-            raw, id=f"{self.request}.{index}", index=index, tools=self._tools, state_schema=self._state_schema
-        )
+        call = self._checked(raw, f"{self.request}.{index}", index)
         if index >= self._max_calls:
             self._refuse_surplus(call)
         self.calls.append(call)
@@ -87,6 +88,17 @@ class Plan:
         self._to_settle.extend([node, *self._wiring.rebind_open(call)])
         self._settle_all()
         return call
+
+    def _checked(self, raw: Json, id: str, index: int) -> Call:
+        return check_call(
+            raw,
+            id=id,
+            index=index,
+            tools=self._tools,
+            state_schema=self._state_schema,
+            instances=self._instances,
+            kinds=self._wiring.base.keys(),
+        )
 
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
@@ -151,7 +163,7 @@ class Plan:
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
         now = {**self._wiring.base, "state": self.state.snapshot()}
-        return revise(call, raw, tools=self._tools, values=now, readers=readers, state_schema=self._state_schema)
+        return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers)
 
     @property
     def settled(self) -> bool:
@@ -171,15 +183,9 @@ class Plan:
         """The same with call ids and the reference's text."""
         return [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
 
-    @property
-    def values(self) -> Mapping[str, Json]:
-        """The value of each kind when the plan was made."""
-        return self._wiring.base
-
-    def scoped(self, kinds: Iterable[str]) -> list[JsonObject]:
-        """The values of these kinds when the plan was made, as data messages (R12.2)."""
-        base = self._wiring.base
-        return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
+    def values(self, call: Call) -> Mapping[str, Json]:
+        """The value of each kind when the plan was made, as the call's instance sees it."""
+        return values_for(self._wiring.base, call.instance)
 
     # How a call ends.
 
@@ -215,7 +221,7 @@ class Plan:
         value = self.state.preview(write)
         if self._state_schema is None or value is UNKNOWN:
             return
-        for schema in self._state_schema.at(write.path) or ():
+        for schema in self._state_schema.at(without_instance(write.path)) or ():
             if problems := schema.errors(value, root=("state", *write.path)):
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
@@ -300,16 +306,7 @@ class Plan:
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
 
-        def possible(reference: Reference) -> Json | Missing:
-            return True if node.bindings[reference].possible else MISSING
-
-        missing = [
-            self._missing(
-                next(ref for ref in references(site.expression) if possible(ref) is MISSING), json_path(site.path)
-            )
-            for site in node.call.template.sites
-            if evaluate(site.expression, possible) is MISSING
-        ]
+        missing = [self._missing(reference, where) for reference, where in impossible(node)]
         if not missing:
             return
         # A call that was refused before learns of this too: everything that is wrong with a call is told at once.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.agents import Context
+from perdure.instances import split_state
 from perdure.jsons import Json, JsonObject, dumps, shorten
 from perdure.tools import Tool
 
@@ -32,6 +33,12 @@ LOOPS: Final = (
     '("_max" times at most, default 20), and has its last output as †state.previous.'
 )
 
+INSTANCES: Final = (
+    'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
+    "(and what is shared) and writes to its state; write references without the instance's name. A call without it only sees "
+    "and writes what is shared. To do the same for several instances, write the calls for each."
+)
+
 FINAL: Final = (
     'No more calls can be made: {limit}. Answer with {{"output": …}}: the best answer that what is known so far allows.'
 )
@@ -52,14 +59,17 @@ def chat_messages(
     `results` holds by call id what went to no path (R4.4); `history` the plan, error and feedback messages in their order.
     A `final` reason asks for the output alone (R9.5).
     """
-    system = "\n\n".join([*context.system, HOW_TO_PLAN, _tools_text(tools, output_schema)])
+    how = [HOW_TO_PLAN, *([INSTANCES.format(names=", ".join(context.instances))] if context.instances else [])]
+    system = "\n\n".join([*context.system, *how, _tools_text(tools, output_schema)])
     chat = [{"role": "system", "content": system}]
     chat += [{"role": text.role, "content": text.text} for text in context.texts]
     for merged in context.data:
         title = merged.kind if merged.instance is None else f"{merged.kind} (instance {merged.instance})"
         chat.append(_user(title, merged.value if merged.exists else None, merged.description, merged.data_schema))
-    if state or context.state.data_schema is not None:
-        chat.append(_user("state", state, context.state.description, context.state.data_schema))
+    shared, own = split_state(state, context.instances)
+    if shared or context.state.data_schema is not None:
+        chat.append(_user("state", shared, context.state.description, context.state.data_schema))
+    chat += [_user(f"state (instance {name})", value) for name, value in own.items()]
     if results:
         chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
     chat += [_history_text(message) for message in history]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
-from perdure.calls import Call, check_call, check_resolved
+from perdure.calls import Call, check_resolved
 from perdure.errors import DecisionError
 from perdure.jsons import Json, JsonObject, json_path
 from perdure.paths import get
 from perdure.references import MISSING, Missing, Reference, evaluate
-from perdure.schemas import Schema
 from perdure.tools import Tool
 
 
@@ -17,20 +16,22 @@ def revise(
     call: Call,
     raw: JsonObject,
     *,
+    check: Callable[[Json, str, int], Call],
     tools: Mapping[str, Tool],
     values: Mapping[str, Json],
     readers: Set[str],
-    state_schema: Schema | None = None,
 ) -> Call:
     """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
 
-    Where it says no output path it writes where `call` would have. `readers` are the references that are wired to `call`: if
+    `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
     there are any, it has to. Raises `DecisionError`.
     """
     tool = tools.get(str(raw.get("_tool")))
     if call.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
         raw = {"_outputMethod": call.method, **raw, "_outputPath": call.target}
-    revised = check_call(raw, id=call.id, index=call.index, tools=tools, state_schema=state_schema)
+    if call.instance is not None:
+        raw = {"_instance": call.instance, **raw}
+    revised = check(raw, call.id, call.index)
     if revised.error is not None:
         raise DecisionError(f"{call.id} would be wrong: {revised.error.message}")
 

@@ -55,7 +55,7 @@ class Run:
         self.desk = desk or Desk()
         """What waits for a person."""
         state = context.state
-        self.state = State([Write(path=(), value=state.value)] if state.exists else [])
+        self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [])
         self.number = 0
         """Number of the last Request begun; 0 is a plan that was given (R5.9)."""
         self.final: str | None = None
@@ -132,6 +132,7 @@ class Run:
             execution=config.execution,
             max_calls=config.max_calls,
             dry_run=dry_run,
+            instances=self.context.instances,
         )
 
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
@@ -270,7 +271,13 @@ class Run:
             output_schema=self.agent.output_schema,
             final=self.final,
         )
-        schema = compose(tools, self.agent.output_schema, final=self.final is not None, max_calls=config.max_calls)
+        schema = compose(
+            tools,
+            self.agent.output_schema,
+            final=self.final is not None,
+            max_calls=config.max_calls,
+            instances=self.context.instances,
+        )
         return RequestContext(messages=messages, solution_schema=schema)
 
     def _output_problems(self, output: Json) -> list[str]:

@@ -87,6 +87,23 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
     return Template(walk(value, ()), tuple(sites)), problems
 
 
+def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
+    """The template with every expression changed."""
+
+    def walk(node: _Node) -> _Node:
+        if isinstance(node, dict):
+            return {key: walk(child) for key, child in node.items()}
+        if isinstance(node, list):
+            return [walk(child) for child in node]
+        if isinstance(node, _Literal):
+            return node
+        if isinstance(node, _Text):
+            return _Text(tuple(part if isinstance(part, str) else change(part) for part in node.parts))
+        return change(node)
+
+    return Template(walk(template.node), tuple(Site(site.path, change(site.expression)) for site in template.sites))
+
+
 def is_expression(text: str) -> bool:
     """Whether the whole string is meant as an expression: it starts with a reference, perhaps in parentheses (R3.1)."""
     start = text.lstrip(" \t\r\n(")

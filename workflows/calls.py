@@ -22,6 +22,7 @@ from workflows.outcomes import failed
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals import Offer, Verdict
     from perdure.calls import Call
+    from perdure.delegates import scoped_data
     from perdure.errors import CallError
     from perdure.intake import Intake
     from perdure.jsons import Json, dumps
@@ -192,7 +193,7 @@ async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:
         params=call.params,
         idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
         definition=None if tool.registered else tool.definition(),
-        messages=plan.scoped(tool.scopes or ()),
+        messages=scoped_data(tool.scopes or (), plan.values(call)),
     )
     target = f" → {call.target}" if call.paths else ""
     try:

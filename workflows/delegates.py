@@ -39,7 +39,9 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
     prepared = run.prepared
-    document = child_document(call, prepared.delegates, prepared.delegate_problems, base=plan.values, tools=run.tools)
+    document = child_document(
+        call, prepared.delegates, prepared.delegate_problems, base=plan.values(call), tools=run.tools
+    )
     if isinstance(document, CallError):
         return Failed(document)
     approval = run.desk.guard.change.as_change()
