@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from openai import AsyncOpenAI
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.folder import AgentFolder
@@ -53,12 +53,14 @@ def build_worker(
     cached_workflows: int = 1000,
     approval_floor: Ask = "never",
     agents: Path | None = None,
+    sandboxed: bool = False,
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
     `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
     `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
-    `agents`: the folder of agent files, where delegates are found by name (R8.1).
+    `agents`: the folder of agent files, where delegates are found by name (R8.1). `sandboxed`: run the workflows in Temporal's
+    sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
@@ -70,9 +72,7 @@ def build_worker(
         task_queue=task_queue,
         workflows=[] if tools_only else [AgentWorkflow, LoopWorkflow],
         activities=[tools.run, *([] if tools_only else orchestration)],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE)
-        ),
+        workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         max_cached_workflows=cached_workflows,
         # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
         max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
@@ -81,6 +81,10 @@ def build_worker(
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
+
+
+def _sandbox() -> SandboxedWorkflowRunner:
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE))
 
 
 def check_agents(folder: Path, registry: Registry) -> None:

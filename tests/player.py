@@ -75,7 +75,12 @@ async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_work
     async with ScriptedModel(case["turns"]) as model:
         asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
         async with build_worker(
-            client, canned.registry(), task_queue=task_queue, model=asking, cached_workflows=cached_workflows
+            client,
+            canned.registry(),
+            task_queue=task_queue,
+            model=asking,
+            cached_workflows=cached_workflows,
+            sandboxed=True,
         ):
             handle = await start_run(
                 client,

@@ -98,6 +98,7 @@ async def harness(
     task_queue = task_queue or f"test-{uuid.uuid4().hex[:8]}"
     # WORKFLOW_CACHE=0 replays every workflow from its history at each of its tasks: what is not deterministic shows.
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
+    options.setdefault("sandboxed", True)
     async with ScriptedModel(script, chunk=chunk) as model:
         asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout)
         async with build_worker(client, registry(functions), task_queue=task_queue, model=asking, **options):
