@@ -15,17 +15,10 @@ from activities.heartbeats import supervised_heartbeat
 from activities.streaming import CallReader, Deliverer
 from perdure.intake import interruption
 from perdure.jsons import Json
-from perdure.runs import (
-    CALLS_SIGNAL,
-    CONTEXT_QUERY,
-    REQUEST_ACTIVITY,
-    Delivery,
-    RequestContext,
-    RequestInput,
-    RequestResult,
-    Usage,
-)
+from perdure.requests import Delivery, RequestContext, RequestInput, RequestResult
+from perdure.runs import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
 from perdure.solutions import parse_solution
+from perdure.usage import Usage
 
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.jsons import dumps, shorten
-from perdure.runs import CallView, RequestView, RunView
+from perdure.requests import RequestView
+from perdure.runs import CallView, RunView
 
 _STYLE: Final = {
     "done": "green",

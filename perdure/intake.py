@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.jsons import Json, JsonObject
-from perdure.runs import Delivery, RequestResult
+from perdure.requests import Delivery, RequestResult
 
 INTERRUPTED: Final = "interrupted"
 

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from perdure.jsons import JsonObject
 from perdure.looping import DEFAULT_MAX, DEFAULT_PARALLEL
-from perdure.runs import MAX_PAYLOAD, RunUsage, Wire
+from perdure.runs import MAX_PAYLOAD
+from perdure.usage import RunUsage
+from perdure.wire import Wire
 
 LOOP_WORKFLOW: Final = "Loop"
 

@@ -20,22 +20,12 @@ from perdure.paths import get
 from perdure.plan import Plan
 from perdure.prompts import chat_messages
 from perdure.references import MISSING, Missing, Reference, evaluate
-from perdure.runs import (
-    Past,
-    Prepared,
-    RequestContext,
-    RequestInput,
-    RequestResult,
-    RequestView,
-    RunSnapshot,
-    RunUsage,
-    RunView,
-    StopReason,
-    WaitingView,
-)
+from perdure.requests import RequestContext, RequestInput, RequestResult, RequestView
+from perdure.runs import Past, Prepared, RunSnapshot, RunView, StopReason, WaitingView
 from perdure.schemas import Schema
 from perdure.state import State, Write, cut
 from perdure.templates import parse_template
+from perdure.usage import RunUsage
 from perdure.views import call_view, error_message, plan_reads, plan_writes, waiting_view
 
 RECENT: Final = 40

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from perdure.agents import Models
 from perdure.decisions import Approval
 from perdure.jsons import Json, JsonObject
 from perdure.policies import Ask
+from perdure.requests import RequestView
 from perdure.state import Write
 from perdure.tools import Tool
+from perdure.usage import RunUsage
+from perdure.wire import Wire
 
 TASK_QUEUE: Final = "perdure"
 """Where workers listen unless they are told otherwise."""
@@ -52,15 +54,6 @@ StopReason: TypeAlias = Literal["output", "max_requests"]
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
 
-class Wire(BaseModel):
-    """What crosses a boundary: camelCase JSON, and no key that is not known."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
-
-    def as_json(self) -> JsonObject:
-        return self.model_dump(mode="json", by_alias=True)
-
-
 class PrepareInput(Wire):
     tools: list[str | JsonObject]
     models: JsonObject
@@ -84,59 +77,6 @@ class Prepared(Wire):
     """`MAX_STORED` where the worker has external storage."""
     searchable: bool = False
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
-
-
-class RequestInput(Wire):
-    """One model invocation. The context is not in it: the activity asks its workflow, so that history stays small."""
-
-    number: int
-    model: str
-    reason: str
-    stream: bool = True
-    """Whether calls are delivered while the model is still writing (R6.3)."""
-
-
-class Delivery(Wire):
-    """Calls of a Request that have closed in the model's stream, signalled to the run by the attempt that reads it."""
-
-    number: int
-    attempt: int
-    first: int
-    """Index of the first of them in the Solution's list."""
-    calls: list[Any]
-
-
-class RequestContext(Wire):
-    """What the activity is told when it asks: chat messages, and the composed schema of the answer (R9.3)."""
-
-    messages: list[dict[str, str]]
-    solution_schema: JsonObject
-    released: int = 0
-    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
-
-
-class Usage(Wire):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-        )
-
-
-class RequestResult(Wire):
-    """The Solution, or why the answer was none: a `problem` is told to the model and the loop goes on."""
-
-    calls: list[Any] = Field(default_factory=list)
-    output: Json = None
-    problem: JsonObject | None = None
-    """`{"code", "message"}`."""
-    model: str = ""
-    usage: Usage = Field(default_factory=Usage)
-    attempt: int = 1
-    """Which attempt of the activity it is the answer to."""
 
 
 class ToolInput(Wire):
@@ -198,47 +138,6 @@ class WaitingView(Wire):
     calls: list[Any] | None = None
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
-
-
-class RequestView(Wire):
-    """A Request as `watch` shows it."""
-
-    number: int
-    model: str
-    reason: str
-    status: Literal["running", "done"] = "running"
-    usage: Usage = Field(default_factory=Usage)
-
-
-class ModelUsage(Usage):
-    requests: int = 0
-
-
-class RunUsage(Usage):
-    cost: float | None = None
-    """Dollars; `None` where no price is known."""
-    by_model: dict[str, ModelUsage] = Field(default_factory=dict)
-
-    def count(self, model: str, usage: Usage) -> None:
-        before = self.by_model.get(model, ModelUsage())
-        total = before + usage
-        self.by_model[model] = ModelUsage(
-            prompt_tokens=total.prompt_tokens, completion_tokens=total.completion_tokens, requests=before.requests + 1
-        )
-        self.prompt_tokens += usage.prompt_tokens
-        self.completion_tokens += usage.completion_tokens
-
-    def include(self, child: RunUsage) -> None:
-        """Count what a delegate has used (R9.6)."""
-        for model, usage in child.by_model.items():
-            before = self.by_model.get(model, ModelUsage())
-            self.by_model[model] = ModelUsage(
-                prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
-                completion_tokens=before.completion_tokens + usage.completion_tokens,
-                requests=before.requests + usage.requests,
-            )
-        self.prompt_tokens += child.prompt_tokens
-        self.completion_tokens += child.completion_tokens
 
 
 class RunResult(Wire):

@@ -12,7 +12,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from demo.scripted_model import ChatRequest, Fault, Turn
 from perdure import ToolContext, tool
-from perdure.runs import CALLS_SIGNAL, Delivery
+from perdure.requests import Delivery
+from perdure.runs import CALLS_SIGNAL
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

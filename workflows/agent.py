@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Plan
     from perdure.policies import Guard, Policy, parse_policy
     from perdure.reports import details
+    from perdure.requests import Delivery, RequestContext, RequestInput, RequestResult
     from perdure.running import Run
     from perdure.runs import (
         AGENT_WORKFLOW,
@@ -35,12 +36,8 @@ with workflow.unsafe.imports_passed_through():
         REQUEST_ACTIVITY,
         RUN_QUERY,
         WAITING_QUERY,
-        Delivery,
         Prepared,
         PrepareInput,
-        RequestContext,
-        RequestInput,
-        RequestResult,
         RunInput,
         RunResult,
         RunView,

@@ -29,8 +29,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
+    from perdure.requests import Delivery, RequestResult
     from perdure.running import Run
-    from perdure.runs import Delivery, RequestResult, ToolInput, ToolResult
+    from perdure.runs import ToolInput, ToolResult
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]

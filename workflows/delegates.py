@@ -22,7 +22,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Plan
     from perdure.prompts import call_line
     from perdure.running import Run
-    from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult, RunUsage
+    from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult
+    from perdure.usage import RunUsage
 
 _TOLD: Final = 10
 """Failed iterations that the model is told of one by one."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.intake import Intake
-from perdure.runs import Delivery, RequestResult
+from perdure.requests import Delivery, RequestResult
 
 
 @st.composite

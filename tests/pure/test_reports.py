@@ -6,8 +6,9 @@ from perdure.agents import Context, Models, parse_agent
 from perdure.errors import CallError
 from perdure.outcomes import Failed, Returned
 from perdure.reports import details
+from perdure.requests import RequestResult
 from perdure.running import Run
-from perdure.runs import Prepared, RequestResult
+from perdure.runs import Prepared
 from perdure.tools import parse_tool
 
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
