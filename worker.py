@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,8 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.choosing import choose
+from activities.endpoints import Endpoint, Endpoints
 from activities.folder import AgentFolder
 from activities.heartbeats import INTERVAL
 from activities.prepare import PrepareActivity
@@ -36,6 +38,7 @@ from perdure.messages import ToolMessage
 from perdure.policies import ASKS, Ask
 from perdure.runs import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
 from perdure.tools import resolve_tools
+from perdure.usage import Price
 from workflows.agent import AgentWorkflow
 from workflows.loops import LoopWorkflow
 
@@ -54,6 +57,8 @@ def build_worker(
     approval_floor: Ask = "never",
     agents: Path | None = None,
     sandboxed: bool = False,
+    endpoints: Mapping[str, Endpoint] | None = None,
+    prices: Mapping[str, Price] | None = None,
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
@@ -61,12 +66,14 @@ def build_worker(
     `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
     `agents`: the folder of agent files, where delegates are found by name (R8.1). `sandboxed`: run the workflows in Temporal's
     sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
+    `endpoints`: further model servers by name; `prices`: dollars per million tokens by model, before the built-in list.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
     tools = ToolActivity(registry, max_payload)
-    prepare = PrepareActivity(registry, approval_floor, agents, max_payload)
-    orchestration: list[Callable[..., Any]] = [prepare.prepare, RequestActivity(model).request]
+    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices)
+    request = RequestActivity(Endpoints(model, endpoints))
+    orchestration: list[Callable[..., Any]] = [prepare.prepare, request.request, choose]
     return Worker(
         client,
         task_queue=task_queue,

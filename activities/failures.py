@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.errors import ToolError
+from perdure.runs import CONTEXT_TOO_LONG
 
 _LONGEST_WAIT: Final = 3600.0
 """Seconds. A server that asks for more is not waited for longer at a time."""
@@ -27,6 +28,8 @@ _FINAL: Final = (
 def model_failure(error: Exception) -> ApplicationError:
     """A provider's failure: given up at once, waited for as the server says, or retried with backoff."""
     kind = type(error).__name__
+    if isinstance(error, openai.BadRequestError) and _is_too_long(error):
+        return ApplicationError(_status_line(error), type=CONTEXT_TOO_LONG, non_retryable=True)
     if isinstance(error, _FINAL):
         return ApplicationError(_status_line(error), type=kind, non_retryable=True)
     if isinstance(error, openai.RateLimitError):
@@ -59,6 +62,12 @@ def tool_failure(error: Exception) -> ApplicationError:
             category=ApplicationErrorCategory.BENIGN,
         )
     return ApplicationError(str(error) or type(error).__name__, attempt, type=type(error).__name__)
+
+
+def _is_too_long(error: openai.BadRequestError) -> bool:
+    """Whether the context was more than the model takes; servers agree on the code, or else on the words."""
+    words = ("maximum context length", "context length exceeded", "context window", "prompt is too long")
+    return error.code == "context_length_exceeded" or any(word in str(error).lower() for word in words)
 
 
 def _status_line(error: openai.APIStatusError) -> str:

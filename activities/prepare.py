@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.choosing import load_policy
 from activities.folder import AgentFolder
 from activities.registry import Registry
 from activities.visibility import WaitingAttribute
 from perdure.agents import Models
 from perdure.delegates import merge_upfront
 from perdure.errors import ProtocolError, ToolDefinitionError
+from perdure.models import POLICIES
 from perdure.policies import Ask
 from perdure.runs import MAX_PAYLOAD, PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
 from perdure.tools import resolve_tools
+from perdure.usage import PRICES, Price
 
 
 class PrepareActivity:
     def __init__(
-        self, registry: Registry, floor: Ask = "never", agents: Path | None = None, max_payload: int = MAX_PAYLOAD
+        self,
+        registry: Registry,
+        floor: Ask = "never",
+        agents: Path | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._registry = registry
         self._folder = AgentFolder(agents)
         self._max_payload = max_payload
         self._floor: Ask = floor
+        self._prices = {**PRICES, **(prices or {})}
         self._attribute = WaitingAttribute()
 
     @activity.defn(name=PREPARE_ACTIVITY)
@@ -45,12 +55,28 @@ class PrepareActivity:
         defaults = {
             key: value for key in ("fast", "smart") if (value := os.environ.get(f"PERDURE_{key.upper()}_MODEL"))
         }
+        models = Models.model_validate(defaults | wanted.models)
+        if models.policy not in POLICIES:
+            load_policy(models.policy)
         return Prepared(
             tools=list(tools.values()),
-            models=Models.model_validate(defaults | wanted.models),
+            models=models,
+            prices=self._known_prices(models, wanted),
             floor=self._floor,
             delegates=delegates,
             delegate_problems=problems,
             max_payload=self._max_payload,
             searchable=await self._attribute.ensure(activity.client()) is None,
         )
+
+    def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
+        """Those of the models that the run names; a policy of the worker's may name any. Refuses a budget without prices."""
+        prices = {**self._prices, **wanted.prices}
+        named = [models.fast, models.smart, *models.fallback]
+        known = {name: prices[name] for name in named if name in prices}
+        if models.policy not in POLICIES:
+            return prices
+        if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
+            message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+        return known

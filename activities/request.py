@@ -5,30 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import openai
-from openai import AsyncOpenAI, AsyncStream
+from openai import AsyncStream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.completion_usage import CompletionUsage
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.endpoints import Endpoints
 from activities.failures import model_failure
 from activities.heartbeats import supervised_heartbeat
-from activities.streaming import CallReader, Deliverer
+from activities.streaming import Deliverer
+from perdure.dialects import DIALECTS
+from perdure.dialects.answers import Reader, ToolDelta
 from perdure.intake import interruption
-from perdure.jsons import Json
-from perdure.requests import Delivery, RequestContext, RequestInput, RequestResult
+from perdure.jsons import Json, JsonObject
+from perdure.requests import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
 from perdure.runs import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
-from perdure.solutions import parse_solution
 from perdure.usage import Usage
-
-IDLE_TIMEOUT = 120.0
-"""Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
 
 
 class RequestActivity:
-    """Asks an OpenAI-compatible endpoint: `OPENAI_BASE_URL` and `OPENAI_API_KEY`, unless a client is given."""
+    """Asks an OpenAI-compatible endpoint: `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows."""
 
-    def __init__(self, client: AsyncOpenAI | None = None) -> None:
-        self._client = client
+    def __init__(self, endpoints: Endpoints | None = None) -> None:
+        self._endpoints = endpoints or Endpoints()
 
     @activity.defn(name=REQUEST_ACTIVITY)
     async def request(self, request: RequestInput) -> RequestResult:
@@ -40,26 +40,24 @@ class RequestActivity:
         info = activity.info()
         assert info.workflow_id is not None
         run = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+        attempt = request.earlier_attempts + info.attempt
 
         async def send(first: int, calls: list[Json]) -> None:
-            delivery = Delivery(number=request.number, attempt=info.attempt, first=first, calls=calls)
+            delivery = Delivery(number=request.number, attempt=attempt, first=first, calls=calls)
             await run.signal(CALLS_SIGNAL, delivery)
 
         async with supervised_heartbeat():
             # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
             context = await run.query(CONTEXT_QUERY, request.number, result_type=RequestContext)
             if context.released:
-                return RequestResult(
-                    problem=interruption(context.released, "the worker was lost"), attempt=info.attempt
-                )
-            answer = _Answer(request.model, info.attempt)
+                return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
+            answer = _Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
             try:
-                client = self._client or _default_client()
                 async with Deliverer(send) as deliverer:
                     if request.stream:
-                        await _stream(client, request, context, answer, deliverer)
+                        await self._stream(request, context, answer, deliverer)
                     else:
-                        await _ask(client, request, context, answer)
+                        answer.whole(await self._endpoints.create(request.model, _body(context)))
             except ApplicationError:
                 raise
             except Exception as error:
@@ -69,90 +67,96 @@ class RequestActivity:
                 raise failure from None
             return answer.result()
 
-
-def _parameters(request: RequestInput, context: RequestContext) -> dict[str, Any]:
-    schema = {"name": "solution", "schema": context.solution_schema}
-    return {
-        "model": request.model,
-        "messages": context.messages,
-        "response_format": {"type": "json_schema", "json_schema": schema},
-    }
-
-
-async def _stream(
-    client: AsyncOpenAI, request: RequestInput, context: RequestContext, answer: _Answer, deliverer: Deliverer
-) -> None:
-    reader = CallReader()
-    parameters = _parameters(request, context)
-    stream: AsyncStream[ChatCompletionChunk] = await client.chat.completions.create(
-        **parameters, stream=True, stream_options={"include_usage": True}
-    )
-    async with stream:
-        async for chunk in stream:
-            text = answer.add(chunk)
-            deliverer.add(reader.push(text))
-    if answer.finish_reason is None:
-        raise openai.APIConnectionError(message="the model's answer broke off", request=stream.response.request)
+    async def _stream(
+        self, request: RequestInput, context: RequestContext, answer: _Answer, deliverer: Deliverer
+    ) -> None:
+        body = _body(context) | {"stream": True, "stream_options": {"include_usage": True}}
+        stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(request.model, body)
+        async with stream:
+            async for chunk in stream:
+                deliverer.add(answer.add(chunk))
+        if answer.finish_reason is None:
+            raise openai.APIConnectionError(message="the model's answer broke off", request=stream.response.request)
 
 
-async def _ask(client: AsyncOpenAI, request: RequestInput, context: RequestContext, answer: _Answer) -> None:
-    completion: ChatCompletion = await client.chat.completions.create(**_parameters(request, context), stream=False)
-    answer.whole(completion)
+def _body(context: RequestContext) -> JsonObject:
+    return {"messages": context.messages, **context.parameters}
 
 
 class _Answer:
-    """The pieces of an answer."""
+    """The pieces of an answer. Servers leave out what the client's types promise, so nothing is relied on but what is used."""
 
-    def __init__(self, model: str, attempt: int) -> None:
+    def __init__(self, model: str, attempt: int, reader: Reader) -> None:
         self.model = model
         self.attempt = attempt
-        self.parts: list[str] = []
         self.finish_reason: str | None = None
-        self.usage = Usage()
+        self._reader = reader
+        self._usage = Usage()
+        self._text: list[str] = []
+        self._refusal: list[str] = []
 
-    def add(self, chunk: ChatCompletionChunk) -> str:
-        """Take in a chunk; the text that it adds."""
+    def add(self, chunk: ChatCompletionChunk) -> list[Json]:
+        """Take in a chunk; the calls that it closes."""
         self.model = chunk.model or self.model
-        if chunk.usage is not None:
-            self.usage = Usage(prompt_tokens=chunk.usage.prompt_tokens, completion_tokens=chunk.usage.completion_tokens)
-        text = ""
-        for choice in chunk.choices:
-            text += choice.delta.content or ""
+        self._count(chunk.usage)
+        closed: list[Json] = []
+        for choice in chunk.choices or ():
             self.finish_reason = choice.finish_reason or self.finish_reason
-        self.parts.append(text)
-        return text
+            if choice.delta is not None:
+                closed += self._take(choice.delta)
+        return closed
 
     def whole(self, completion: ChatCompletion) -> None:
         """Take in an answer that was not streamed."""
         self.model = completion.model or self.model
-        if completion.usage is not None:
-            usage = completion.usage
-            self.usage = Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
-        for choice in completion.choices[:1]:
-            self.parts.append(choice.message.content or "")
+        self._count(completion.usage)
+        for choice in (completion.choices or ())[:1]:
             self.finish_reason = choice.finish_reason
+            self._take(choice.message)
+
+    def _take(self, piece: Any) -> list[Json]:
+        """Text, native calls and refusal of a delta or a message; reasoning, under whatever name, is not part of the answer."""
+        text = piece.content or ""
+        self._text.append(text)
+        self._refusal.append(getattr(piece, "refusal", None) or "")
+        closed = self._reader.push(text) if text else []
+        for call in getattr(piece, "tool_calls", None) or ():
+            function = getattr(call, "function", None)
+            delta = ToolDelta(
+                index=getattr(call, "index", None),
+                id=getattr(call, "id", None),
+                name=getattr(function, "name", None),
+                arguments=getattr(function, "arguments", None),
+            )
+            closed += self._reader.push_tool(delta)
+        return closed
+
+    def _count(self, usage: CompletionUsage | None) -> None:
+        if usage is not None:
+            self._usage = Usage(prompt_tokens=usage.prompt_tokens or 0, completion_tokens=usage.completion_tokens or 0)
 
     def result(self) -> RequestResult:
-        solution = parse_solution("".join(self.parts), self.finish_reason)
+        solution = self._reader.close(self.finish_reason)
         problem = None if solution.problem is None else solution.problem.as_json()
-        return self._result(solution.calls, solution.output, problem)
+        if refusal := "".join(self._refusal).strip():
+            problem = {"code": "refusal", "message": f"you refused: {refusal[:500]}"}
+        elif problem is not None and self.finish_reason == "content_filter":
+            problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
+        return self._result(solution.calls, solution.output, problem, wired=solution.wired)
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
         return self._result(released, None, interruption(len(released), reason))
 
-    def _result(self, calls: list[Json], output: Json, problem: dict[str, Any] | None) -> RequestResult:
+    def _result(
+        self, calls: list[Json], output: Json, problem: JsonObject | None, *, wired: bool = False
+    ) -> RequestResult:
         return RequestResult(
-            calls=calls, output=output, problem=problem, model=self.model, usage=self.usage, attempt=self.attempt
+            calls=calls,
+            output=output,
+            wired=wired,
+            text="".join(self._text)[:KEPT_TEXT].encode(errors="replace").decode(),
+            problem=problem,
+            model=self.model,
+            usage=self._usage,
+            attempt=self.attempt,
         )
-
-
-def _default_client() -> AsyncOpenAI:
-    # Retrying is Temporal's: an attempt that waits inside the client would be invisible and unbounded.
-    try:
-        return AsyncOpenAI(max_retries=0, timeout=openai.Timeout(IDLE_TIMEOUT, connect=10.0))
-    except openai.OpenAIError:
-        raise ApplicationError(
-            "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own) where the worker runs",
-            type="NoKey",
-            non_retryable=True,
-        ) from None

@@ -1,49 +1,12 @@
-"""Calls out of a stream, each the moment it closes, and their delivery to the run (R6.3)."""
+"""The delivery of calls to the run while the model is still writing (R6.3)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
 
-import ijson
-
-from perdure.errors import JsonError
-from perdure.jsons import Json, check
-
-
-class CallReader:
-    """Pushed a Solution's text in pieces, gives each element of `calls` once it has closed.
-
-    It only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the whole answer
-    was is decided when it has ended.
-    """
-
-    def __init__(self) -> None:
-        self._found: list[Json] = ijson.sendable_list()
-        self._parser: Any = ijson.items_coro(self._found, "calls.item", use_float=True)
-
-    def push(self, text: str) -> list[Json]:
-        """The calls that closed with this piece."""
-        if self._parser is None or not text:
-            return []
-        try:
-            self._parser.send(text.encode())
-        except (ijson.JSONError, StopIteration, UnicodeEncodeError, OverflowError):
-            self._parser = None
-        closed = list(self._found)
-        self._found.clear()
-        return [call for call in closed if self._carriable(call)]
-
-    def _carriable(self, call: Json) -> bool:
-        """From the first call on that cannot be carried none is given: the order must not have holes."""
-        try:
-            check(call)
-        except JsonError:
-            self._parser = None
-        return self._parser is not None
-
+from perdure.jsons import Json
 
 Send = Callable[[int, list[Json]], Awaitable[None]]
 """Sends calls, the first of which has this index in the list."""

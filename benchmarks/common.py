@@ -17,7 +17,8 @@ from temporalio.worker import Worker
 from activities.registry import Registry
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from cli.runs import AgentHandle, start_run
-from demo.scripted_model import Script, ScriptedModel
+from demo.scripted_model import ScriptedModel
+from demo.turns import Script
 from perdure.agents import parse_agent
 from perdure.toolkit import tool_function
 from worker import build_worker

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from benchmarks.common import executions, loop_worker, model_process, perdure_worker, start
 from benchmarks.peer import Gather, ReActLoop
 from cli.server import embedded_server
-from demo.scripted_model import ChatRequest, Turn
+from demo.turns import ChatRequest, Turn
 from perdure import tool
 
 RUNS = 7

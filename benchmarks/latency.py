@@ -18,7 +18,8 @@ from temporalio.client import Client
 from benchmarks.common import loop_worker, perdure_worker, start
 from benchmarks.peer import ReActLoop, do_work
 from cli.server import embedded_server
-from demo.scripted_model import TOKEN, ChatRequest, Pace, ScriptedModel, Turn
+from demo.scripted_model import ScriptedModel
+from demo.turns import TOKEN, ChatRequest, Pace, Turn
 from perdure import tool
 from perdure.jsons import dumps
 

@@ -25,7 +25,8 @@ from cli.runs import AgentHandle, start_run, watch_run
 from cli.server import embedded_server, free_port
 from cli.signals import until_interrupted
 from demo.script import SCRIPT
-from demo.scripted_model import Pace, ScriptedModel
+from demo.scripted_model import ScriptedModel
+from demo.turns import Pace
 from demo.workspace import fill
 from perdure.agents import parse_agent
 from perdure.jsons import dumps, loads

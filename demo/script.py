@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from demo.scripted_model import ChatRequest, Turn
+from demo.turns import ChatRequest, Turn
 
 FIRST: dict[str, Any] = {
     "calls": [

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncIterator, Sequence
 
 import uvicorn
 from starlette.applications import Starlette
@@ -23,88 +20,32 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-TOKEN = 4
-"""Characters that count as one token, in pacing and in `usage`."""
-
-
-@dataclass(frozen=True)
-class ChatRequest:
-    """One request that was answered; `number` counts from 1."""
-
-    number: int
-    body: dict[str, Any]
-    headers: Mapping[str, str]
-
-    @property
-    def model(self) -> str:
-        return str(self.body.get("model", ""))
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = self.body.get("messages", [])
-        return messages
-
-    @property
-    def text(self) -> str:
-        """Everything that the model was shown, as one text."""
-        return "\n".join(str(message.get("content") or "") for message in self.messages)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
-
-    first_token: float = 0.0
-    per_token: float = 0.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong once `after` characters of the answer were sent.
-
-    `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
-    """
-
-    kind: Literal["cut", "hang", "silent"]
-    after: int = 0
-
-
-Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One answer. A dict is written as compact JSON; a callable answers what it is asked.
-
-    `status` other than 200 is an error reply with `content` as its message. `gate` holds the stream back after `gate_after`
-    characters until the event is set.
-    """
-
-    content: Content = ""
-    tool_calls: Sequence[tuple[str, str]] = ()
-    """Native tool calls in place of content: name and arguments as JSON text."""
-    finish_reason: str = "stop"
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    fault: Fault | None = None
-    usage: bool = True
-    gate: asyncio.Event | None = None
-    gate_after: int = 0
-
-
-Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+from demo.completions import completion, error, event, frame, segments, usage_of
+from demo.dialects import Answer, write_answer
+from demo.turns import TOKEN, ChatRequest, Fault, Pace, Script, Turn
 
 
 class ScriptedModel:
     """Serves a script on a loopback port for as long as the context lasts.
 
-    A sequence answers the n-th request with its n-th turn; a callable answers any number of them.
+    A sequence answers the n-th request with its n-th turn; a callable answers any number of them. A dict is a Solution, written
+    in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has to know.
     """
 
     def __init__(
-        self, script: Script, *, pace: Pace | None = None, api_key: str | None = None, chunk: int = 12, port: int = 0
+        self,
+        script: Script,
+        *,
+        pace: Pace | None = None,
+        api_key: str | None = None,
+        chunk: int = 12,
+        port: int = 0,
+        dialect: str = "solution",
+        kinds: Sequence[str] = (),
     ) -> None:
         self.script = script
+        self.dialect = dialect
+        self.kinds = kinds
         self.pace = pace or Pace()
         self.requests: list[ChatRequest] = []
         self.arrivals: list[list[tuple[float, int]]] = []
@@ -181,12 +122,12 @@ class ScriptedModel:
 
     async def _answer(self, request: Request) -> Response:
         if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
-            return _error(401, "Incorrect API key provided", "invalid_api_key")
+            return error(401, "Incorrect API key provided", "invalid_api_key")
         asked = ChatRequest(len(self.requests) + 1, await request.json(), dict(request.headers))
         if not callable(self.script) and len(self.requests) >= len(self.script):
             complaint = f"the script has {len(self.script)} turns, this is request {asked.number}"
             self.complaints.append(complaint)
-            return _error(400, complaint, "script_exhausted")
+            return error(400, complaint, "script_exhausted")
         self.requests.append(asked)
         self.arrivals.append([])
         await self._notify()
@@ -195,55 +136,62 @@ class ScriptedModel:
         if turn.fault is not None and turn.fault.kind == "silent":
             await self._closing.wait()
         content = turn.content(asked) if callable(turn.content) else turn.content
-        if turn.tool_calls:
-            return StreamingResponse(self._stream_tool_calls(asked, turn), media_type="text/event-stream")
-        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        answer = write_answer(content, self.dialect, self.kinds)
+        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls))
         if turn.status != 200:
-            return _error(turn.status, text, "scripted", turn.headers)
-        usage = _usage(asked, text)
+            return error(turn.status, answer.text, "scripted", turn.headers)
+        usage = usage_of(asked, answer)
         self.prompt_tokens += usage["prompt_tokens"]
         self.completion_tokens += usage["completion_tokens"]
         if not asked.body.get("stream"):
-            body = json.dumps(_completion(asked, text, turn, usage))
+            body = json.dumps(completion(asked, answer, turn, usage))
             if turn.fault is not None:
                 return StreamingResponse(self._broken(body, turn.fault), media_type="application/json")
             return Response(body, media_type="application/json")
-        return StreamingResponse(self._watched(asked, text, turn, usage), media_type="text/event-stream")
+        return StreamingResponse(self._watched(asked, answer, turn, usage), media_type="text/event-stream")
 
-    async def _watched(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
+    async def _watched(
+        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]
+    ) -> AsyncIterator[str]:
         try:
-            async for event in self._stream(asked, text, turn, usage):
+            async for event in self._stream(asked, answer, turn, usage):
                 yield event
         except (asyncio.CancelledError, GeneratorExit):
             self.disconnected.add(asked.number)
             asyncio.get_running_loop().create_task(self._notify())
             raise
 
-    async def _stream(self, asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> AsyncIterator[str]:
-        start = time.monotonic()
-        yield _event(asked, {"role": "assistant", "content": ""})
+    async def _stream(
+        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]
+    ) -> AsyncIterator[str]:
+        start, sent = time.monotonic(), 0
+        yield event(asked, {"role": "assistant", "content": ""})
         stops = {turn.fault.after if turn.fault else -1, turn.gate_after if turn.gate else -1}
-        sent = 0
-        while True:
-            if turn.fault is not None and sent >= turn.fault.after:
-                if turn.fault.kind == "hang":
-                    await self._closing.wait()
-                # Anything raised here ends the response without its last chunk, as a lost connection does.
-                raise ConnectionAbortedError("cut, as the script says")
-            if turn.gate is not None and sent >= turn.gate_after:
-                await turn.gate.wait()
-            if sent >= len(text):
-                break
-            size = TOKEN if self.pace.per_token else self._chunk
-            end = min([sent + size, len(text), *(stop for stop in stops if stop > sent)])
-            await self._due(start, end)
-            yield _event(asked, {"content": text[sent:end]})
-            sent = end
-            self.arrivals[asked.number - 1].append((time.monotonic(), sent))
-            await self._notify()
-        yield _event(asked, {}, turn.finish_reason)
+        for text, delta in segments(asked, answer):
+            end = sent + len(text)
+            at = 0
+            while True:
+                if turn.fault is not None and sent >= turn.fault.after:
+                    if turn.fault.kind == "hang":
+                        await self._closing.wait()
+                    # Anything raised here ends the response without its last chunk, as a lost connection does.
+                    raise ConnectionAbortedError("cut, as the script says")
+                if turn.gate is not None and sent >= turn.gate_after:
+                    await turn.gate.wait()
+                if sent >= end:
+                    break
+                size = TOKEN if self.pace.per_token else self._chunk
+                upto = min([sent + size, end, *(stop for stop in stops if stop > sent)])
+                await self._due(start, upto)
+                yield event(asked, delta(text[at : at + upto - sent]))
+                at, sent = at + upto - sent, upto
+                self.arrivals[asked.number - 1].append((time.monotonic(), sent))
+                await self._notify()
+        yield event(
+            asked, {}, "tool_calls" if answer.tool_calls and turn.finish_reason == "stop" else turn.finish_reason
+        )
         if turn.usage and (asked.body.get("stream_options") or {}).get("include_usage"):
-            yield f"data: {json.dumps(_frame(asked) | {'choices': [], 'usage': usage})}\n\n"
+            yield f"data: {json.dumps(frame(asked) | {'choices': [], 'usage': usage})}\n\n"
         yield "data: [DONE]\n\n"
 
     async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
@@ -253,24 +201,6 @@ class ScriptedModel:
             await self._closing.wait()
         raise ConnectionAbortedError("cut, as the script says")
 
-    async def _stream_tool_calls(self, asked: ChatRequest, turn: Turn) -> AsyncIterator[str]:
-        """Each call's name, then its arguments token by token; a name counts with its arguments."""
-        start, sent = time.monotonic(), 0
-        for index, (name, arguments) in enumerate(turn.tool_calls):
-            opening = {"index": index, "id": f"call_{asked.number}_{index}", "type": "function"}
-            pieces = ["", *(arguments[at : at + TOKEN] for at in range(0, len(arguments), TOKEN))]
-            for number, piece in enumerate(pieces):
-                sent += len(piece) if number else len(name)
-                await self._due(start, sent)
-                function = {"arguments": piece} if number else {"name": name, "arguments": ""}
-                call = {"index": index, "function": function} if number else opening | {"function": function}
-                yield _event(asked, {"tool_calls": [call]})
-        usage = _usage(asked, "x" * sent)
-        self.prompt_tokens += usage["prompt_tokens"]
-        self.completion_tokens += usage["completion_tokens"]
-        yield _event(asked, {}, "tool_calls")
-        yield "data: [DONE]\n\n"
-
     async def _due(self, start: float, characters: int) -> None:
         """Wait until so many characters may be out: against the start, so that delays do not add up."""
         due = start + self.pace.first_token + self.pace.per_token * (characters / TOKEN)
@@ -279,31 +209,3 @@ class ScriptedModel:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def _frame(asked: ChatRequest) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{asked.number}", "object": "chat.completion.chunk", "created": 0, "model": asked.model}
-
-
-def _event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None = None) -> str:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return f"data: {json.dumps(_frame(asked) | {'choices': [choice]}, ensure_ascii=False)}\n\n"
-
-
-def _completion(asked: ChatRequest, text: str, turn: Turn, usage: dict[str, int]) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
-    return _frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
-
-
-def _usage(asked: ChatRequest, text: str) -> dict[str, int]:
-    shown = len(asked.text) + sum(
-        len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
-    )
-    prompt, completion = math.ceil(shown / TOKEN), math.ceil(len(text) / TOKEN)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def _error(status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
-    body = {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
-    return JSONResponse(body, status_code=status, headers=dict(headers or {}))

@@ -27,6 +27,7 @@ from perdure.messages import (
 )
 from perdure.policies import Policy
 from perdure.schemas import Schema
+from perdure.usage import Price
 
 
 class Models(BaseModel):
@@ -36,6 +37,10 @@ class Models(BaseModel):
 
     fast: str = "gpt-4o-mini"
     smart: str = "gpt-4o"
+    policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
+    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""
+    fallback: list[str] = Field(default_factory=list)
+    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
 
 
 class Config(BaseModel):
@@ -44,6 +49,8 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Models = Field(default_factory=Models)
+    dialect: Literal["solution", "tools", "script"] = "solution"
+    """What the model writes (R9.2)."""
     start: Literal["plan", "model"] = "plan"
     """Whether a `plan` in the context is run first, or is only shown to the model (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
@@ -54,6 +61,18 @@ class Config(BaseModel):
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)
     """Calls per Solution (R6.8)."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Prompt and completion tokens of the run and its delegates (R9.5)."""
+    cost_budget: float | None = Field(default=None, gt=0)
+    """Dollars, by `prices`."""
+    deadline: float = Field(default=600.0, gt=0)
+    """Seconds of work; time spent waiting for a person does not count."""
+    stuck_after: int = Field(default=3, ge=2)
+    """So many answers in a row that ask for the same end the run."""
+    refine: bool = False
+    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Model → dollars per million tokens; those not named here are the worker's."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
 

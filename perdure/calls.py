@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from perdure.decisions import Approval
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.instances import foreign_problems, scope_path, scope_template
-from perdure.jsons import Json, JsonObject, json_path, shorten
+from perdure.jsons import Json, JsonObject, has_null, json_path, shorten
 from perdure.looping import LOOP_KEYS, loop_problems
 from perdure.schemas import Schema
 from perdure.state import METHODS, Alternatives, OutputMethod, Write, parse_output_path, show
@@ -58,6 +58,8 @@ class Call:
     attempts: int = 0
     scopes: list[str] = field(default_factory=list)
     """What of the parent's context a delegate is given (R8.2)."""
+    written_id: str | None = None
+    """The id that a native tool call came with."""
     instance: str | None = None
     """Which of the independent contexts it reads and writes; `None`: what is shared (R8.8)."""
     items: list[Any] | None = None
@@ -130,6 +132,9 @@ def check_call(
             Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
         )
     call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
+    call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
+    if "_syntax" in raw:
+        return _invalid(call, "syntax", str(raw["_syntax"])[:1000])
     name = raw.get("_tool")
     tool = tools.get(name) if isinstance(name, str) else None
     if tool is None:
@@ -141,6 +146,7 @@ def check_call(
             f"{what}; {_offer(close, len(tools))}",
         )
     call.tool = tool
+    call.raw = _without_nulls(call.raw, tool)
     call.params = call.written_params
     instance = call.raw.get("_instance")
     problems = [
@@ -157,6 +163,31 @@ def check_call(
         call.template = scope_template(call.template, instance, kinds)
         call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
+
+
+def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
+    """The call without what is `null` because strict mode leaves nothing out; a `null` that the tool takes stays."""
+    schema = tool.parameters_schema
+
+    def walk(value: Json, path: tuple[str | int, ...]) -> Json:
+        if isinstance(value, list):
+            return [walk(child, (*path, index)) for index, child in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
+        return {
+            key: walk(child, (*path, key))
+            for key, child in value.items()
+            if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
+        }
+
+    meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
+    parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
+    return meta | (walk(parameters, ()) if has_null(parameters) else parameters)
+
+
+def _refuses_null(schemas: list[Schema] | None) -> bool:
+    return any(schema.errors(None) for schema in schemas or ())
 
 
 def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:

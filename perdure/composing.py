@@ -59,6 +59,16 @@ def compose(
     }
 
 
+def function_schema(tool: Tool, instances: Sequence[str] = ()) -> JsonObject:
+    """JSON Schema of one tool's arguments where the call itself names the tool, as in native function calling."""
+    definitions: JsonObject = {"reference": _REFERENCE_SCHEMA}
+    schema = _call_schema(tool, definitions, instances)
+    schema.pop("description", None)
+    properties = {name: child for name, child in schema["properties"].items() if name != "_tool"}
+    required = [name for name in schema["required"] if name != "_tool"]
+    return {**schema, "type": "object", "properties": properties, "required": required, "$defs": definitions}
+
+
 def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) -> JsonObject:
     parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, references=True)
     properties = {name: _or_reference(schema) for name, schema in parameters.get("properties", {}).items()}

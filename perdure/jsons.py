@@ -79,6 +79,13 @@ def dumps(value: Json, *, indent: int | None = None, sort_keys: bool = False) ->
     return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def has_null(value: Json) -> bool:
+    """Whether there is a `null` anywhere in the value."""
+    if isinstance(value, dict):
+        return any(map(has_null, value.values()))
+    return value is None or (isinstance(value, list) and any(map(has_null, value)))
+
+
 def shorten(value: Json, limit: int = 120) -> str:
     """The value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
     text = json.dumps(value, ensure_ascii=False)

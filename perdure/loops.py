@@ -9,6 +9,7 @@ from pydantic import Field
 from perdure.jsons import JsonObject
 from perdure.looping import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.runs import MAX_PAYLOAD
+from perdure.stopping import Budget
 from perdure.usage import RunUsage
 from perdure.wire import Wire
 
@@ -55,6 +56,8 @@ class LoopInput(Wire):
     approval: JsonObject = Field(default_factory=dict)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    budget: Budget = Field(default_factory=Budget)
+    """What the run above has left for all iterations together; its deadline binds each of them."""
     state: LoopState = Field(default_factory=LoopState)
 
     @property

@@ -148,13 +148,13 @@ class Plan:
         """It runs now."""
         call.status, call.started = "running", time
 
-    def reject_all(self, reason: str, time: str = "") -> None:
-        """A person does not want any of it: every call that has not ended is rejected (R7.6)."""
+    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
+        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
         self._ready.clear()
         for call in self.calls:
             if not call.ended:
                 call.ended_at = time
-                self._end_without_result(call, "rejected", reason=reason)
+                self._end_without_result(call, status, reason=reason)
 
     def revised(self, call: Call, raw: JsonObject) -> Call:
         """A waiting call as a person would have it, checked like the model's own (R7.2).

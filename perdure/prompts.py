@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.agents import Context
+from perdure.dialects import Dialect
+from perdure.dialects.asking import Ask
+from perdure.dialects.tools import turn_messages
 from perdure.instances import split_state
 from perdure.jsons import Json, JsonObject, dumps, shorten
-from perdure.tools import Tool
-
-HOW_TO_PLAN: Final = """\
-You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
-
-calls: what to do now. Each is {"_tool": name, parameters…, "_outputPath": "†state.some.name"}. The engine runs every call as \
-soon as what it reads is there, all that can in parallel; the order of the list does not matter where the wiring tells it.
-- A parameter may be a reference instead of a value: "†state.profile.name", "†input.items[0]", "†state[\\"odd key\\"]". Inside a \
-longer text write {†state.name}. To pass a result on, write it to a path and refer to it: never copy it out.
-- "a || b" is the first that exists; "a && b" waits for both and is b. Both join references and output paths.
-- "_outputPath": "†state.ok || †state.error" is a branch: success writes the first, failure {"code","message"} to the last. What \
-reads the path not taken is skipped.
-- "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
-read it.
-- The graph must have no cycle, and every path read must exist or be written by a call.
-output: null while calls' results are needed to decide; else the answer. When the task is solved, give the output: no further \
-calls are needed.
-Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
-
-LOOPS: Final = (
-    'Another agent. With "_each": "†state.list" it runs once per item and has †input.item and †input.index ("_parallel" at a '
-    'time, default 8); the result is the array of its outputs. With "_until": "†output.done" it is repeated until that is true '
-    '("_max" times at most, default 20), and has its last output as †state.previous.'
-)
+from perdure.runs import Progress
+from perdure.state import State
+from perdure.stopping import Limit
 
 INSTANCES: Final = (
     'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
@@ -39,48 +21,69 @@ INSTANCES: Final = (
     "and writes what is shared. To do the same for several instances, write the calls for each."
 )
 
-FINAL: Final = (
-    'No more calls can be made: {limit}. Answer with {{"output": …}}: the best answer that what is known so far allows.'
-)
+FINAL: Final = "No more calls can be made: {limit}. {how}: the best answer that what is known so far allows."
+STRUCTURED: Final = "Now give that answer in the form that its schema asks for. {how}."
+REFINE: Final = "An answer was drafted: {draft}. Make it better where what is known so far allows, or repeat it. {how}."
+
+
+TIGHT: Final = 500
+"""Characters left of a value where the context was too long."""
+TIGHT_HISTORY: Final = 20
+"""Messages left of the history then."""
 
 
 def chat_messages(
-    context: Context,
-    tools: Mapping[str, Tool],
-    *,
-    state: JsonObject,
-    results: JsonObject,
-    history: Sequence[JsonObject],
-    output_schema: Json,
-    final: str | None = None,
-) -> list[dict[str, str]]:
-    """The context of one Request as chat messages.
+    context: Context, dialect: Dialect, ask: Ask, progress: Progress, state: State, limit: Limit | None
+) -> list[JsonObject]:
+    """The context of one Request as chat messages (R6.1).
 
-    `results` holds by call id what went to no path (R4.4); `history` the plan, error and feedback messages in their order.
-    A `final` reason asks for the output alone (R9.5).
+    A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
+    that it has led to, the last plan, and what returned to no path (R4.4).
     """
-    how = [HOW_TO_PLAN, *([INSTANCES.format(names=", ".join(context.instances))] if context.instances else [])]
-    system = "\n\n".join([*context.system, *how, _tools_text(tools, output_schema)])
-    chat = [{"role": "system", "content": system}]
+    shown, results, history = state.shown(tight=progress.tight), progress.results, progress.messages
+    if dialect.keeps_turns:  # each turn shows its results and its errors
+        shown, results = context.initial_state, {}
+        history = [message for message in history if message["type"] != "error" or message["call"] is None]
+    if progress.tight:
+        results = {id: {**result, "result": shorten(result["result"], TIGHT)} for id, result in results.items()}
+        history = [_tightened(message) for message in history[-TIGHT_HISTORY:]]
+    if progress.plan_message is not None:
+        history = [progress.plan_message, *history]
+    how = [dialect.how] if ask.tools else []
+    if context.instances:
+        how.append(INSTANCES.format(names=", ".join(context.instances)))
+    system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)
+    chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
     chat += [{"role": text.role, "content": text.text} for text in context.texts]
     for merged in context.data:
         title = merged.kind if merged.instance is None else f"{merged.kind} (instance {merged.instance})"
         chat.append(_user(title, merged.value if merged.exists else None, merged.description, merged.data_schema))
-    shared, own = split_state(state, context.instances)
+    shared, own = split_state(shown, context.instances)
     if shared or context.state.data_schema is not None:
         chat.append(_user("state", shared, context.state.description, context.state.data_schema))
     chat += [_user(f"state (instance {name})", value) for name, value in own.items()]
     if results:
         chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
-    chat += [_history_text(message) for message in history]
-    if final is not None:
-        chat.append({"role": "user", "content": FINAL.format(limit=final)})
-    if len(chat) == 1:
+    for message in history:
+        chat += _history(message, dialect, ask)
+    if (last := _last_words(dialect, ask, progress, limit)) is not None:
+        chat.append({"role": "user", "content": last})
+    if not any(message["role"] != "system" for message in chat):
         chat.append({"role": "user", "content": "Begin."})
     return chat
 
 
-def _user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> dict[str, str]:
+def _last_words(dialect: Dialect, ask: Ask, progress: Progress, limit: Limit | None) -> str | None:
+    """What a Request says at the end, if it only wants an output (R9.5)."""
+    how = dialect.only_output(ask)
+    if limit is not None:
+        return FINAL.format(limit=limit.words, how=how)
+    if progress.wants == "refined":
+        return REFINE.format(draft=dumps(progress.draft), how=how)
+    return STRUCTURED.format(how=how) if progress.wants == "structured" else None
+
+
+def _user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> JsonObject:
     lines = [f"# {title}"]
     if description:
         lines.append(description)
@@ -91,46 +94,21 @@ def _user(title: str, value: Json, description: str = "", schema: JsonObject | N
     return {"role": "user", "content": "\n".join(lines)}
 
 
-def _history_text(message: JsonObject) -> dict[str, str]:
+def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> list[JsonObject]:
     kind = message["type"]
+    if kind == "turn":
+        return turn_messages(message, ask.tools)
     if kind == "plan":
-        lines = ["# plan: the calls so far, with their status", *(dumps(call) for call in message["plan"])]
-        return {"role": "user", "content": "\n".join(lines)}
+        text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
+        return [{"role": "user", "content": text}]
     body = {key: value for key, value in message.items() if key != "type"}
-    return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
+    return [{"role": "user", "content": f"# {kind}\n{dumps(body)}"}]
 
 
-def _tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
-    lines = ["Tools:"] if tools else ["There are no tools."]
-    lines += [_tool_text(tool) for tool in tools.values()]
-    lines.append(f"Schema of the output: {dumps(output_schema)}")
-    return "\n".join(lines)
-
-
-def _tool_text(tool: Tool) -> str:
-    notes = []
-    if tool.description and tool.description != tool.name:
-        notes.append(tool.description.strip())
-    if tool.output_path:
-        notes.append(f"Always writes to {tool.output_path}.")
-    if tool.delegate is not None:
-        notes.append(LOOPS)
-    if tool.scope_choice is not None:
-        notes.append(f"_scopes: a list of what of this context it is given, from {', '.join(tool.scope_choice)}.")
-    if tool.latent:
-        notes.append(f"It has no code: write its result yourself as _output{_of(tool.output)}.")
-    elif tool.output is not None:
-        notes.append(f"Returns {dumps(tool.output)}.")
-    return f"- {tool.name} {dumps(_parameters(tool.parameters))}" + "".join(f"\n  {note}" for note in notes)
-
-
-def _parameters(parameters: JsonObject) -> JsonObject:
-    """The parameters' schema without what says nothing."""
-    return {key: value for key, value in parameters.items() if key != "type" and value not in ({}, [])}
-
-
-def _of(schema: JsonObject | None) -> str:
-    return "" if schema is None else f", which must fit {dumps(schema)}"
+def _tightened(message: JsonObject) -> JsonObject:
+    if message["type"] != "turn":
+        return message
+    return {**message, "calls": [{**call, "result": shorten(call["result"], TIGHT)} for call in message["calls"]]}
 
 
 def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:

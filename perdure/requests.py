@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from perdure.jsons import Json, JsonObject
 from perdure.usage import Usage
 from perdure.wire import Wire
+
+KEPT_TEXT: Final = 100_000
 
 
 class RequestInput(Wire):
@@ -17,6 +19,8 @@ class RequestInput(Wire):
     number: int
     model: str
     reason: str
+    earlier_attempts: int = 0
+    """Of activities before this one that were asked for the same Request, so that an attempt's number says whose it is."""
     stream: bool = True
     """Whether calls are delivered while the model is still writing (R6.3)."""
 
@@ -31,11 +35,25 @@ class Delivery(Wire):
     calls: list[Any]
 
 
-class RequestContext(Wire):
-    """What the activity is told when it asks: chat messages, and the composed schema of the answer (R9.3)."""
+class Vocabulary(Wire):
+    """What the reader of an answer has to know to read it."""
 
-    messages: list[dict[str, str]]
-    solution_schema: JsonObject
+    names: dict[str, str] = Field(default_factory=dict)
+    """As written → the tool's name, where they differ."""
+    parameters: dict[str, list[str]] = Field(default_factory=dict)
+    """Tool → its parameters in their order."""
+    kinds: list[str] = Field(default_factory=list)
+    """The kinds of data that references can name."""
+
+
+class RequestContext(Wire):
+    """What the activity is told when it asks: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
+
+    messages: list[JsonObject]
+    parameters: JsonObject = Field(default_factory=dict)
+    """What is sent beside them: `response_format`, `tools`."""
+    dialect: str = "solution"
+    vocabulary: Vocabulary = Field(default_factory=Vocabulary)
     released: int = 0
     """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
 
@@ -45,6 +63,10 @@ class RequestResult(Wire):
 
     calls: list[Any] = Field(default_factory=list)
     output: Json = None
+    wired: bool = False
+    """Whether references in the output stand for values (dialect `script`)."""
+    text: str = ""
+    """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
     problem: JsonObject | None = None
     """`{"code", "message"}`."""
     model: str = ""
@@ -61,3 +83,11 @@ class RequestView(Wire):
     reason: str
     status: Literal["running", "done"] = "running"
     usage: Usage = Field(default_factory=Usage)
+    cost: float | None = None
+    """Dollars; `None` where no price is known."""
+    messages: int = 0
+    """Chat messages sent."""
+    text: str = ""
+    """The beginning of what the model said beside calls, or in their place."""
+    not_strict: list[str] = Field(default_factory=list)
+    """What keeps the schema from OpenAI's strict mode, and of which tool (R9.3)."""

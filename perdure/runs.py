@@ -13,11 +13,13 @@ from pydantic import Field
 from perdure.agents import Models
 from perdure.decisions import Approval
 from perdure.jsons import Json, JsonObject
+from perdure.models import Situation
 from perdure.policies import Ask
 from perdure.requests import RequestView
 from perdure.state import Write
+from perdure.stopping import Budget, StopReason
 from perdure.tools import Tool
-from perdure.usage import RunUsage
+from perdure.usage import Price, RunUsage
 from perdure.wire import Wire
 
 TASK_QUEUE: Final = "perdure"
@@ -26,6 +28,7 @@ TASK_QUEUE: Final = "perdure"
 AGENT_WORKFLOW: Final = "Agent"
 PREPARE_ACTIVITY: Final = "perdure.prepare"
 REQUEST_ACTIVITY: Final = "perdure.request"
+CHOOSE_ACTIVITY: Final = "perdure.choose"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
 WAITING_QUERY: Final = "waiting"
@@ -41,6 +44,8 @@ REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
 MODEL_FAILED: Final = "ModelFailed"
 """Type of the failure of a run whose model could not be reached, or refused for good."""
+CONTEXT_TOO_LONG: Final = "ContextTooLong"
+"""Type of the failure of a Request whose context is more than the model takes (R9.7)."""
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
@@ -50,7 +55,6 @@ MAX_PAYLOAD: Final = 1_900_000
 MAX_STORED: Final = 50_000_000
 """The same where values travel by external storage."""
 
-StopReason: TypeAlias = Literal["output", "max_requests"]
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
 
@@ -58,8 +62,18 @@ class PrepareInput(Wire):
     tools: list[str | JsonObject]
     models: JsonObject
     """The agent file's `config.models`, as far as it says any."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """The agent file's own."""
+    cost_budget: bool = False
+    """Whether there is one: then every model needs a price."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """Those that the run above has recorded, by name."""
+
+
+class ChooseInput(Wire):
+    policy: str
+    """`module:function`."""
+    situation: Situation
 
 
 class Prepared(Wire):
@@ -67,6 +81,8 @@ class Prepared(Wire):
 
     tools: list[Tool]
     models: Models
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Of the models that the run may ask, as far as they are known (R9.5)."""
     floor: Ask = "never"
     """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
@@ -113,9 +129,12 @@ class CallView(Wire):
     reason: str | None = None
     error: JsonObject | None = None
     approval: Approval | None = None
+    shown: str | None = None
+    """The beginning of the result, for `show`; not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
+        del plain["shown"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
 
@@ -154,9 +173,12 @@ class RunResult(Wire):
     state: JsonObject = Field(default_factory=dict)
     error: str | None = None
     """Why the run failed, in one line."""
+    worked: float = 0.0
+    """Seconds of work, for a parent's deadline; not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
+        del plain["worked"]
         if plain["error"] is None:
             del plain["error"]
         return plain
@@ -194,18 +216,36 @@ class Past(Wire):
     writes: dict[str, str] = Field(default_factory=dict)
 
 
+class Progress(Wire):
+    """How far a run has come, beside its state."""
+
+    number: int = 0
+    """Of the last Request begun; 0 is a plan that was given (R5.9)."""
+    results: JsonObject = Field(default_factory=dict)
+    """By call id what went to no path (R4.4)."""
+    messages: list[JsonObject] = Field(default_factory=list)
+    """Error, feedback and turn messages in their order."""
+    plan_message: JsonObject | None = None
+    after_error: bool = False
+    usage: RunUsage = Field(default_factory=RunUsage)
+    answers: list[str] = Field(default_factory=list)
+    """Fingerprints of the last answers."""
+    worked: float = 0.0
+    wants: Literal["plan", "structured", "refined"] = "plan"
+    """What the next Request is for; the last two only want an output."""
+    draft: Json = None
+    """The output that is to be refined."""
+    tight: bool = False
+    """Whether the context was too long for the model, and is shown cut since (R9.7)."""
+
+
 class RunSnapshot(Wire):
     """A run between two Requests, as it goes on in a new execution (R6.8)."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     prepared: Prepared
-    number: int
+    progress: Progress
     writes: list[Write]
-    results: JsonObject
-    messages: list[JsonObject]
-    plan_message: JsonObject | None
-    after_error: bool
-    usage: RunUsage
     policy: JsonObject = Field(default_factory=dict)
     """How the run's own approval policy differs from the agent file's (R7.7)."""
     remembered: list[str] = Field(default_factory=list)
@@ -227,5 +267,7 @@ class RunInput(Wire):
     """The agents above a delegate, outermost first."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """The agent files that the run above has recorded."""
+    budget: Budget = Field(default_factory=Budget)
+    """What the run above has left (R9.6)."""
     snapshot: RunSnapshot | None = None
     """Set when the run goes on from an execution that grew too long."""

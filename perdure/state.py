@@ -65,9 +65,15 @@ class State:
         value: JsonObject = self._tree.snapshot()
         return value
 
-    def shown(self) -> JsonObject:
-        """The value now as the model sees it: of a single value of more than `LARGE` characters its beginning and size."""
+    def shown(self, *, tight: bool = False) -> JsonObject:
+        """The value now as the model sees it: of a single value of more than `LARGE` characters its beginning and size;
+        where `tight`, of every large key."""
         tree = Tree(self.snapshot())
+        if tight:
+            return {
+                key: value if len(text := dumps(value)) <= _SHOWN else shorten(text, _SHOWN)
+                for key, value in tree.value.items()
+            }
         for path, value, size in self._large:
             if path and get(tree.value, path) is value:
                 tree.apply(Write(path=path, value=cut(value, size)))

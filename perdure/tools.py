@@ -26,6 +26,8 @@ RESERVED_PREFIX: Final = "perdure."
 
 ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
+TASK_COMPLETE: Final = "task_complete"
+"""The tool whose call ends the run, its parameters being the output (R9.5)."""
 ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 

@@ -8,14 +8,19 @@ from typing import Final
 from perdure.approvals import Offer
 from perdure.calls import Call
 from perdure.decisions import digest
-from perdure.jsons import Json, JsonObject, shorten
+from perdure.jsons import Json, JsonObject, dumps, shorten
 from perdure.plan import Plan
 from perdure.policies import Guard
+from perdure.requests import RequestResult
 from perdure.runs import CallView, WaitingView
 from perdure.simulation import simulate
+from perdure.state import cut
 
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
+
+SHOWN_RESULT: Final = 160
+"""Characters of a result that `show` prints."""
 
 
 def plan_reads(plan: Plan) -> dict[str, list[str]]:
@@ -38,6 +43,7 @@ def call_view(call: Call) -> CallView:
         reason=call.reason or None,
         error=call.error.as_json() if call.error else None,
         approval=call.approval,
+        shown=shorten(call.result, SHOWN_RESULT) if call.status == "done" else None,
     )
 
 
@@ -47,6 +53,37 @@ def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
     if call is not None and len(str(call)) > _SHOWN_IN_ERRORS:
         shown = shorten(call, _SHOWN_IN_ERRORS)
     return {"type": "error", "call": shown, "error": error}
+
+
+def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
+    """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6)."""
+    problems = [error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]
+    problems += [error_message(call.as_plan_entry(), note.as_json()) for call in plan.calls for note in call.notes]
+    return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
+
+
+def turn_message(plan: Plan, text: str, before: list[JsonObject]) -> JsonObject | None:
+    """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
+
+    Calls keep the ids that the server gave them, unless one was used already, which servers refuse.
+    """
+    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]}
+    calls = []
+    for call in plan.calls:
+        id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
+        used.add(id)
+        arguments = {key: value for key, value in call.raw.items() if key not in ("_tool", "_syntax")}
+        calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call)})
+    return {"type": "turn", "text": text, "calls": calls} if calls or text else None
+
+
+def _result_text(call: Call) -> str:
+    if call.status == "done":
+        value = cut(call.result)
+        return value if isinstance(value, str) else dumps(value)
+    if call.error is not None:
+        return dumps({"error": call.error.as_json()})
+    return dumps({"status": call.status, "reason": call.reason} if call.reason else {"status": call.status})
 
 
 def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:

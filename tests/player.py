@@ -68,11 +68,15 @@ class Played:
     complaints: list[str]
 
 
-async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_workflows: int = 1000) -> Played:
-    """Run the case to its end, or until `timeout` seconds have passed."""
+async def play(
+    client: Client, case: Case, *, timeout: float = 30.0, cached_workflows: int = 1000, dialect: str = "solution"
+) -> Played:
+    """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect."""
     canned = Canned(case.get("tools", {}))
     task_queue = f"case-{uuid.uuid4().hex[:8]}"
-    async with ScriptedModel(case["turns"]) as model:
+    agent = case["agent"] | {"config": {**case["agent"].get("config", {}), "dialect": dialect}}
+    kinds = [str(message.get("kind", message["type"])) for message in agent["context"]]
+    async with ScriptedModel(case["turns"], dialect=dialect, kinds=kinds) as model:
         asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
         async with build_worker(
             client,
@@ -84,8 +88,8 @@ async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_work
         ):
             handle = await start_run(
                 client,
-                parse_agent(case["agent"]),
-                case["agent"],
+                parse_agent(agent),
+                agent,
                 case.get("input"),
                 has_input="input" in case,
                 run_id=f"{case['name']}-{uuid.uuid4().hex[:8]}",
@@ -96,7 +100,7 @@ async def play(client: Client, case: Case, *, timeout: float = 30.0, cached_work
             deciding.cancel()
             await asyncio.gather(deciding, return_exceptions=True)
             view = await fetch_run(client, handle.id)
-        return Played(view, canned, [request.text for request in model.requests], model.complaints)
+        return Played(view, canned, [request.shown for request in model.requests], model.complaints)
 
 
 async def _decide(handle: AgentHandle, decisions: list[Any]) -> None:

@@ -18,7 +18,8 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedE
 
 from activities.registry import Registry
 from cli.runs import AgentHandle, fetch_run, start_run
-from demo.scripted_model import Script, ScriptedModel
+from demo.scripted_model import ScriptedModel
+from demo.turns import Script
 from perdure.agents import parse_agent
 from perdure.runs import RUN_QUERY, RunView
 from perdure.toolkit import tool_function

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from cli.server import embedded_server
-from demo.scripted_model import ChatRequest
+from demo.turns import ChatRequest
 from perdure import tool
 from perdure.runs import DECIDE, POLICY
 from tests.support import DONE, Harness, agent, harness

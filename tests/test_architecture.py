@@ -15,9 +15,9 @@ OWN = {"perdure", "workflows", "activities", "cli", "demo", "client", "worker", 
 
 # What each room may import beside the standard library: our own rooms, and libraries.
 ALLOWED = {
-    "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser", "igraph"},
+    "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser", "igraph", "ijson"},
     "workflows": {"workflows", "perdure", "temporalio"},
-    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2", "ijson"},
+    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2", "pydantic", "mcp"},
 }
 NOT_PURE = {
     "asyncio",

@@ -10,7 +10,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from cli.server import free_port
-from demo.scripted_model import Turn
+from demo.turns import Turn
 from perdure import tool
 from tests.support import DONE, agent, harness, perdure
 

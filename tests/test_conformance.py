@@ -21,7 +21,12 @@ def load_cases() -> list[Case]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("cached_workflows", [1000, 0], ids=["cached", "no-cache"])
+@pytest.mark.parametrize(
+    ("dialect", "cached_workflows"),
+    [("solution", 1000), ("solution", 0), ("tools", 1000), ("script", 1000)],
+    ids=["solution", "solution-no-cache", "tools", "script"],
+)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in load_cases()])
-async def test_conformance(case: Case, cached_workflows: int, dev_server: WorkflowEnvironment) -> None:
-    assert compare(case, await play(dev_server.client, case, cached_workflows=cached_workflows)) == []
+async def test_conformance(case: Case, dialect: str, cached_workflows: int, dev_server: WorkflowEnvironment) -> None:
+    played = await play(dev_server.client, case, cached_workflows=cached_workflows, dialect=dialect)
+    assert compare(case, played) == []

@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from cli.approvals import list_waiting
-from demo.scripted_model import ChatRequest, Turn
+from demo.turns import ChatRequest, Turn
 from perdure import tool
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approvals import TOOLS, look, remove

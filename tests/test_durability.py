@@ -20,7 +20,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from cli.runs import AgentHandle, start_run
 from cli.server import embedded_server, free_port
-from demo.scripted_model import ChatRequest, ScriptedModel, Turn
+from demo.scripted_model import ScriptedModel
+from demo.turns import ChatRequest, Turn
 from perdure.agents import parse_agent
 from perdure.runs import RunResult
 from tests.support import DONE, ROOT, agent

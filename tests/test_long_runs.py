@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from cli.runs import AgentHandle
 from cli.server import embedded_server
-from demo.scripted_model import ChatRequest, Turn
+from demo.turns import ChatRequest, Turn
 from perdure import tool
 from perdure.runs import MAX_PAYLOAD
 from tests.support import DONE, agent, harness

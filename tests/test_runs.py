@@ -10,7 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from cli.connection import data_converter
-from demo.scripted_model import Fault, Turn
+from demo.turns import Fault, Turn
 from perdure import ToolContext, ToolError, branch, tool
 from tests.support import DONE, agent, harness
 from workflows.agent import AgentWorkflow

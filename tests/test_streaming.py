@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from demo.scripted_model import ChatRequest, Fault, Turn
+from demo.turns import ChatRequest, Fault, Turn
 from perdure import ToolContext, tool
 from perdure.requests import Delivery
 from perdure.runs import CALLS_SIGNAL

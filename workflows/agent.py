@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from workflows.approvals import People
 from workflows.calls import CallLoop
+from workflows.deadline import watch
 from workflows.outcomes import message_of
+from workflows.requests import ask, choose
 
 with workflow.unsafe.imports_passed_through():
     from perdure.agents import Agent, Context, parse_agent
     from perdure.errors import PerdureError, ProtocolError
     from perdure.fitting import fit
+    from perdure.overview import run_view, waiting_views
     from perdure.plan import Plan
     from perdure.policies import Guard, Policy, parse_policy
     from perdure.reports import details
@@ -33,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
         POLICY,
         PREPARE_ACTIVITY,
         REFUSED,
-        REQUEST_ACTIVITY,
         RUN_QUERY,
         WAITING_QUERY,
         Prepared,
@@ -43,15 +45,7 @@ with workflow.unsafe.imports_passed_through():
         RunView,
         WaitingView,
     )
-
-REQUEST_TIMEOUT = timedelta(minutes=10)
-"""For one attempt: longer than any answer takes to be written."""
-REQUEST_HEARTBEAT = timedelta(seconds=5)
-"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.intake`."""
-REQUEST_RETRIES = RetryPolicy(
-    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=6
-)
-"""Six attempts over half a minute; a server's own `retry-after` takes the place of the backoff (R9.7)."""
+    from perdure.stopping import Limit, WorkClock
 
 
 # A protocol error would repeat on every replay: it fails the run, not the workflow task.
@@ -63,6 +57,7 @@ class AgentWorkflow:
         self._run: Run | None = None
         self._calls: CallLoop | None = None
         self._people = People()
+        self._clock = WorkClock()
 
     @workflow.run
     async def run(self, run_input: RunInput) -> RunResult:
@@ -70,16 +65,41 @@ class AgentWorkflow:
         run = self._run = await self._prepare(run_input)
         run.lineage = [*run_input.lineage, run.agent.name]
         self._report()
+        watching = watch(run, self._clock, self._at_deadline)
+        try:
+            return await self._requests(run, run_input)
+        finally:
+            watching.cancel()
+            if run.progress.usage.by_model and not isinstance(sys.exception(), GeneratorExit):
+                workflow.upsert_memo({"usage": run.progress.usage.as_json()})
+
+    async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
         given = run.context.plan if run.agent.config.start == "plan" and run_input.snapshot is None else []
         if given and await self._run_calls(run.open_plan(0), _given(given)):
             return self._result()
-        while run.final is None:
-            request = run.begin_request()
-            if await self._run_calls(run.open_plan(request.number), self._request(request)):
+        while True:
+            run.progress.worked = self._clock.worked(workflow.time())
+            situation = run.situation()
+            last = run.limit is not None
+            if last and run.end_with_draft():
                 return self._result()
-            if workflow.info().is_continue_as_new_suggested() and run.final is None:
+            request = run.begin_request(await choose(situation))
+            if await self._run_calls(run.open_plan(request.number), self._request(run, request)):
+                return self._result()
+            if last:
+                break
+            if workflow.info().is_continue_as_new_suggested() and run.limit is None:
                 self._continue(run_input, run)
-        raise self._failure(f"{run.final}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+        assert run.limit is not None
+        raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+
+    def _at_deadline(self, limit: Limit) -> None:
+        """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
+        assert self._run is not None
+        if self._run.limit is None:
+            self._run.limit = limit
+            if self._calls is not None:
+                self._calls.stop(limit)
 
     @workflow.query(name=CONTEXT_QUERY)
     def context(self, number: int) -> RequestContext:
@@ -99,7 +119,7 @@ class AgentWorkflow:
     @workflow.query(name=WAITING_QUERY)
     def waiting(self) -> list[WaitingView]:
         """What waits for a person, oldest first."""
-        return [] if self._run is None else self._run.waiting()
+        return [] if self._run is None else waiting_views(self._run)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, decision: Any) -> None:
@@ -155,7 +175,7 @@ class AgentWorkflow:
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
-        return RunView(run_id=run_id) if self._run is None else fit(self._run.view(run_id))
+        return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id))
 
     def _continue(self, run_input: RunInput, run: Run) -> NoReturn:
         """Go on in a new execution, whose history is empty (R6.8)."""
@@ -177,10 +197,13 @@ class AgentWorkflow:
             self._set_guard(agent, run_input.snapshot.prepared, parse_policy(run_input.snapshot.policy))
             self._people.desk.guard.remembered |= dict.fromkeys(run_input.snapshot.remembered)
             self._people.desk.refusals = [*run_input.snapshot.refusals, *self._people.desk.refusals]
-            return Run.restore(agent, context, run_input.snapshot, self._people.desk)
+            self._clock = WorkClock(run_input.snapshot.progress.worked)
+            return Run.restore(agent, context, run_input.snapshot, self._people.desk, budget=run_input.budget)
         wanted = PrepareInput(
             tools=context.tools,
             models=agent.config.models.model_dump(exclude_unset=True),
+            prices=agent.config.prices,
+            cost_budget=agent.config.cost_budget is not None,
             delegates=run_input.delegates,
         )
         try:
@@ -192,7 +215,7 @@ class AgentWorkflow:
                 raise
             raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
         self._set_guard(agent, prepared, change)
-        return Run(agent, context, prepared, self._people.desk)
+        return Run(agent, context, prepared, self._people.desk, budget=run_input.budget)
 
     def _set_guard(self, agent: Agent, prepared: Prepared, change: Policy) -> None:
         """The policy's three layers; what a signal has changed before this stays."""
@@ -201,31 +224,24 @@ class AgentWorkflow:
         desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=changed)
         self._people.searchable = prepared.searchable
 
-    async def _request(self, request: RequestInput) -> RequestResult:
+    async def _request(self, run: Run, request: RequestInput) -> RequestResult:
         try:
-            result: RequestResult = await workflow.execute_activity(
-                REQUEST_ACTIVITY,
-                request,
-                result_type=RequestResult,
-                activity_id=f"request-{request.number}",
-                start_to_close_timeout=REQUEST_TIMEOUT,
-                heartbeat_timeout=REQUEST_HEARTBEAT,
-                retry_policy=REQUEST_RETRIES,
-                summary=f"Request {request.number} · {request.model} · {request.reason}",
-            )
-            return result
+            return await ask(run, request, lambda: self._calls is not None and self._calls.intake.received > 0)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
+            if run.progress.draft is not None:
+                return RequestResult(problem={"code": "not_refined", "message": message_of(error)})
+            log = run.past.log[-1]
             raise self._failure(
-                f"Request {request.number} to {request.model} failed: {message_of(error)}", MODEL_FAILED
+                f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
 
     async def _run_calls(self, plan: Plan, answer: Coroutine[Any, Any, RequestResult]) -> bool:
         """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
         self._report()
-        self._calls = CallLoop(self._run, plan, self._people, self._report)
+        self._calls = CallLoop(self._run, plan, self._people, self._clock, self._report)
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.plan, result)
         self._report()
@@ -233,11 +249,13 @@ class AgentWorkflow:
 
     def _result(self) -> RunResult:
         assert self._run is not None
-        return fit(self._run.view(workflow.info().workflow_id).result(), self._run.prepared.max_payload)
+        self._run.progress.worked = self._clock.worked(workflow.time())
+        return fit(run_view(self._run, workflow.info().workflow_id).result(), self._run.prepared.max_payload)
 
     def _failure(self, message: str, kind: str) -> ApplicationError:
         result = self._result()
         result.status, result.error = "failed", message
+        result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason
         return ApplicationError(message, result.as_json(), type=kind, non_retryable=True)
 
     def _report(self) -> None:

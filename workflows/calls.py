@@ -32,10 +32,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.requests import Delivery, RequestResult
     from perdure.running import Run
     from perdure.runs import ToolInput, ToolResult
+    from perdure.stopping import Limit, WorkClock
+    from perdure.usage import RunUsage
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
-_Event: TypeAlias = _Arrived | _Ended | RequestResult | Verdict | BaseException
+_Event: TypeAlias = _Arrived | _Ended | RequestResult | Verdict | Limit | BaseException
 
 MAX_AT_ONCE = 1000
 """Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
@@ -44,7 +46,7 @@ MAX_AT_ONCE = 1000
 class CallLoop:
     """Runs the calls of one Request. `on_change` is told whenever a call has arrived, started or ended."""
 
-    def __init__(self, run: Run, plan: Plan, people: People, on_change: Callable[[], None]) -> None:
+    def __init__(self, run: Run, plan: Plan, people: People, clock: WorkClock, on_change: Callable[[], None]) -> None:
         self.intake = Intake(plan.request)
         self._agent_run = run
         self.plan = plan
@@ -52,7 +54,13 @@ class CallLoop:
         self._people = people
         self._held = people.desk.guard.policy.scope == "plan"
         """Nothing starts before the whole plan was approved (R7.6)."""
+        self._clock = clock
         self._on_change = on_change
+        self._limit: Limit | None = None
+        self._answered = False
+        self._resting: set[str] = set()
+        """Calls whose time is not this run's work: delegates, which have clocks of their own, and sleep."""
+        self._asking: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._result = RequestResult()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -68,26 +76,68 @@ class CallLoop:
 
         Raises what the answer raises, unless calls have been released: then the Request is interrupted, and they stand.
         """
-        asking = asyncio.create_task(self._ask(answer))
+        self._asking = asyncio.create_task(self._ask(answer))
         try:
             while not self.plan.settled:
-                self._take(await self._events.get())
+                events = [await self._events.get()]
                 while not self._events.empty():  # what came together is answered together
-                    self._take(self._events.get_nowait())
+                    events.append(self._events.get_nowait())
+                for event in events:
+                    self._take(event)
+                if any(isinstance(event, Limit) for event in events):
+                    await self._break_off()
                 self._start_ready()
+                self._keep_time()
             return self._result
         finally:
-            left = [asking, *self._running.values()]
-            for task in left:
-                task.cancel()
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
-                await asyncio.gather(*left, return_exceptions=True)
+                self._clock.work(workflow.time())
+            await self._cancel_all()
+
+    def stop(self, limit: Limit) -> None:
+        """Run nothing more: what runs is cancelled and has failed, what waits is skipped (R9.5)."""
+        self._events.put_nowait(limit)
+
+    async def _break_off(self) -> None:
+        await self._cancel_all()
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, tuple):  # it ended just in time
+                self._take(event)
+        assert self._limit is not None
+        reason, words = self._limit.reason, self._limit.words
+        for call in self.plan.calls:
+            if call.id in self._running:
+                del self._running[call.id]
+                self.plan.end(call, Failed(CallError(reason, f"cancelled, because {words}")), _now())
+        self._running.clear()
+        if not self._answered:
+            self._result = self.intake.interrupted(words)
+            self.plan.close()
+        self.plan.end_all("skipped", words, _now())
+
+    async def _cancel_all(self) -> None:
+        left = [*([self._asking] if self._asking else []), *self._running.values()]
+        for task in left:
+            task.cancel()
+        if not isinstance(sys.exception(), GeneratorExit):
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _keep_time(self) -> None:
+        """Time counts as work unless all there is to do is waited for: a person, a delegate, a sleep."""
+        waited_for = len(self._people.desk.waiting) + len(self._resting)
+        if self._answered and self._running and waited_for >= len(self._running):
+            self._clock.pause(workflow.time())
+        else:
+            self._clock.work(workflow.time())
 
     def _take(self, event: _Event) -> None:
         if isinstance(event, BaseException):
             raise event
-        if isinstance(event, RequestResult):
-            self._result = event
+        if isinstance(event, Limit):
+            self._limit = event
+        elif isinstance(event, RequestResult):
+            self._result, self._answered = event, True
             self.plan.close(drain=event.output is not None)
             self._offer_plan(event)
         elif isinstance(event, Verdict):
@@ -153,9 +203,24 @@ class CallLoop:
             if call.tool.latent:
                 return call, Returned(call.result)
             if call.tool.delegate is not None:
-                run = self._agent_run
-                return call, await run_delegate(call, self.plan, run, run.usage.include)
+                return call, await self._run_delegate(call)
             return call, await run_tool(call, self.plan, self._agent_run.prepared.max_payload)
+
+    async def _run_delegate(self, call: Call) -> Outcome:
+        """Its time is counted when it has ended: as much as it worked, however long it waited for people."""
+        run, started = self._agent_run, self._clock.worked(workflow.time())
+
+        def spent(usage: RunUsage, worked: float) -> None:
+            run.progress.usage.include(usage)
+            self._clock.at_least(started + worked, workflow.time())
+
+        run.progress.worked = started
+        self._resting.add(call.id)
+        try:
+            self._keep_time()
+            return await run_delegate(call, self.plan, run, spent)
+        finally:
+            self._resting.discard(call.id)
 
     def _offer_plan(self, result: RequestResult) -> None:
         """The answer is whole: offer its plan, if anybody wants to see it (R7.6)."""
@@ -163,7 +228,7 @@ class CallLoop:
             return
         offer = None if result.problem else self._people.desk.offer_plan(self.plan, _now())
         if result.problem:
-            self.plan.reject_all("the answer was not complete, so nothing of its plan was run", _now())
+            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", _now())
         if offer is not None:
             self._start("plan", self._people.verdict(offer))
         self._held = offer is not None
@@ -173,9 +238,9 @@ class CallLoop:
         del self._running["plan"]
         self.plan = verdict.plan or self.plan
         if isinstance(verdict.outcome, Rejected):
-            self.plan.reject_all(verdict.outcome.reason, _now())
+            self.plan.end_all("rejected", verdict.outcome.reason, _now())
         elif isinstance(verdict.outcome, Failed):
-            self.plan.reject_all(verdict.outcome.error.message, _now())
+            self.plan.end_all("rejected", verdict.outcome.error.message, _now())
 
 
 async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:

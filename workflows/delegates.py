@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, CancelledError, ChildWorkflowError, TerminatedError, TimeoutError
@@ -25,6 +25,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.usage import RunUsage
 
+OnSpent: TypeAlias = Callable[[RunUsage, float], None]
+"""Told what a delegate has used, and the seconds that it worked."""
 _TOLD: Final = 10
 """Failed iterations that the model is told of one by one."""
 
@@ -33,7 +35,7 @@ class TooLargeError(Exception):
     """More than a payload can carry."""
 
 
-async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[RunUsage], None]) -> Outcome:
+async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: OnSpent) -> Outcome:
     """The delegate's output, or its failure as the call's; `on_spent` is told what it cost, also when it failed (R9.6)."""
     tool = call.tool
     assert tool is not None
@@ -46,6 +48,9 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
     if isinstance(document, CallError):
         return Failed(document)
     approval = run.desk.guard.change.as_change()
+    if (spent := run.budget.spent(run.progress.usage)) is not None:
+        return Failed(CallError(spent.reason, f"{tool.name} was not run: {spent.words}"))
+    budget = run.budget.left(run.progress.usage, run.progress.worked)
     title = f"{tool.name}: {call_line(call.params)}"
     if call.loops:
         loop = LoopInput(
@@ -61,6 +66,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
             approval=approval,
             lineage=run.lineage,
             delegates=prepared.delegates,
+            budget=budget,
         )
         return await _run_loop(call, loop, title, on_spent)
     child = RunInput(
@@ -70,6 +76,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: Callable[[Run
         approval=approval,
         lineage=run.lineage,
         delegates=prepared.delegates,
+        budget=budget,
     )
     call.attempts = 1
     return await run_child(
@@ -82,7 +89,7 @@ async def run_child(
     max_payload: int,
     name: str,
     title: str,
-    on_spent: Callable[[RunUsage], None],
+    on_spent: OnSpent,
     *,
     task_queue: str | None = None,
     timeout: float | None = None,
@@ -96,11 +103,11 @@ async def run_child(
         return Failed(CallError("params_too_large", f"{child.agent.get('name')} cannot be run: {error}"))
     except ChildWorkflowError as failure:
         return _failed(str(child.agent.get("name")), failure, on_spent, timeout)
-    on_spent(result.usage)
+    on_spent(result.usage, result.worked)
     return Returned(result.output)
 
 
-async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: Callable[[RunUsage], None]) -> Outcome:
+async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: OnSpent) -> Outcome:
     assert call.tool is not None
     call.attempts = 1
     tool = call.tool
@@ -112,7 +119,7 @@ async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: Callable[
         return Failed(CallError("params_too_large", f"{tool.name} cannot be run: {error}"))
     except ChildWorkflowError as failure:
         return _failed(tool.name, failure, on_spent, tool.timeout)
-    on_spent(state.usage)
+    on_spent(state.usage, 0.0)  # each iteration has a deadline, a loop of thousands has none
     told = [CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed]
     if loop.kind == "until":
         if told:
@@ -167,14 +174,13 @@ async def _child(
         raise
 
 
-def _failed(
-    name: str, failure: ChildWorkflowError, on_spent: Callable[[RunUsage], None], timeout: float | None
-) -> Failed:
+def _failed(name: str, failure: ChildWorkflowError, on_spent: OnSpent, timeout: float | None) -> Failed:
     cause = failure.cause
     who = f"the delegate of {name}"
     if isinstance(cause, ApplicationError):
         if cause.details:
-            on_spent(RunResult.model_validate(cause.details[0]).usage)
+            result = RunResult.model_validate(cause.details[0])
+            on_spent(result.usage, result.worked)
         return Failed(CallError(cause.type or "delegate_failed", f"{who} failed: {cause.message}"))
     if isinstance(cause, CancelledError):
         return Failed(CallError("cancelled", f"{who} was cancelled"))

@@ -10,11 +10,12 @@ from temporalio.exceptions import ApplicationError
 from workflows.delegates import run_child
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import PerdureError
+    from perdure.errors import CallError, PerdureError
     from perdure.looping import is_satisfied
     from perdure.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
     from perdure.outcomes import Failed
     from perdure.runs import RunInput
+    from perdure.usage import RunUsage
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError])
@@ -43,6 +44,9 @@ class LoopWorkflow:
             workflow.continue_as_new(loop)
         return self._state
 
+    def _spent(self, usage: RunUsage, _: float) -> None:
+        self._state.usage.include(usage)
+
     @property
     def _over(self) -> bool:
         return self._state.satisfied or self._state.next >= self._loop.count
@@ -66,6 +70,7 @@ class LoopWorkflow:
     async def _iterate(self, index: int) -> object:
         loop, state = self._loop, self._state
         agent, child_input = loop.iteration(index)
+        spent = loop.budget.spent(state.usage)
         child = RunInput(
             agent=agent,
             input=child_input,
@@ -73,8 +78,13 @@ class LoopWorkflow:
             approval=loop.approval,
             lineage=loop.lineage,
             delegates=loop.delegates,
+            budget=loop.budget.left(state.usage),
         )
-        outcome = await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", state.usage.include)
+        outcome = (
+            Failed(CallError(spent.reason, f"not run: {spent.words}"))
+            if spent is not None
+            else await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", self._spent)
+        )
         if isinstance(outcome, Failed):
             error = IterationError(index=index, code=outcome.error.code, message=outcome.error.message)
             state.failed.append(error)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from perdure.agents import Context, parse_agent
 from perdure.calls import ENDED
+from perdure.dialects.solution import parse_solution
 from perdure.errors import CallError, PerdureError
 from perdure.messages import TYPES
 from perdure.outcomes import Failed, Returned
 from perdure.plan import Plan
-from perdure.solutions import parse_solution
 from perdure.state import State, Write
 from perdure.tools import parse_tool
 from tests.pure.strategies import json_values

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 
 from perdure.agents import Context, parse_agent
+from perdure.dialects.solution import parse_solution
 from perdure.errors import AgentError, InputError, JsonError
 from perdure.jsons import MAX_DEPTH, loads
 from perdure.messages import merge_data, parse_messages
-from perdure.solutions import parse_solution
 from tests.pure.strategies import json_values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.agents import Context, Models, parse_agent
 from perdure.errors import CallError
+from perdure.models import auto
 from perdure.outcomes import Failed, Returned
 from perdure.reports import details
 from perdure.requests import RequestResult
@@ -21,7 +22,7 @@ def new_run() -> Run:
 
 def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     run = new_run()
-    run.begin_request()
+    run.begin_request(auto(run.situation()))
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "x": "a|b", "_outputPath": "†state.a"})
     plan.add({"_tool": "t", "x": "†state.a"})
@@ -31,7 +32,7 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     plan.end(first, Failed(CallError("boom", "it\nbroke")))
     text = details(run)
     assert "**helper**: 1 Requests, 0 of 3 calls done" in text
-    assert "Request 1: gpt-4o-mini (choosing tools), running" in text
+    assert "Request 1: gpt-4o-mini (first Request), running" in text
     assert '| 1.0 | failed | t | x="a\\|b" | †state.a |' in text
     assert "- 1.0 it broke" in text
     assert "- 1.1 $.x reads †state.a from 1.0 t, which did not succeed (failed)" in text
@@ -43,7 +44,7 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
 def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
     run = new_run()
     for number, calls in ((1, 30), (2, 30), (3, 0)):
-        run.begin_request()
+        run.begin_request(auto(run.situation()))
         plan = run.open_plan(number)
         for n in range(calls):
             plan.add({"_tool": "t", "x": n})

@@ -1,0 +1,90 @@
+"""What a scripted model is asked, what it answers, how fast, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+TOKEN = 4
+"""Characters that count as one token, in pacing and in `usage`."""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One request that was answered; `number` counts from 1."""
+
+    number: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.body.get("messages", [])
+        return messages
+
+    @property
+    def shown(self) -> str:
+        """Everything that the model was shown, native calls and their results too, as JSON where it is not text."""
+        calls = [
+            f"{call['function']['name']} {call['function']['arguments']}"
+            for message in self.messages
+            for call in message.get("tool_calls", ())
+        ]
+        return "\n".join([self.text, *calls, json.dumps(self.body.get("tools", []), ensure_ascii=False)])
+
+    @property
+    def text(self) -> str:
+        """Everything that the model was shown, as one text."""
+        return "\n".join(str(message.get("content") or "") for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
+
+    first_token: float = 0.0
+    per_token: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong once `after` characters of the answer were sent.
+
+    `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
+    """
+
+    kind: Literal["cut", "hang", "silent"]
+    after: int = 0
+
+
+Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer. A dict is written as compact JSON; a callable answers what it is asked.
+
+    `status` other than 200 is an error reply with `content` as its message. `gate` holds the stream back after `gate_after`
+    characters until the event is set.
+    """
+
+    content: Content = ""
+    tool_calls: Sequence[tuple[str, str]] = ()
+    """Native tool calls in place of content: name and arguments as JSON text."""
+    finish_reason: str = "stop"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fault: Fault | None = None
+    usage: bool = True
+    gate: asyncio.Event | None = None
+    gate_after: int = 0
+
+
+Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"

@@ -1,0 +1,123 @@
+"""OpenAI's strict mode: the subset of JSON Schema that a server holds a model to while it writes (R9.3).
+
+In strict mode every object lists all of its keys as required and allows no other, so what may be left out is written as a
+value or `null`; `perdure.calls` takes such nulls out again. What the subset cannot say is listed, with the place, and the
+schema is then offered without strictness.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.jsons import Json, JsonObject, json_path
+
+_MAX_DEPTH: Final = 10
+_MAX_PROPERTIES: Final = 5000
+_UNSUPPORTED: Final = (
+    "allOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentRequired",
+    "dependentSchemas",
+    "patternProperties",
+    "propertyNames",
+    "prefixItems",
+    "contains",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+)
+_DROPPED: Final = frozenset(
+    {"title", "default", "examples", "deprecated", "$comment", "minLength", "maxLength", "uniqueItems"}
+)
+"""Keywords that strict mode refuses and whose loss is harmless here: the engine checks the values again."""
+_FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+
+
+def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
+    """A composed schema in the strict subset, and what cannot be said in it: one line each, naming the tool.
+
+    With problems the schema is of no use.
+    """
+    maker = _Maker()
+    definitions = {
+        name: maker.convert(definition, _owner(name), (), 0) for name, definition in composed.get("$defs", {}).items()
+    }
+    root = maker.convert({key: value for key, value in composed.items() if key != "$defs"}, "the output", (), 0)
+    if maker.properties > _MAX_PROPERTIES:
+        maker.problems.append(f"the tools have {maker.properties} parameters in all; {_MAX_PROPERTIES} is the most")
+    return {**root, "$defs": definitions}, list(dict.fromkeys(maker.problems))
+
+
+def _owner(name: str) -> str:
+    """Whose definition it is, by the name that `perdure.composing` gave it."""
+    kind, _, rest = name.partition(":")
+    return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
+
+
+class _Maker:
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.properties = 0
+
+    def convert(self, schema: Any, owner: str, path: tuple[str | int, ...], depth: int) -> Any:
+        """The schema in the subset; where it has no place in it a problem is noted."""
+        if schema is False:  # an array of nothing
+            return {"type": "null"}
+        if not isinstance(schema, dict) or not schema.keys() - _DROPPED - {"description"}:
+            self._problem(owner, path, "takes any value")
+            return {}
+        for keyword in _UNSUPPORTED:
+            if keyword in schema:
+                self._problem(owner, path, f"uses {keyword!r}")
+        strict = {key: value for key, value in schema.items() if key not in _DROPPED}
+        if strict.get("format") not in _FORMATS:
+            strict.pop("format", None)
+        if "anyOf" in schema:
+            strict["anyOf"] = [
+                self.convert(child, owner, (*path, "anyOf", index), depth)
+                for index, child in enumerate(schema["anyOf"])
+            ]
+        if depth > _MAX_DEPTH:
+            self._problem(owner, path, f"is nested more than {_MAX_DEPTH} deep")
+            return strict
+        kinds = schema.get("type", [])
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        if "object" in kinds or "properties" in schema:
+            self._object(strict, schema, owner, path, depth)
+        if "array" in kinds:
+            if "items" not in schema:
+                self._problem(owner, path, "is an array of any values")
+            else:
+                strict["items"] = self.convert(schema["items"], owner, (*path, "items"), depth + 1)
+        if not kinds and not schema.keys() & {"anyOf", "$ref", "enum", "const", "properties"}:
+            self._problem(owner, path, "says no type")
+        return strict
+
+    def _object(
+        self, strict: JsonObject, schema: JsonObject, owner: str, path: tuple[str | int, ...], depth: int
+    ) -> None:
+        properties = schema.get("properties", {})
+        if schema.get("additionalProperties", True) is not False:
+            self._problem(owner, path, "takes any further keys")
+        required = set(schema.get("required", ()))
+        self.properties += len(properties)
+        strict["type"] = schema.get("type", "object")
+        strict["properties"] = {
+            name: self._maybe_null(self.convert(child, owner, (*path, name), depth + 1), optional=name not in required)
+            for name, child in properties.items()
+        }
+        strict["required"] = list(properties)
+        strict["additionalProperties"] = False
+
+    @staticmethod
+    def _maybe_null(schema: Json, *, optional: bool) -> Json:
+        if not optional:
+            return schema
+        if isinstance(schema, dict) and isinstance(schema.get("anyOf"), list):
+            null = {"type": "null"}
+            return schema if null in schema["anyOf"] else {**schema, "anyOf": [*schema["anyOf"], null]}
+        return {"anyOf": [schema, {"type": "null"}]}
+
+    def _problem(self, owner: str, path: tuple[str | int, ...], what: str) -> None:
+        self.problems.append(f"{owner}: {json_path(path)} {what}")

@@ -1,0 +1,29 @@
+"""A run's deadline: one timer, which waits as long as the run waits for people (R9.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.running import Run
+    from perdure.stopping import Limit, WorkClock
+
+
+def watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> asyncio.Task[None]:
+    """Start the clock, and tell when the run has worked for as long as it may. Cancel the task when it does not matter any more."""
+    clock.work(workflow.time())
+    return asyncio.create_task(_watch(run, clock, on_reached))
+
+
+async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> None:
+    deadline = run.budget.deadline
+    if deadline is None:
+        return
+    while (left := deadline - clock.worked(workflow.time())) > 0:
+        await workflow.sleep(left, summary="deadline")
+        # What it waits for may take days: one timer then, not one after another.
+        await workflow.wait_condition(lambda: not clock.paused)
+    on_reached(run.deadline_reached)
