@@ -232,5 +232,5 @@ async def test_a_given_output_that_cannot_be_made_is_told_to_the_model(dev_serve
         view = await it.run(agent("double", context=[plan]))
         shown = it.model.requests[0].text
     assert (view.status, view.requests) == ("completed", 1)
-    assert "the output given with the plan cannot be made: $.x: †state.e does not exist" in shown
+    assert "the output cannot be made: $.x: †state.e does not exist" in shown
     assert json.dumps(view.output) == '{"ok": true}'

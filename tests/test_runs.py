@@ -48,7 +48,7 @@ async def test_an_hour_of_retries_takes_a_second(time_skipping: WorkflowEnvironm
     script = [{"calls": [{"_tool": "stubborn", "_outputPath": "†state.n"}], "output": {"ok": True}}]
     started, virtual = time.monotonic(), await time_skipping.get_current_time()
     async with harness(time_skipping.client, [stubborn], script) as it:
-        view = await it.run(agent("stubborn"))
+        view = await it.run(agent("stubborn", config={"deadline": 7200}))
     assert (view.status, view.state, view.calls[0].attempts) == ("completed", {"n": 40}, 40)
     assert (await time_skipping.get_current_time() - virtual).total_seconds() > 3000
     assert time.monotonic() - started < 30

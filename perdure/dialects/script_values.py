@@ -20,7 +20,7 @@ _HINTS: Final[dict[type[ast.AST], str]] = {
     ast.Lambda: "a lambda is not data",
     ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
 }
-_MAX_INTEGER: Final = 10**308
+_LARGEST: Final = 1.7976931348623157e308
 """Beyond it no 64-bit float lies, and other programs that read the JSON would fail."""
 
 
@@ -73,7 +73,7 @@ class Values:
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, int | float):
-            if abs(value) >= _MAX_INTEGER:
+            if abs(value) > _LARGEST:
                 raise NotAllowedError(node, "the number is outside the range of a 64-bit float")
             return value
         raise NotAllowedError(node, f"{type(value).__name__} is not JSON; {_ALLOWED}")

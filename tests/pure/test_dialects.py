@@ -1,0 +1,401 @@
+"""The three dialects (R9.2): what one writes the other reads back, whole or in any pieces, and nothing is ever executed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from demo.dialects import write_answer
+from perdure.agents import Context, parse_agent
+from perdure.dialects import DIALECTS
+from perdure.dialects.answers import Solution, ToolDelta
+from perdure.dialects.asking import Ask
+from perdure.dialects.script import HOW_TO_SCRIPT, script_names
+from perdure.dialects.script_reader import ScriptReader
+from perdure.dialects.tools import ToolsReader, function_names
+from perdure.errors import ReferenceSyntaxError
+from perdure.outputs import Outputs, resolve_output
+from perdure.plan import Plan
+from perdure.requests import Vocabulary
+from perdure.state import State, parse_output_path
+from perdure.templates import parse_template
+from perdure.tools import Tool, parse_tool
+from tests.pure.strategies import json_values
+
+TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]
+NAMES = st.sampled_from(["x", "limit", "from", "odd key", "ß", "_instance", "self", "x_"])
+REFERENCES = st.sampled_from(
+    [
+        "†state.a",
+        "†state.a.b[0].c",
+        '†state["odd key"].x',
+        "†input.items[2]",
+        "†state.class.x",
+        "†state.input.y",
+        "†profile.name",
+        "†state",
+        "†state[0]",
+        "†state.a || †input.b",
+        "†state.a && †state.b || †state.c",
+        "(†state.a || †state.b) && †state.c",
+        "†state.true",
+        "text with {†state.a} inside",
+        "†† is a dagger",
+        "† is malformed",
+    ]
+)
+PATHS = st.sampled_from(
+    [
+        None,
+        "†state.a",
+        "†state.a.b",
+        '†state["odd key"]',
+        "†state.a && †state.b",
+        "†state.ok || †state.error",
+        "†state.a && †state.b || †state.error",
+        "†state.input",
+        "†state.None",
+        "†state",
+    ]
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    call: dict[str, Any] = {"_tool": draw(st.sampled_from(TOOLS))}
+    call |= draw(st.dictionaries(NAMES, st.one_of(REFERENCES, json_values()), max_size=4))
+    path = draw(PATHS)
+    return call if path is None else call | {"_outputPath": path}
+
+
+def read(dialect: str, solution: dict[str, Any], sizes: list[int]) -> tuple[Solution, list[Any], str]:
+    """The Solution written in the dialect and read back in pieces of these sizes; and what was given while it came."""
+    answer = write_answer(solution, dialect, ["input", "profile"])
+    tools = {name: parse_tool({"name": name}, activities=TOOLS) for name in TOOLS}
+    reader = DIALECTS[dialect].reader(DIALECTS[dialect].vocabulary(tools, ["input", "profile"]))
+    given_early: list[Any] = []
+    for piece in pieces(answer.text, sizes):
+        given_early += reader.push(piece)
+    for index, (name, arguments) in enumerate(answer.tool_calls):
+        given_early += reader.push_tool(ToolDelta(index, f"id{index}", name, ""))
+        for piece in pieces(arguments, sizes):
+            given_early += reader.push_tool(ToolDelta(index, None, None, piece))
+    return reader.close("stop"), given_early, answer.text
+
+
+def pieces(text: str, sizes: list[int]) -> list[str]:
+    found, at = [], 0
+    while at < len(text):
+        size = sizes[len(found) % len(sizes)]
+        found.append(text[at : at + size])
+        at += size
+    return found
+
+
+def normal(call: dict[str, Any]) -> dict[str, Any]:
+    """Without what only says which native call it was; numbers and paths as what they mean."""
+    call = {key: value for key, value in call.items() if key != "_id"}
+    return json.loads(json.dumps(call))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(written=st.lists(calls(), min_size=1, max_size=4), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4))
+def test_r9_2_what_is_written_is_read_back(dialect: str, written: list[dict[str, Any]], sizes: list[int]) -> None:
+    solution, early, _ = read(dialect, {"calls": written, "output": None}, sizes)
+    assert solution.problem is None
+    assert early == solution.calls[: len(early)]
+    assert list(map(meaning, map(normal, solution.calls))) == list(map(meaning, written))
+
+
+def meaning(call: dict[str, Any]) -> Any:
+    """What a call is to a plan: two spellings of one expression are the same."""
+    path = call.get("_outputPath")
+    try:
+        paths: Any = None if path is None else parse_output_path(path)
+    except ReferenceSyntaxError:
+        paths = path
+    parameters = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
+    template, problems = parse_template(dict(sorted(parameters.items())))
+    return call["_tool"], template, [problem.path for problem in problems], paths
+
+
+@given(output=json_values(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4))
+@example(output="†state.x is data", sizes=[3])
+@example(output={"a": "{†state.x}", "class": None}, sizes=[3])
+def test_r5_8_an_output_in_script_is_data(output: Any, sizes: list[int]) -> None:
+    solution, _, _ = read("script", {"calls": [], "output": output}, sizes)
+    if output is None:
+        return
+    assert solution.wired
+    assert resolve_output(solution.output, {}) == (output, [])
+
+
+def script(text: str, kinds: list[str] | None = None, tools: list[str] | None = None) -> Solution:
+    reader = ScriptReader(Vocabulary(kinds=kinds or [], names={name: name for name in tools or []}))
+    reader.push(text)
+    return reader.close("stop")
+
+
+def test_r9_2_the_syntax_of_the_specification() -> None:
+    solution = script(
+        'profile = fetchUserProfile(userName="Alice")\n'
+        "receipt, error = pay(amount=profile.total, to=input.account)\n"
+        "log(text=receipt.text or error.message, after=(a or b) and c)\n"
+        "x = y = f()\n"
+        "output(text=receipt.text)"
+    )
+    assert solution.calls == [
+        {"_tool": "fetchUserProfile", "userName": "Alice", "_outputPath": "†state.profile"},
+        {
+            "_tool": "pay",
+            "amount": "†state.profile.total",
+            "to": "†input.account",
+            "_outputPath": "†state.receipt || †state.error",
+        },
+        {
+            "_tool": "log",
+            "text": "†state.receipt.text || †state.error.message",
+            "after": "(†state.a || †state.b) && †state.c",
+        },
+        {"_tool": "f", "_outputPath": "†state.x && †state.y"},
+    ]
+    assert (solution.output, solution.wired) == ({"text": "†state.receipt.text"}, True)
+
+
+WRONG = [
+    "import os",
+    "from os import system",
+    "x = os.system('ls').read()",
+    "x = f(a=().__class__.__bases__)",
+    "x = f(a=b.__class__)",
+    "x = f([y for y in z])",
+    "x = f(a={k: v for k, v in z})",
+    "x = f(a=lambda: 1)",
+    'x = f(a=f"{y}")',
+    "x = f(a=(y := 1))",
+    "x = f(a=1e999)",
+    "x = f(a=" + "9" * 400 + ")",
+    "x = f(a=" + "9" * 5000 + ")",
+    "x = f(a=" + "[" * 250 + "]" * 250 + ")",
+    "x = f(a=" + "-" * 5000 + "1)",
+    "x = f(a=g(1))",
+    "x = f(a=b + c)",
+    "x = f(a=b < c)",
+    "x = f(a=b'')",
+    "x = f(a=1j)",
+    "x = f(a=...)",
+    "x = f(a={1, 2})",
+    "x = f(a={1: 2})",
+    "x = f(a=not b)",
+    "x = f(a=b[1:2])",
+    "x = f(a=b[-1])",
+    "x = f(*args)",
+    "x = f(**kwargs)",
+    "x = f(a=1, a=2)",
+    "x = f(a=await b)",
+    "x = f(a=(yield))",
+    "x = f(a='\\ud800')",
+    "x = 5",
+    "x = y",
+    "x",
+    "'text'",
+    "x: int = f()",
+    "x += f()",
+    "input.x = f()",
+    "input = f()",
+    "None = f()",
+    "a, b = c = f()",
+    "if x: f()",
+    "for x in y: f(x)",
+    "while True: pass",
+    "def f(): pass",
+    "class A: pass",
+    "with f() as x: pass",
+    "del x",
+    "return f()",
+    "global x",
+    "f()()",
+    "f.__init__()",
+    "(lambda: 1)()",
+    "'a'.join(b)",
+    "x = f(",
+    "x = f(a='",
+    "x = f(a=$)",
+    "    x = f()",
+    "Here is my plan: first, I'll fetch it.",
+    "output()",
+    "output(1, 2)",
+    "output(a=1, *b)",
+    "y = output(1)",
+    "f(__proto__=1)",
+    "f(_tool=1)",
+    "x = f(\x00)",
+]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_r9_2_what_is_no_call_is_a_structural_error_that_quotes_its_line(line: str) -> None:
+    solution = script(f"a = f(x=1)\n{line}\nb = f(x=2)\n")
+    wrong = [call for call in solution.calls if "_syntax" in call]
+    assert len(wrong) == 1
+    assert "line 2" in wrong[0]["_syntax"]
+    assert "column" in wrong[0]["_syntax"]
+    assert wrong[0]["_syntax"].split("The line: ")[1][:40].encode(errors="replace").decode() in line or len(line) > 300
+    assert [call["x"] for call in solution.calls if "x" in call] == [1, 2]
+    plan = Plan(1, tools={"f": parse_tool({"name": "f", "properties": {"x": {}}}, activities=["f"])}, state=State())
+    for call in solution.calls:
+        plan.add(call)
+    plan.close()
+    assert [(call.status, call.error and call.error.code) for call in plan.calls if call.error] == [
+        ("invalid", "syntax")
+    ]
+
+
+FRAGMENTS = [
+    *"abfx_ =()[]{},.:;\"'\\\n\t#@*+-/<>!&|^~%$?1290e†",
+    "import ",
+    "lambda ",
+    "f(",
+    "\r\n",
+    "'''",
+    "for ",
+    "output(",
+]
+PYTHON = st.lists(st.sampled_from(FRAGMENTS), max_size=60).map("".join)
+
+
+@given(text=st.one_of(PYTHON, st.text(max_size=80)), size=st.integers(1, 17))
+def test_r9_2_no_text_makes_the_script_reader_raise(text: str, size: int) -> None:
+    reader = ScriptReader(Vocabulary())
+    early: list[Any] = []
+    for piece in pieces(text, [size]):
+        early += reader.push(piece)
+    solution = reader.close("stop")
+    assert early == solution.calls[: len(early)]
+    json.dumps(solution.calls).encode()
+    whole = ScriptReader(Vocabulary())
+    whole.push(text)
+    assert whole.close("stop").calls == solution.calls
+
+
+@given(
+    deltas=st.lists(
+        st.builds(
+            ToolDelta,
+            st.none() | st.integers(-1, 3),
+            st.none() | st.sampled_from(["a", "b"]),
+            st.none() | st.sampled_from(["f", "g"]),
+            st.none() | st.text(alphabet='{}":a1,[]\\', max_size=8),
+        ),
+        max_size=12,
+    )
+)
+def test_no_deltas_make_the_tools_reader_raise(deltas: list[ToolDelta]) -> None:
+    reader = ToolsReader({})
+    early = [call for delta in deltas for call in reader.push_tool(delta)]
+    assert early == reader.close("tool_calls").calls[: len(early)]
+
+
+def test_a_call_starts_when_its_line_closes_not_before() -> None:
+    reader = ScriptReader(Vocabulary())
+    assert reader.push('x = f(a="(",\n') == []
+    assert reader.push("  b=[1,\n 2])") == []
+    assert reader.push("\n") == [{"_tool": "f", "a": "(", "b": [1, 2], "_outputPath": "†state.x"}]
+    assert reader.push("y = g(a=1) # done\nz = h(") == [{"_tool": "g", "a": 1, "_outputPath": "†state.y"}]
+    assert reader.close("length").problem is not None
+
+
+def test_positions_count_characters_over_lines() -> None:
+    wrong = script('a = f()\nb = f(\n  ü="ü", x=1 + 2)\n').calls[1]
+    assert wrong["_syntax"].startswith("line 3, column 12: nothing is computed here")
+
+
+def test_arguments_by_position_and_names_that_python_reserves() -> None:
+    tool = parse_tool({"name": "move", "properties": {"from": {}, "to": {}}}, activities=["move"])
+    dialect = DIALECTS["script"]
+    reader = dialect.reader(dialect.vocabulary({"move": tool}, []))
+    reader.push('move("a", to=b)\nmove(from_="a")\nmove(**{"from": 1})\nmove(1, 2, 3)\nmove(1, **{"from": 2})\n')
+    first, second, third, *wrong = reader.close("stop").calls
+    assert first == {"_tool": "move", "from": "a", "to": "†state.b"}
+    assert second == {"_tool": "move", "from": "a"}
+    assert third == {"_tool": "move", "from": 1}
+    assert [call["_syntax"].split(": ")[1].split(".")[0] for call in wrong] == [
+        "move takes no more arguments by position; name them",
+        "move is given 'from' twice",
+    ]
+
+
+def test_thoughts_fences_and_comments_are_skipped() -> None:
+    text = "<think>\nx = f(\n</think>\n```python\n# fetch\nx = f(a=1)\n\n```\n"
+    assert script(text).calls == [{"_tool": "f", "a": 1, "_outputPath": "†state.x"}]
+
+
+def test_a_call_that_is_never_closed_does_not_swallow_the_next() -> None:
+    wrong, good = script("x = f(a=[1\ny = g(b=2)\n").calls
+    assert "line 1" in wrong["_syntax"]
+    assert good == {"_tool": "g", "b": 2, "_outputPath": "†state.y"}
+
+
+def test_r9_2_the_prompt_teaches_the_script_in_under_300_tokens() -> None:
+    # Four characters a token is what English takes; code and punctuation take more, so a margin is kept.
+    assert len(HOW_TO_SCRIPT) / 4 < 300
+
+
+@pytest.mark.parametrize("names", [TOOLS, ["a.b", "a_b", "a-b"], ["1", "_1"], ["if", "if_"]])
+def test_every_tool_has_a_name_of_its_own_in_each_dialect(names: list[str]) -> None:
+    for offered in (function_names(names), script_names(names)):
+        assert sorted(offered.values()) == sorted(names)
+    assert all(len(name) <= 64 for name in function_names(["x" * 100, "x" * 101]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "kind", "value"),
+    [
+        (True, "All is well.", "text", "All is well."),
+        ({}, '{"ok": true}', "json", {"ok": True}),
+        ({"type": "string"}, "42", "text", "42"),
+        ({"type": "integer"}, "42", "json", 42),
+        ({"type": "integer"}, "It is 42.", "prose", None),
+        ({"type": "object", "required": ["n"]}, '```json\n{"n": 1}\n```', "json", {"n": 1}),
+        ({"type": "object", "required": ["n"]}, '{"output": {"n": 1}}', "json", {"n": 1}),
+        ({"type": "object", "required": ["n"]}, '{"m": 1}', "json", {"m": 1}),
+        ({"type": "object"}, "Done: {}", "prose", None),
+    ],
+)
+def test_r9_5_a_text_as_an_answer(schema: Any, text: str, kind: str, value: Any) -> None:
+    read = Outputs(schema).read_text(text, beside_calls=False)
+    assert (read.kind, read.value) == (kind, value)
+
+
+def test_text_beside_calls_is_a_remark_unless_it_is_a_fitting_document() -> None:
+    outputs = Outputs(True)
+    assert outputs.read_text("I will look.", beside_calls=True).value is None
+    assert outputs.read_text('{"ok": true}', beside_calls=True).value == {"ok": True}
+
+
+def tool(**definition: Any) -> Tool:
+    return parse_tool({"name": "t", **definition}, activities=["t"])
+
+
+def test_the_script_prompt_shows_signatures() -> None:
+    text = DIALECTS["script"].tools_text(
+        Ask(
+            tools={
+                "t": tool(
+                    description="Does it.",
+                    properties={"a": {"type": "string", "description": "what"}, "b": {"enum": [1, 2]}, "c": {}},
+                    required=["a"],
+                )
+            }
+        )
+    )
+    assert "- t(a: string, b?: 1|2, c?: any)\n  Does it.\n  a: what\n" in text
+
+
+def test_agents_name_their_dialect() -> None:
+    agent = parse_agent({"name": "a", "config": {"dialect": "script"}, "context": [{"type": "input", "x": 1}]})
+    assert (agent.config.dialect, Context(agent).values()) == ("script", {"input": {"x": 1}})
