@@ -135,6 +135,8 @@ class ScriptedModel:
         turn = turn if isinstance(turn, Turn) else Turn(turn)
         if turn.fault is not None and turn.fault.kind == "silent":
             await self._closing.wait()
+        if turn.raw:
+            return StreamingResponse(_pieces(turn.raw), media_type="text/event-stream")
         content = turn.content(asked) if callable(turn.content) else turn.content
         answer = write_answer(content, self.dialect, self.kinds)
         answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls))
@@ -209,3 +211,9 @@ class ScriptedModel:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+async def _pieces(raw: Sequence[str | bytes]) -> AsyncIterator[str | bytes]:
+    for piece in raw:
+        yield piece
+        await asyncio.sleep(0)  # so that each goes out by itself

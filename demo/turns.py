@@ -83,6 +83,8 @@ class Turn:
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     usage: bool = True
+    raw: Sequence[str | bytes] = ()
+    """The whole stream as it goes over the wire, piece by piece, in place of anything made here."""
     gate: asyncio.Event | None = None
     gate_after: int = 0
 

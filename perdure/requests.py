@@ -89,5 +89,3 @@ class RequestView(Wire):
     """Chat messages sent."""
     text: str = ""
     """The beginning of what the model said beside calls, or in their place."""
-    not_strict: list[str] = Field(default_factory=list)
-    """What keeps the schema from OpenAI's strict mode, and of which tool (R9.3)."""

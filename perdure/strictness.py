@@ -67,17 +67,17 @@ class _Maker:
         if not isinstance(schema, dict) or not schema.keys() - _DROPPED - {"description"}:
             self._problem(owner, path, "takes any value")
             return {}
-        for keyword in _UNSUPPORTED:
-            if keyword in schema:
-                self._problem(owner, path, f"uses {keyword!r}")
+        if used := [keyword for keyword in _UNSUPPORTED if keyword in schema]:
+            self._problem(owner, path, f"uses {', '.join(map(repr, used))}")
+            return {}
+        if "$ref" in schema:
+            return {"$ref": schema["$ref"]}
         strict = {key: value for key, value in schema.items() if key not in _DROPPED}
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:
-            strict["anyOf"] = [
-                self.convert(child, owner, (*path, "anyOf", index), depth)
-                for index, child in enumerate(schema["anyOf"])
-            ]
+            # No step of the path: which alternative it is says less than the parameter's name.
+            strict["anyOf"] = [self.convert(child, owner, path, depth) for child in schema["anyOf"]]
         if depth > _MAX_DEPTH:
             self._problem(owner, path, f"is nested more than {_MAX_DEPTH} deep")
             return strict
@@ -98,7 +98,10 @@ class _Maker:
         self, strict: JsonObject, schema: JsonObject, owner: str, path: tuple[str | int, ...], depth: int
     ) -> None:
         properties = schema.get("properties", {})
-        if schema.get("additionalProperties", True) is not False:
+        # Where a schema says nothing of further keys a strict one forbids them; where it asks for them, that cannot be said.
+        if schema.get("additionalProperties", False) is not False or not (
+            properties or "additionalProperties" in schema
+        ):
             self._problem(owner, path, "takes any further keys")
         required = set(schema.get("required", ()))
         self.properties += len(properties)

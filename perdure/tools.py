@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from perdure.definitions import plain_definition
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.jsons import JsonObject, shorten
 from perdure.messages import first_problem
@@ -176,8 +177,9 @@ class Tool(BaseModel):
 def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), registered: bool = False) -> Tool:
     """Read a definition; `activities` are the keys of the worker's registry, to which a tool binds by name (R12.5).
 
-    Raises `ToolDefinitionError` with the tool's name and what is wrong.
+    Function definitions as OpenAI, Anthropic and MCP write them are read too: see `perdure.definitions`. Raises `ToolDefinitionError` with the tool's name and what is wrong.
     """
+    definition = plain_definition(definition)
     name = definition.get("name")
     if not isinstance(name, str):
         raise ToolDefinitionError("a tool's definition needs a 'name' that is a string")
@@ -221,7 +223,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
             raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
-    if tool.activity is not None and tool.activity not in known:
+    if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
             f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known)}"
         )

@@ -88,7 +88,8 @@ def read(dialect: str, solution: dict[str, Any], sizes: list[int]) -> tuple[Solu
 
 
 def pieces(text: str, sizes: list[int]) -> list[str]:
-    found, at = [], 0
+    found: list[str] = []
+    at = 0
     while at < len(text):
         size = sizes[len(found) % len(sizes)]
         found.append(text[at : at + size])

@@ -131,7 +131,7 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
     [
         ({}, "needs a 'name'"),
         ({"name": "_x"}, "cannot be a tool's name"),
-        ({"name": "x", "parameters": {}}, "unknown key 'parameters'"),
+        ({"name": "x", "params": {}}, "unknown key 'params'"),
         ({"name": "x", "_aproval": 1}, "Extra inputs are not permitted at $._aproval"),
         ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),
         ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),

@@ -1,0 +1,207 @@
+"""Function definitions as others write them, and the composed schema in OpenAI's strict mode (R2.4, R9.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from demo.dialects import write_answer
+from perdure import tool as tool_decorator
+from perdure.composing import compose, function_schema
+from perdure.dialects import DIALECTS
+from perdure.dialects.answers import ToolDelta
+from perdure.dialects.asking import Ask
+from perdure.plan import Plan
+from perdure.state import State
+from perdure.strictness import make_strict
+from perdure.toolkit import tool_function
+from perdure.tools import Tool, parse_tool
+
+FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {
+            "name": "geo.area",
+            "description": "Area of a shape.",
+            "parameters": {
+                "type": "dict",
+                "properties": {
+                    "points": {"type": "array", "items": {"type": "tuple", "items": {"type": "float"}}},
+                    "unit": {"type": "string", "enum": ["m", "km"], "default": "m"},
+                },
+                "required": ["points"],
+            },
+        },
+        {"points": [[0, 0.5], [1, 2]], "unit": "km"},
+    ),
+    (
+        {
+            "type": "function",
+            "function": {
+                "name": "Session.open",
+                "parameters": {"type": "object", "properties": {"from": {"type": "String"}}},
+            },
+        },
+        {"from": "a\n'b' \"c\" \\ {d}"},
+    ),
+    (
+        {
+            "name": "map",
+            "input_schema": {"type": "dict", "properties": {"params": {"type": "HashMap"}, "any": {"type": "any"}}},
+        },
+        {"params": {"limit": [50], "odd key": None}, "any": [True, None, 1e300]},
+    ),
+    (
+        {
+            "name": "pair",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"p": {"type": "tuple", "items": [{"type": "int"}, {"type": "str"}]}},
+            },
+        },
+        {"p": [1, "a"]},
+    ),
+    ({"name": "nothing", "parameters": {}}, {}),
+    (
+        {
+            "name": "flag",
+            "parameters": {"type": "dict", "properties": {"on": {"type": "bool", "required": True, "optional": False}}},
+        },
+        {"on": False},
+    ),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(("definition", "arguments"), FUNCTIONS, ids=lambda value: str(value.get("name", ""))[:12])
+def test_r9_3_definitions_of_others_compose_validate_and_round_trip(
+    definition: dict[str, Any], arguments: dict[str, Any], dialect: str
+) -> None:
+    name = definition.get("name") or definition["function"]["name"]
+    tools = {name: parse_tool(definition, activities=[name])}
+    call = {"_tool": name, **arguments}
+    schema = compose(tools, True)
+    Draft202012Validator.check_schema(schema)
+    Draft202012Validator(schema).validate({"calls": [call], "output": None})
+    Draft202012Validator(function_schema(tools[name])).validate(arguments)
+    DIALECTS[dialect].parameters(Ask(tools=tools))
+    answer = write_answer({"calls": [call], "output": None}, dialect)
+    reader = DIALECTS[dialect].reader(DIALECTS[dialect].vocabulary(tools, []))
+    reader.push(answer.text)
+    for index, (function, text) in enumerate(answer.tool_calls):
+        reader.push_tool(ToolDelta(index, "id", function, text))
+    read = reader.close("stop").calls
+    assert [{key: value for key, value in each.items() if key != "_id"} for each in read] == [call]
+    plan = Plan(1, tools=tools, state=State())
+    assert plan.add(read[0]).error is None
+
+
+class Address(BaseModel):
+    street: str
+    number: int | None = None
+
+
+@tool_decorator
+def ship(to: Address, items: list[str], note: str | None = None, express: bool = False) -> dict[str, str]:
+    """Ship items."""
+    return {"to": to.street, "n": str(len(items)), "note": note or "", "how": str(express)}
+
+
+def shipping() -> Tool:
+    function = tool_function(ship)
+    assert function is not None
+    return parse_tool(function.definition, activities=["ship"])
+
+
+OUTPUT = {"type": "object", "properties": {"ok": {"type": "boolean"}, "why": {"type": "string", "minLength": 1}}}
+
+
+def test_r9_3_typed_tools_compose_into_the_strict_subset() -> None:
+    strict, problems = make_strict(compose({"ship": shipping()}, OUTPUT))
+    assert problems == []
+    assert not list(breaches(strict))
+    answer = {
+        "calls": [
+            {
+                "_tool": "ship",
+                "to": {"street": "†state.street", "number": None},
+                "items": "†state.items",
+                "note": None,
+                "express": None,
+                "_outputPath": None,
+                "_outputMethod": None,
+            }
+        ],
+        "output": None,
+    }
+    Draft202012Validator(strict).validate(answer)
+
+
+def breaches(schema: Any, path: str = "$") -> Any:
+    """Where a schema leaves the subset that OpenAI documents."""
+    if isinstance(schema, list):
+        for index, child in enumerate(schema):
+            yield from breaches(child, f"{path}[{index}]")
+    if not isinstance(schema, dict):
+        return
+    if "properties" in schema and isinstance(schema.get("type"), str):
+        if schema.get("additionalProperties") is not False or set(schema["required"]) != set(schema["properties"]):
+            yield f"{path} is open"
+        for key in schema.keys() & {
+            "allOf",
+            "oneOf",
+            "not",
+            "if",
+            "patternProperties",
+            "default",
+            "title",
+            "minLength",
+        }:
+            yield f"{path} has {key}"
+    for key, child in schema.items():
+        yield from breaches(child, f"{path}.{key}")
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"x": {}}, "tool 't': $.x takes any value"),
+        ({"x": {"type": "object"}}, "tool 't': $.x"),
+        ({"x": {"type": "array"}}, "is an array of any values"),
+        ({"x": {"oneOf": [{"type": "string"}, {"type": "null"}]}}, "uses 'oneOf'"),
+        ({"x": {"type": "object", "additionalProperties": {"type": "string"}}}, "takes any further keys"),
+    ],
+)
+def test_r9_3_what_prevents_strict_mode_is_said_with_the_tool(properties: dict[str, Any], says: str) -> None:
+    other = parse_tool({"name": "t", "properties": properties}, activities=["t"])
+    _, problems = make_strict(compose({"ship": shipping(), "t": other}, OUTPUT))
+    assert len(problems) == 1
+    assert problems[0].startswith("tool 't'")
+    assert says in problems[0]
+
+
+def test_what_strict_mode_makes_null_was_left_out() -> None:
+    plan = Plan(1, tools={"ship": shipping()}, state=State())
+    call = plan.add(
+        {
+            "_tool": "ship",
+            "to": {"street": "Elm", "number": None},
+            "items": [],
+            "note": None,
+            "express": None,
+            "_outputPath": None,
+            "_outputMethod": None,
+        }
+    )
+    assert call.error is None
+    # `note` and `number` take a null, so they keep it; `express` does not.
+    assert call.raw == {"_tool": "ship", "to": {"street": "Elm", "number": None}, "items": [], "note": None}
+
+
+def test_r9_3_two_hundred_tools_compose_strictly() -> None:
+    tools = {f"ship_{number}": shipping().model_copy(update={"name": f"ship_{number}"}) for number in range(200)}
+    parameters = DIALECTS["solution"].parameters(Ask(tools=tools, output=OUTPUT, max_calls=500))
+    assert len(parameters["response_format"]["json_schema"]["schema"]["$defs"]) > 200
+    assert parameters["response_format"]["json_schema"]["strict"] is True
