@@ -75,9 +75,10 @@ def show(
     as_json: Json = False,
     draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
-    view: RunView = execute(lambda do: do.show(run_id))
+    view: RunView = execute(lambda do: do.show(run_id, verbose=verbose))
     if draw or svg is not None:
         with one_line_errors():
             print_drawing(draw_run(view), svg)
@@ -88,9 +89,14 @@ def show(
 
 
 @app.command()
-def watch(run_id: RunId) -> None:
+def watch(
+    run_id: RunId,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="At its end print every prompt and answer in full.")
+    ] = False,
+) -> None:
     """Show a run live until it ends."""
-    _finish(execute(lambda do: do.watch(run_id)), as_json=False)
+    _finish(execute(lambda do: do.watch(run_id, verbose=verbose)), as_json=False)
 
 
 @app.command()

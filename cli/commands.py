@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from cli import approvals
 from cli.approvals import Waiting
+from cli.audit import exchanges, print_exchanges
 from cli.connection import connect
 from cli.errors import INTERRUPTED, TIMEOUT, CommandError
 from cli.files import json_option, read_agent
@@ -89,14 +90,23 @@ async def wait(run_id: str, timeout: float) -> RunView:
     return view
 
 
-async def show(run_id: str) -> RunView:
-    return await fetch_run(await connect(), run_id)
+async def show(run_id: str, *, verbose: bool = False) -> RunView:
+    """The run; with `verbose` all that was sent and answered is printed first."""
+    client = await connect()
+    view = await fetch_run(client, run_id)
+    if verbose:
+        print_exchanges(Console(), await exchanges(client, run_id))
+    return view
 
 
-async def watch(run_id: str) -> RunView:
+async def watch(run_id: str, *, verbose: bool = False) -> RunView:
+    """Follow a run to its end; with `verbose` print then all that was sent and answered."""
     client = await connect()
     await fetch_run(client, run_id)
-    return await _watch(client, run_id)
+    view = await _watch(client, run_id)
+    if verbose:
+        print_exchanges(Console(), await exchanges(client, run_id))
+    return view
 
 
 async def cancel(run_id: str) -> str:

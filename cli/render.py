@@ -41,27 +41,33 @@ def run_table(view: RunView) -> RenderableType:
     return Group(*parts)
 
 
-def _heading(number: int, request: RequestView | None, calls: list[CallView]) -> Text:
+def _heading(number: int, request: RequestView | None, calls: list[CallView]) -> RenderableType:
+    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, and below it the tokens."""
     if request is None:
-        return Text(f"Request {number}: the plan that was given", style="bold")
-    tokens = f"{request.usage.prompt_tokens} tokens in, {request.usage.completion_tokens} out"
-    state = (
-        "asking…" if request.status == "running" and not calls else tokens if request.status == "done" else "running"
-    )
-    return Text.assemble(
-        (f"Request {number}", "bold"), f"  {request.model}  ", (f"({request.reason})", "italic"), f"  {state}"
-    )
+        return Text(f"[iter={number}] the plan that was given", style="bold")
+    cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
+    line = Text.assemble(
+        (f"[iter={number}", "bold"), " model=", (request.model, "bold"), f" reason={request.reason}",
+        f" msgs={request.messages}{cost}]",
+    )  # fmt: skip
+    usage = request.usage
+    tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
+    state = tokens if request.status == "done" else "  running" if calls else "  asking…"
+    lines = [line, Text(state, style="dim")]
+    if request.text:
+        lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
+    return Group(*lines)
 
 
 def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for title in ("call", "tool", "reads", "writes", "when", "status"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("call", "tool", "when"))
+    for title in ("call", "tool call", "reads", "writes", "when", "status"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("call", "when"))
     starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
     for call in calls:
         table.add_row(
             call.id,
-            call.tool,
+            _tool_call(call),
             _short(", ".join(view.reads.get(call.id, []))),
             _short(view.writes.get(call.id, "")),
             _span(call, min(starts, default=0.0)),
@@ -69,6 +75,14 @@ def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
         )
     notes = [Text(f"{call.id} {note}", style="dim") for call in calls if (note := _note(call))]
     return Padding(Group(table, *notes), (0, 0, 1, 2))
+
+
+def _tool_call(call: CallView) -> Text:
+    """The call as it ran, and below it the beginning of its result."""
+    text = Text(f"{call.tool}({shorten(call.params, 80) if call.params else ''})")
+    if call.shown is not None:
+        text.append(f"\nresult: {call.shown}", style="dim")
+    return text
 
 
 def _short(references: str) -> str:
@@ -111,19 +125,29 @@ def _seconds(time: str | None) -> float | None:
 
 def print_result(console: Console, view: RunView) -> None:
     """The end of a run: status, output, what went wrong and what it cost."""
-    console.print(Text.assemble("run ", (view.run_id, "bold"), " ", (view.status, _STYLE.get(view.status, ""))))
+    stopped = f" (stop reason: {view.stop_reason})" if view.stop_reason not in (None, "output") else ""
+    status = (view.status, _STYLE.get(view.status, ""))
+    console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
     if view.error:
         console.print(Text(view.error, style="red"))
-    if view.output is not None:
+    if isinstance(view.output, str):
+        console.print(Text(view.output))
+    elif view.output is not None:
         console.print_json(dumps(view.output))
     usage = view.usage
+    cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
         Text(
             f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
-            f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out",
+            f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out{cost}",
             style="dim",
         )
     )
+    if len(usage.by_model) > 1:
+        for model, used in usage.by_model.items():
+            cost = "" if used.cost is None else f", ${used.cost:.4f}"
+            line = f"  {model}: {used.requests} Requests, {used.prompt_tokens} in, {used.completion_tokens} out{cost}"
+            console.print(Text(line, style="dim"))
 
 
 def print_run(console: Console, view: RunView) -> None:

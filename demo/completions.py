@@ -63,12 +63,14 @@ def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, 
     return frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
 
 
-def usage_of(asked: ChatRequest, answer: Answer) -> dict[str, int]:
+def usage_of(asked: ChatRequest, answer: Answer, turn: Turn) -> dict[str, int]:
     shown = len(json.dumps(asked.messages, ensure_ascii=False)) + sum(
         len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
     )
     written = len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
+    if isinstance(turn.usage, tuple):
+        prompt, completion = turn.usage
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

@@ -142,7 +142,7 @@ class ScriptedModel:
         answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls))
         if turn.status != 200:
             return error(turn.status, answer.text, "scripted", turn.headers)
-        usage = usage_of(asked, answer)
+        usage = usage_of(asked, answer, turn)
         self.prompt_tokens += usage["prompt_tokens"]
         self.completion_tokens += usage["completion_tokens"]
         if not asked.body.get("stream"):

@@ -82,7 +82,8 @@ class Turn:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
-    usage: bool = True
+    usage: bool | tuple[int, int] = True
+    """Whether tokens are told; or the prompt and completion tokens to tell."""
     raw: Sequence[str | bytes] = ()
     """The whole stream as it goes over the wire, piece by piece, in place of anything made here."""
     gate: asyncio.Event | None = None

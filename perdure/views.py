@@ -43,8 +43,16 @@ def call_view(call: Call) -> CallView:
         reason=call.reason or None,
         error=call.error.as_json() if call.error else None,
         approval=call.approval,
-        shown=shorten(call.result, SHOWN_RESULT) if call.status == "done" else None,
+        shown=_one_line(call.result) if call.status == "done" else None,
     )
+
+
+def _one_line(value: Json) -> str:
+    """The beginning of a result; of text as text."""
+    if not isinstance(value, str):
+        return shorten(value, SHOWN_RESULT)
+    text = " | ".join(value.splitlines())
+    return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"
 
 
 def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:

@@ -1,0 +1,244 @@
+"""When a run stops, each reason with its own test (R9.5, R9.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from demo.turns import ChatRequest, Turn
+from perdure import tool
+from perdure.usage import Price, RunUsage, Usage
+from tests.support import DONE, agent, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LOOK: dict[str, Any] = {"calls": [{"_tool": "look", "at": "it"}], "output": None}
+BEST: dict[str, Any] = {"output": {"ok": False}}
+PRICES = {"gpt-4o-mini": {"prompt": 1.0, "completion": 10.0}, "gpt-4o": {"prompt": 10.0, "completion": 100.0}}
+
+
+@tool(safe=True)
+def look(at: str) -> str:
+    return at
+
+
+@tool(safe=True, retries=0)
+async def sleep(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+@tool
+def task_complete(summary: str, success: bool) -> dict[str, Any]:
+    return {"summary": summary, "success": success}
+
+
+def looks(request: ChatRequest) -> dict[str, Any]:
+    """Looks at another thing each time, and gives its best when it may not look any more."""
+    if "No more calls can be made" in request.text:
+        return BEST
+    return {"calls": [{"_tool": "look", "at": f"thing {request.number}"}], "output": None}
+
+
+async def test_output(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [LOOK, DONE]) as it:
+        view = await it.run(agent("look"))
+    assert (view.status, view.stop_reason, view.requests) == ("completed", "output", 2)
+
+
+async def test_answer_in_plain_text(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [LOOK, Turn("It is fine.")]) as it:
+        it.model.dialect = "tools"
+        view = await it.run(agent("look", config={"dialect": "tools"}))
+    assert (view.status, view.stop_reason, view.output) == ("completed", "answer", "It is fine.")
+
+
+async def test_a_text_is_put_into_the_form_that_the_schema_asks_for(dev_server: WorkflowEnvironment) -> None:
+    schema = {"type": "object", "properties": {"fine": {"type": "boolean"}}, "required": ["fine"]}
+    script = [LOOK, Turn("It is fine."), Turn('{"output": {"fine": true}}')]
+    async with harness(dev_server.client, [look], script) as it:
+        it.model.dialect = "tools"
+        view = await it.run(agent("look", config={"dialect": "tools"}, schema=schema))
+        last = it.model.requests[2]
+    assert (view.status, view.stop_reason, view.output, view.errors) == ("completed", "output", {"fine": True}, [])
+    assert "tools" not in last.body
+    assert last.body["response_format"]["type"] == "json_schema"
+    assert {"role": "assistant", "content": "It is fine."} in last.messages
+
+
+async def test_task_complete(dev_server: WorkflowEnvironment) -> None:
+    complete = {
+        "calls": [{"_tool": "look", "at": "it"}, {"_tool": "task_complete", "summary": "Did it.", "success": True}]
+    }
+    async with harness(dev_server.client, [look, task_complete], [complete]) as it:
+        view = await it.run(agent("look", "task_complete"))
+    assert (view.status, view.stop_reason) == ("completed", "task_complete")
+    assert view.output == {"summary": "Did it.", "success": True}
+    assert [call.status for call in view.calls] == ["done", "done"]
+
+
+@pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
+async def test_stuck(dialect: str, dev_server: WorkflowEnvironment) -> None:
+    script = [LOOK, LOOK, LOOK, Turn("I am stuck.") if dialect == "tools" else BEST]
+    async with harness(dev_server.client, [look], script) as it:
+        it.model.dialect = dialect
+        view = await it.run(agent("look", config={"dialect": dialect}))
+        last = it.model.requests[3]
+    assert (view.status, view.stop_reason, view.requests) == ("completed", "stuck", 4)
+    assert "the last 3 answers asked for the same" in last.text
+    assert "tools" not in last.body
+
+
+async def test_stuck_after_is_the_agents_to_say(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [LOOK, LOOK, BEST]) as it:
+        view = await it.run(agent("look", config={"stuck_after": 2}))
+    assert (view.stop_reason, view.requests) == ("stuck", 3)
+
+
+async def test_max_requests(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], looks) as it:
+        view = await it.run(agent("look", config={"max_requests": 4}))
+    assert (view.status, view.stop_reason, view.requests, view.output) == (
+        "completed",
+        "max_requests",
+        5,
+        {"ok": False},
+    )
+
+
+async def test_token_budget(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], looks) as it:
+        view = await it.run(agent("look", config={"token_budget": 2000}))
+        prompts = it.model.prompt_tokens
+    assert (view.status, view.stop_reason) == ("completed", "token_budget")
+    assert view.usage.prompt_tokens == prompts
+    before_last = view.usage.tokens - view.log[-1].usage.tokens
+    assert before_last >= 2000 > before_last - view.log[-2].usage.tokens
+
+
+async def test_cost_budget_and_usage_by_model(dev_server: WorkflowEnvironment) -> None:
+    config = {"cost_budget": 0.02, "prices": PRICES}
+    async with harness(dev_server.client, [look], looks) as it:
+        view = await it.run(agent("look", config=config))
+        description = await it.client.get_workflow_handle(view.run_id).describe()
+    assert (view.status, view.stop_reason) == ("completed", "cost_budget")
+    usage = view.usage
+    assert set(usage.by_model) == {"gpt-4o-mini", "gpt-4o"}
+    for model, price in PRICES.items():
+        used = usage.by_model[model]
+        cost = (used.prompt_tokens * price["prompt"] + used.completion_tokens * price["completion"]) / 1e6
+        assert used.cost == pytest.approx(cost)
+    assert usage.cost == pytest.approx(sum(each.cost or 0 for each in usage.by_model.values()))
+    assert usage.cost == pytest.approx(sum(request.cost or 0 for request in view.log))
+    assert (await description.memo())["usage"] == usage.as_json()
+
+
+async def test_a_cost_budget_without_prices_refuses_the_run(dev_server: WorkflowEnvironment) -> None:
+    config = {"cost_budget": 1, "models": {"fast": "llama", "smart": "gpt-4o"}}
+    async with harness(dev_server.client, [look], []) as it:
+        view = await it.run(agent("look", config=config))
+    assert view.status == "failed"
+    assert view.error == (
+        "config.cost_budget needs the price of 'llama': give it in config.prices, or in PERDURE_PRICES where the worker runs"
+    )
+
+
+async def test_no_known_price_is_no_cost(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [DONE]) as it:
+        view = await it.run(agent("look", config={"models": {"fast": "llama"}}))
+    assert (view.usage.cost, view.usage.by_model["llama"].cost) == (None, None)
+
+
+async def test_deadline_while_a_tool_runs(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "look", "at": "it", "_outputPath": "†state.seen"},
+        {"_tool": "sleep", "seconds": 60, "_outputPath": "†state.slept"},
+        {"_tool": "look", "at": "†state.slept"},
+    ]
+    async with harness(dev_server.client, [look, sleep], [{"calls": calls}, BEST]) as it:
+        view = await it.run(agent("look", "sleep", config={"deadline": 0.5}))
+        last = it.model.requests[1].text
+    assert (view.status, view.stop_reason, view.output, view.requests) == ("completed", "deadline", {"ok": False}, 2)
+    assert [call.status for call in view.calls] == ["done", "failed", "skipped"]
+    assert view.calls[1].error == {"code": "deadline", "message": f"cancelled, because {DEADLINE}"}
+    assert DEADLINE in last
+
+
+DEADLINE = "the run has worked for 0.5 s, which is its deadline"
+
+
+async def test_deadline_while_the_model_writes(dev_server: WorkflowEnvironment) -> None:
+    gate = asyncio.Event()
+    text = '{"calls":[{"_tool":"look","at":"it","_outputPath":"†state.seen"},{"_tool":"look","at":"†state.seen"}]}'
+    first = Turn(text, gate=gate, gate_after=text.index(",{"))
+    async with harness(dev_server.client, [look], [first, BEST], model_timeout=30) as it:
+        view = await it.run(agent("look", config={"deadline": 0.5}))
+        await it.model.wait_for_disconnect(1)
+        last = it.model.requests[1].text
+    assert (view.status, view.stop_reason, view.requests) == ("completed", "deadline", 2)
+    assert (view.calls[0].status, view.errors[-1]["error"]["code"]) == ("done", "interrupted")
+    assert DEADLINE in last
+
+
+async def test_a_last_answer_that_does_not_fit_fails_and_says_which_limit(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, {"output": 5}]) as it:
+        view = await it.run(agent("look", schema={"type": "object"}))
+    assert (view.status, view.stop_reason) == ("failed", "stuck")
+    assert view.error == "the last 3 answers asked for the same, and the last answer was no output that fits the schema"
+
+
+@tool(dangerous=True)
+def remove(what: str) -> str:
+    return what
+
+
+async def test_r9_5_waiting_for_a_person_is_not_work(time_skipping: WorkflowEnvironment) -> None:
+    config = {"deadline": 30, "approval": {"timeout": 3 * 86400, "on_timeout": "approve"}}
+    async with harness(time_skipping.client, [remove], [{"calls": [{"_tool": "remove", "what": "it"}]}, DONE]) as it:
+        view = await it.run(agent("remove", config=config))
+    assert (view.status, view.stop_reason, view.calls[0].status) == ("completed", "output", "done")
+    assert view.worked < 30
+
+
+def child(**config: Any) -> dict[str, Any]:
+    return {"name": "child", "config": config, "context": [{"type": "tool", "tool": "look"}], "schema": True}
+
+
+def family(request: ChatRequest) -> dict[str, Any]:
+    """The parent hands on; the child looks until it may not."""
+    if "helper" in request.text:
+        done = '"helper"' in request.text.split("# plan", 1)[-1] and "# plan" in request.text
+        return DONE if done else {"calls": [{"_tool": "helper", "task": "look", "_outputPath": "†state.h"}]}
+    return looks(request)
+
+
+HELPER: dict[str, Any] = {"name": "helper", "_delegate": "child", "properties": {"task": {"type": "string"}}}
+
+
+async def test_r9_6_a_parents_budget_binds_its_delegates(dev_server: WorkflowEnvironment, tmp_path: Any) -> None:
+    (tmp_path / "child.json").write_text(json.dumps(child()))
+    async with harness(dev_server.client, [look], family, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER, config={"token_budget": 2500}))
+        below = await it.view(f"{view.run_id}/1.0")
+    assert (below.status, below.stop_reason) == ("completed", "token_budget")
+    assert view.stop_reason == "token_budget"
+    # The child's tokens count for its parent, by model.
+    own = sum(request.usage.tokens for request in view.log)
+    assert view.usage.tokens == own + below.usage.tokens
+
+
+async def test_usage_adds_up_by_model() -> None:
+    usage, prices = RunUsage(), {"a": Price(prompt=1, completion=2)}
+    usage.count("a", Usage(prompt_tokens=1_000_000, completion_tokens=500_000), prices)
+    assert usage.cost == pytest.approx(2.0)
+    usage.count("b", Usage(prompt_tokens=1), prices)
+    assert [usage.cost, *(each.cost for each in usage.by_model.values())] == [None, 2.0, None]
+    both = RunUsage()
+    both.include(usage)
+    both.include(usage)
+    assert both.by_model["a"].requests == 2
+    assert both.tokens == 2 * usage.tokens
