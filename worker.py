@@ -19,6 +19,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.calling import ToolActivity
 from activities.choosing import choose
 from activities.endpoints import Endpoint, Endpoints
 from activities.folder import AgentFolder
@@ -26,8 +27,9 @@ from activities.heartbeats import INTERVAL
 from activities.prepare import PrepareActivity
 from activities.registry import Registry, load_tools, module_names
 from activities.request import RequestActivity
-from activities.tools import ToolActivity
+from activities.tools import ToolSettings, built_in
 from activities.visibility import WaitingAttribute
+from cli import settings
 from cli.connection import connect
 from cli.errors import USAGE, CommandError, one_line_errors
 from cli.files import read_agent
@@ -117,28 +119,39 @@ async def serve(
     registry: Registry,
     *,
     task_queue: str,
-    tools_only: bool,
+    tools_only: bool = False,
     metrics: str | None = None,
     approval_floor: Ask = "never",
     agents: Path | None = None,
+    mcp: Path | None = None,
 ) -> None:
     """Connect, and work until interrupted."""
+    if agents is not None and mcp is None:
+        check_agents(agents, registry)  # what is wrong there needs no server to be known
     client = await connect(metrics_runtime(metrics) if metrics else None)
     if not tools_only and (problem := await WaitingAttribute().ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
-    worker = build_worker(
-        client,
-        registry,
-        task_queue=task_queue,
-        tools_only=tools_only,
-        approval_floor=approval_floor,
-        agents=agents,
-    )
-    async with worker:
-        print(
-            f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}", file=sys.stderr
+    async with settings.mcp_tools(mcp) as offered:
+        for function in offered:
+            registry.add(function)
+        if agents is not None:
+            check_agents(agents, registry)
+        worker = build_worker(
+            client,
+            registry,
+            task_queue=task_queue,
+            tools_only=tools_only,
+            approval_floor=approval_floor,
+            agents=agents,
+            endpoints=settings.endpoints(),
+            prices=settings.prices(),
         )
-        await until_interrupted()
+        async with worker:
+            print(
+                f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}",
+                file=sys.stderr,
+            )
+            await until_interrupted()
 
 
 def main(
@@ -148,6 +161,23 @@ def main(
     ] = None,
     task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
     tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
+    files: Annotated[
+        Path | None,
+        typer.Option(envvar="PERDURE_FILES", help="Offer read_file, write_file, list_files in this folder."),
+    ] = None,
+    http_hosts: Annotated[
+        str,
+        typer.Option(envvar="PERDURE_HTTP_HOSTS", help="Offer http_request to these: api.example.com,*.example.org"),
+    ] = "",
+    http_private: Annotated[
+        bool, typer.Option("--http-private", envvar="PERDURE_HTTP_PRIVATE", help="Also at private addresses.")
+    ] = False,
+    commands: Annotated[
+        str, typer.Option(envvar="PERDURE_COMMANDS", help="Offer run_command for these programs: git,df")
+    ] = "",
+    mcp: Annotated[
+        Path | None, typer.Option(envvar="PERDURE_MCP", help="Offer the tools of a standard mcpServers file.")
+    ] = None,
     approval_floor: Annotated[
         str,
         typer.Option(envvar="PERDURE_APPROVAL_FLOOR", help="What people are always asked about: " + " < ".join(ASKS)),
@@ -161,9 +191,14 @@ def main(
     with one_line_errors():
         if approval_floor not in ASKS:
             raise CommandError(f"--approval-floor must be one of {', '.join(ASKS)}, not {approval_floor!r}", USAGE)
+        built_ins = ToolSettings(
+            files=files,
+            http_hosts=module_names(http_hosts),
+            http_private=http_private,
+            commands=module_names(commands),
+        )
         registry = load_tools(module_names(tools))
-        if agents is not None:
-            check_agents(agents, registry)
+        registry.add_missing(built_in(built_ins))
         asyncio.run(
             serve(
                 registry,
@@ -172,6 +207,7 @@ def main(
                 metrics=metrics,
                 approval_floor=approval_floor,
                 agents=agents,
+                mcp=mcp,
             )
         )
 

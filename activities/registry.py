@@ -28,6 +28,11 @@ class Registry:
                 f"two tools are called {function.name!r}: in {known.function.__module__} and {function.function.__module__}"
             )
 
+    def add_missing(self, functions: Iterable[ToolFunction]) -> None:
+        """Tools that come with Perdure: one of the user's own by the same name goes before."""
+        for function in functions:
+            self._functions.setdefault(function.name, function)
+
     def get(self, name: str) -> ToolFunction | None:
         return self._functions.get(name)
 

@@ -26,6 +26,7 @@ CallId = Annotated[
 ]
 By = Annotated[str, typer.Option("--by", envvar="USER", help="Who decides, for the record.")]
 Digest = Annotated[str | None, typer.Option(help="Of what was shown: refuse if something else waits by now.")]
+QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
 KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
 
 
@@ -46,7 +47,7 @@ def approvals(
         print(dumps([one.as_json() for one in waiting]))
     elif waiting:
         console.print(_table(waiting))
-        console.print(Text("decide with: perdure approve RUN CALL · reject · edit · replace", style="dim"))
+        console.print(Text("decide with: perdure approve RUN CALL · reject · edit · replace · answer", style="dim"))
     else:
         print("nothing waits for a person")
     for run in silent:
@@ -114,6 +115,21 @@ def replace(
     with one_line_errors():
         other = json_option(replacement, "the replacement")
     _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, **{"with": other})
+
+
+@approvals_app.command()
+def answer(
+    run_id: RunId,
+    call: CallId,
+    answer: Annotated[str, typer.Argument(metavar="TEXT", help="The answer; with --as-json it is read as JSON.")],
+    is_json: Annotated[bool, typer.Option("--as-json", help="The answer is JSON, or @file.")] = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Answer a question that a run asks (the tool ask_person)."""
+    with one_line_errors():
+        value = json_option(answer, "the answer") if is_json else answer
+    _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)
 
 
 @approvals_app.command()
@@ -211,7 +227,7 @@ def _walk(run_id: str | None, by: str) -> None:
             continue
         quiet = False
         console.print(_panel(one))
-        console.print(KEYS, style="bold", markup=False)
+        console.print(QUESTION_KEYS if one.offer.question else KEYS, style="bold", markup=False)
         key = read_key()
         if key in ("q", "\x03", "\x04"):
             return
@@ -226,6 +242,10 @@ def _walk(run_id: str | None, by: str) -> None:
 
 
 def _decision(key: str, one: Any) -> JsonObject | None:
+    if key == "a" and one.offer.question:
+        return {"decision": "answer", "answer": click.prompt("answer")}
+    if one.offer.question and key != "j":
+        return None
     if key == "a":
         return {"decision": "approve"}
     if key == "r":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 from activities.registry import load_tools, module_names
+from activities.tools import built_in
 from cli.files import agents_folder
 from cli.server import embedded_server
+from cli.settings import endpoints, prices, tool_settings
 from cli.signals import until_interrupted
 from worker import build_worker
 
@@ -14,10 +16,18 @@ from worker import build_worker
 async def serve_dev(*, port: int, ui_port: int, db: str | None, tools: str, task_queue: str) -> None:
     """Serve until interrupted. Raises `CommandError` or `ToolDefinitionError` when something cannot start."""
     registry = load_tools(module_names(tools))
+    registry.add_missing(built_in(tool_settings()))
     agents = agents_folder() if agents_folder().is_dir() else None
     async with (
         embedded_server(port=port, ui_port=ui_port, db=db) as server,
-        build_worker(server.client, registry, task_queue=task_queue, agents=agents),
+        build_worker(
+            server.client,
+            registry,
+            task_queue=task_queue,
+            agents=agents,
+            endpoints=endpoints(),
+            prices=prices(),
+        ),
     ):
         print(f"Temporal  localhost:{port}", file=sys.stderr)
         print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)

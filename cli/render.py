@@ -61,28 +61,33 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView]) ->
 
 def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for title in ("call", "tool call", "reads", "writes", "when", "status"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("call", "when"))
+    for title in ("call", "tool", "reads", "writes", "when", "status"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("call", "tool", "when"))
     starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
     for call in calls:
         table.add_row(
             call.id,
-            _tool_call(call),
+            call.tool,
             _short(", ".join(view.reads.get(call.id, []))),
             _short(view.writes.get(call.id, "")),
             _span(call, min(starts, default=0.0)),
             _status(call),
         )
-    notes = [Text(f"{call.id} {note}", style="dim") for call in calls if (note := _note(call))]
+    notes = [line for call in calls for line in _lines(call)]
     return Padding(Group(table, *notes), (0, 0, 1, 2))
 
 
-def _tool_call(call: CallView) -> Text:
-    """The call as it ran, and below it the beginning of its result."""
-    text = Text(f"{call.tool}({shorten(call.params, 80) if call.params else ''})")
+def _lines(call: CallView) -> list[Text]:
+    """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
+    lines = []
+    if call.started_at is not None or call.status == "waiting":
+        params = shorten(call.params, 300) if call.params else ""
+        lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
     if call.shown is not None:
-        text.append(f"\nresult: {call.shown}", style="dim")
-    return text
+        lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
+    if note := _note(call):
+        lines.append(Text(f"{call.id} {note}", style="dim"))
+    return lines
 
 
 def _short(references: str) -> str:
@@ -104,7 +109,8 @@ def _note(call: CallView) -> str:
     if approval is None or call.status == "rejected":
         return why
     if approval.decision is None:
-        return f"waits for a person: perdure approve RUN {call.id}"
+        how = "answer" if call.tool == "ask_person" else "approve"
+        return f"waits for a person: perdure {how} RUN {call.id}"
     by = f" by {approval.by}" if approval.by else ""
     return (
         f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")

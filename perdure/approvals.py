@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from perdure.calls import Call
 from perdure.decisions import Approval, Decision, digest
+from perdure.engine_tools import answer_problem
 from perdure.errors import CallError, DecisionError
 from perdure.jsons import Json, JsonObject, shorten
-from perdure.outcomes import Failed, Outcome, Rejected
+from perdure.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan import Plan
 from perdure.policies import Guard, Policy
 from perdure.revisions import adopt
@@ -36,6 +37,8 @@ class Offer:
     """`None`: it is the plan."""
     floor: bool = False
     """The worker's floor asks: nothing but a person can let it pass."""
+    question: bool = False
+    """It asks something, and the answer is its result."""
 
     @property
     def shown(self) -> Any:
@@ -98,6 +101,14 @@ class Desk:
         plan.hold(call)
         return offer
 
+    def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
+        """Offer a call whose result is what a person answers."""
+        call.approval = Approval(requested_at=time)
+        offer = Offer(call.id, str(call.params.get("question", "")), plan, call.approval, call, question=True)
+        self.waiting[offer.id] = offer
+        plan.hold(call)
+        return offer
+
     def offer_plan(self, plan: Plan, time: str) -> Offer | None:
         """Offer a complete plan, if plans are asked about and any of it would run (R7.6)."""
         if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
@@ -117,6 +128,8 @@ class Desk:
             raise DecisionError(
                 f"{offer.title} is not what was shown: its digest is {digest(offer.shown)}, not {decision.digest}"
             )
+        if decision.decision == "answer" or offer.question:
+            return self._judge_answer(offer, decision)
         if offer.call is None:
             return Judged(offer, decision, plan=self._revised_plan(offer, decision))
         call = offer.call
@@ -130,11 +143,24 @@ class Desk:
             return Judged(offer, decision, offer.plan.revised(call, decision.replacement))
         return Judged(offer, decision)
 
+    def _judge_answer(self, offer: Offer, decision: Decision) -> Judged:
+        if not offer.question:
+            raise DecisionError(f"{offer.title} asks nothing: approve it, reject it, edit it or replace it")
+        if decision.decision not in ("answer", "reject"):
+            raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
+        assert offer.call is not None
+        problem = answer_problem(offer.call.params, decision.answer) if decision.decision == "answer" else None
+        if problem is not None:
+            raise DecisionError(f"{offer.title}: {problem}")
+        return Judged(offer, decision)
+
     def apply(self, judged: Judged) -> Verdict:
         """Follow a decision that was judged."""
         offer, decision = judged.offer, judged.decision
         approval = self._settle(offer)
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
+        if decision.decision == "answer":
+            return Verdict(Returned(decision.answer))
         if decision.remember and offer.call is not None:
             self.guard.remembered[offer.call.tool_name] = None
         if decision.decision == "reject":
@@ -162,6 +188,8 @@ class Desk:
         means = "reject" if means == "approve" and floor else means
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
+        if offer.question:
+            return Verdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
         if means == "approve":
             if offer.call is None:
                 self._approve_plan(offer.plan, approval)
@@ -200,6 +228,8 @@ class Desk:
     def _asks(self, offer: Offer) -> bool:
         if offer.call is None:
             return self.guard.policy.scope == "plan"
+        if offer.question:
+            return True
         assert offer.call.tool is not None
         return self.guard.why(offer.call.tool, offer.call.params) is not None
 

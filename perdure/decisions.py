@@ -13,8 +13,8 @@ from perdure.errors import DecisionError
 from perdure.jsons import Json, JsonObject, dumps, shorten
 from perdure.messages import first_problem
 
-Kind: TypeAlias = Literal["approve", "reject", "edit", "replace"]
-KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace")
+Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
+KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
 
 
 class Decision(BaseModel):
@@ -32,6 +32,8 @@ class Decision(BaseModel):
     """`edit` of a plan: all its calls."""
     replacement: JsonObject | None = Field(default=None, alias="with")
     """`replace`: the other call. Without an `_outputPath` it writes where the call would have."""
+    answer: Json = None
+    """`answer`: to the question that a call of `ask_person` asks."""
     by: str = ""
     remember: bool = False
     """Do not ask about this tool again in this run (R7.7)."""

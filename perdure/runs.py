@@ -154,6 +154,8 @@ class WaitingView(Wire):
     reason: str
     requested_at: str
     digest: str
+    question: bool = False
+    """It is a question (`reason`): an answer is wanted, not a decision."""
     calls: list[Any] | None = None
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""

@@ -114,6 +114,7 @@ def tool(
     heartbeat: float | None = None,
     retries: int = 2,
     task_queue: str | None = None,
+    queue_timeout: float | None = None,
     duration: float | None = None,
 ) -> Callable[[F], F]: ...
 
@@ -127,7 +128,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life (none needed). `retries`: attempts after
-    the first (2). `task_queue`: where its workers listen (the run's own). `duration`: seconds it usually takes (unknown).
+    the first (2). `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
+    to take a call up (300). `duration`: seconds it usually takes (unknown).
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
     """
@@ -194,7 +196,18 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     )
 
 
-_CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue"}
+def open_tool(definition: JsonObject, function: Callable[..., Any]) -> ToolFunction:
+    """A tool from a definition written elsewhere, with an async function that takes whatever it allows.
+
+    Raises `ToolDefinitionError`.
+    """
+    name = str(definition.get("name"))
+    parse_tool(definition, activities=[name])
+    arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
+    return ToolFunction(definition, function, arguments, None, None, True)
+
+
+_CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}
 
 
 def _clean(schema: Any) -> Any:

@@ -27,10 +27,17 @@ RESERVED_PREFIX: Final = "perdure."
 
 ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
+SLEEP_UNTIL: Final = "perdure.sleep_until"
+ASK_PERSON: Final = "perdure.ask_person"
+ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON})
+"""Keys of what the engine carries out itself: see `perdure.engine_tools`."""
 TASK_COMPLETE: Final = "task_complete"
 """The tool whose call ends the run, its parameters being the output (R9.5)."""
 ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
+
+QUEUE_TIMEOUT: Final = 300.0
+"""Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
 
 _SCHEMA_KEYS: Final = frozenset(
     [
@@ -95,6 +102,8 @@ class Tool(BaseModel):
     """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
     """Where the workers that have the code listen; `None` is the run's own queue (R12.5)."""
+    queue_timeout: float = Field(default=QUEUE_TIMEOUT, gt=0, alias="_queueTimeout")
+    """Seconds until a worker of that queue has to take a call up."""
     duration: float | None = Field(default=None, ge=0, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
     delegate: str | None = Field(default=None, alias="_delegate")
@@ -205,8 +214,9 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
             meta[key] = meta[key].get("const")
     if isinstance(meta.get("_scopes"), dict):
         meta["scope_choice"] = meta.pop("_scopes").get("enum", [])
-    known = set(activities)
-    if "_activity" not in meta and name in known and "_delegate" not in meta:
+    known = {*activities, *ENGINE_ACTIVITIES}
+    elsewhere = meta.get("_taskQueue") is not None
+    if "_activity" not in meta and (name in known or elsewhere) and "_delegate" not in meta:
         meta["_activity"] = name
     try:
         tool = Tool.model_validate(
@@ -225,7 +235,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
             raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
-            f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known)}"
+            f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
         )
     return tool
 
@@ -243,7 +253,8 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
-        code = registry.get(tool.activity, {}) if tool.activity is not None else {"_safe": tool.latent}
+        engine = tool.activity in ENGINE_ACTIVITIES
+        code = {"_safe": tool.latent or engine} if tool.activity is None or engine else registry.get(tool.activity, {})
         tools[tool.name] = tool.model_copy(
             update={"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
         )

@@ -103,6 +103,7 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         reason=offer.reason,
         requested_at=offer.approval.requested_at,
         digest=digest(offer.shown),
+        question=offer.question,
     )
     call = offer.call
     if call is not None:

@@ -102,7 +102,8 @@ async def harness(
     options.setdefault("sandboxed", True)
     async with ScriptedModel(script, chunk=chunk) as model:
         asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout)
-        async with build_worker(client, registry(functions), task_queue=task_queue, model=asking, **options):
+        tools = options.pop("registry", None) or registry(functions)
+        async with build_worker(client, tools, task_queue=task_queue, model=asking, **options):
             yield Harness(client, model, task_queue)
 
 

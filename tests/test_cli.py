@@ -196,7 +196,15 @@ async def test_a_worker_with_tools_that_cannot_be_loaded(tmp_path: Path, tools: 
 async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
     demo = await perdure("demo")
     assert demo.code == 0, demo.err
-    for words in ("scripted", "no_such_file", "skipped", "Request 3", "completed", "freedBytes", "http://localhost:"):
+    for words in (
+        "scripted",
+        "no_such_file",
+        "skipped",
+        "[iter=3 model=gpt-4o reason=third Request on msgs=5",
+        "completed",
+        "freedBytes",
+        "http://localhost:",
+    ):
         assert words in demo.out
     freed = json.loads(demo.out[demo.out.index("{\n") : demo.out.rindex("}") + 1])["freedBytes"]
     assert f"really shrank by {freed:,} bytes" in demo.out

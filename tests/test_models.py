@@ -106,7 +106,7 @@ async def test_r9_4_high_cpu_on_web_03(dev_server: WorkflowEnvironment) -> None:
         "[iter=4 model=gpt-4o reason=third Request on msgs=8 cost=$0.0120]",
     ]
     assert "  tokens: prompt=300 completion=30\n" in shown
-    assert 'list_top_processes({"host": "web-03", "limit": 5})' in shown
+    assert '  2.0 tool_call: list_top_processes({"host": "web-03", "limit": 5})' in shown
     assert "result: PID    COMMAND         CPU% | 18234  nginx-worker    82.1% |" in shown
     assert shown.index(ANSWER[:30]) > shown.index("[iter=4")
     assert "gpt-4o-mini: 2 Requests, 750 in, 70 out, $0.0007\n" in shown

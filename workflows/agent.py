@@ -143,6 +143,11 @@ class AgentWorkflow:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
         self._people.note(decision, "replace")
 
+    @workflow.signal(name="answer", description='Answer a question: {"call": "1.0", "answer": "yes"}')
+    def answer(self, decision: Any) -> None:
+        """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
+        self._people.note(decision, "answer")
+
     @workflow.signal(name=DECIDE, description='Any decision: {"call": "1.0", "decision": "approve"}')
     def decide(self, decision: Any) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""

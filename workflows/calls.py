@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from temporalio import workflow
@@ -23,9 +23,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals import Offer, Verdict
     from perdure.calls import Call
     from perdure.delegates import scoped_data
+    from perdure.engine_tools import sleep_problem
     from perdure.errors import CallError
     from perdure.intake import Intake
-    from perdure.jsons import Json, dumps
+    from perdure.jsons import Json, JsonObject, dumps
     from perdure.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan import Plan
     from perdure.prompts import call_line
@@ -33,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.running import Run
     from perdure.runs import ToolInput, ToolResult
     from perdure.stopping import Limit, WorkClock
+    from perdure.tools import ASK_PERSON, SLEEP_UNTIL
     from perdure.usage import RunUsage
 
 _Arrived: TypeAlias = list[Json]
@@ -169,7 +171,9 @@ class CallLoop:
         while not self._held and (ready := self.plan.take_ready(_now())):
             for call in ready:
                 assert call.tool is not None
-                offer = self._people.desk.offer_call(self.plan, call, _now())
+                desk = self._people.desk
+                asks = call.tool.activity == ASK_PERSON
+                offer = (desk.offer_question if asks else desk.offer_call)(self.plan, call, _now())
                 if offer is None and call.tool.latent:
                     # The model has written the result itself: nothing runs, so nothing needs to be waited for.
                     self.plan.end(call, Returned(call.result), _now())
@@ -202,6 +206,8 @@ class CallLoop:
                 self._on_change()
             if call.tool.latent:
                 return call, Returned(call.result)
+            if call.tool.activity == SLEEP_UNTIL:
+                return call, await self._rest(call, sleep_until(call.params))
             if call.tool.delegate is not None:
                 return call, await self._run_delegate(call)
             return call, await run_tool(call, self.plan, self._agent_run.prepared.max_payload)
@@ -215,10 +221,14 @@ class CallLoop:
             self._clock.at_least(started + worked, workflow.time())
 
         run.progress.worked = started
+        return await self._rest(call, run_delegate(call, self.plan, run, spent))
+
+    async def _rest(self, call: Call, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for what is not this run's own work."""
         self._resting.add(call.id)
         try:
             self._keep_time()
-            return await run_delegate(call, self.plan, run, spent)
+            return await work
         finally:
             self._resting.discard(call.id)
 
@@ -241,6 +251,24 @@ class CallLoop:
             self.plan.end_all("rejected", verdict.outcome.reason, _now())
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, _now())
+
+
+async def sleep_until(params: JsonObject) -> Outcome:
+    """A durable timer: no worker is held, however long it takes."""
+    if (problem := sleep_problem(params)) is not None:
+        return Failed(problem)
+    if params.get("time") is None:
+        until = workflow.now() + timedelta(seconds=params["seconds"])
+    else:
+        try:
+            until = datetime.fromisoformat(params["time"])
+        except ValueError:
+            message = f"$.time is {params['time']!r}, but must be ISO 8601, such as 2030-01-31T08:00:00+01:00"
+            return Failed(CallError("invalid_params", message))
+        until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    slept = max(0.0, (until - workflow.now()).total_seconds())
+    await workflow.sleep(slept, summary=f"sleep until {until.isoformat(timespec='seconds')}")
+    return Returned({"until": until.isoformat(timespec="seconds"), "slept": round(slept, 3)})
 
 
 async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:
@@ -270,6 +298,7 @@ async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:
             activity_id=call.id,
             task_queue=tool.task_queue,
             start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
+            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
             heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
             retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
             summary=f"{call_line(call.params)}{target}"[:200],

@@ -27,6 +27,10 @@ def failed(call: Call, error: ActivityError) -> Failed:
         return Failed(CallError(cause.type or "error", cause.message))
     call.attempts = call.tool.retries + 1
     if isinstance(cause, TimeoutError):
+        if cause.type is TimeoutType.SCHEDULE_TO_START and call.tool.task_queue is not None:
+            call.attempts = 0
+            message = f"no worker of task queue {call.tool.task_queue!r} took {call.tool_name} up within {call.tool.queue_timeout:g} s"
+            return Failed(CallError("no_worker", message))
         what = _TIMEOUTS.get(cause.type or TimeoutType.SCHEDULE_TO_CLOSE, "it timed out")
         return Failed(
             CallError("timeout", f"{call.tool_name} timed out: {what} ({call.tool.attempt_timeout:g} s per attempt)")

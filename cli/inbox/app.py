@@ -125,7 +125,13 @@ class Inbox:
             done = await decide(self._client, form["run"], decision)
         except (CommandError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
-        words = {"approve": "approved", "reject": "rejected", "edit": "approved with changes", "replace": "replaced"}
+        words = {
+            "approve": "approved",
+            "reject": "rejected",
+            "edit": "approved with changes",
+            "replace": "replaced",
+            "answer": "answered",
+        }
         said = f"{form['run']} {done['call']}: {words[done['decision']]}"
         response = RedirectResponse("/?" + urlencode({"said": said}), 303)
         response.set_cookie("perdure_by", form.get("by", ""), httponly=True, samesite="strict", max_age=30_000_000)
@@ -133,6 +139,8 @@ class Inbox:
 
     async def _decision(self, form: dict[str, str]) -> JsonObject:
         decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
+        if form["action"] == "answer":
+            return decision | {"decision": "answer", "answer": form.get("answer", "")}
         if form["action"] == "reject":
             return decision | {"decision": "reject"}
         if form["action"] == "replace":

@@ -1,0 +1,45 @@
+"""Tools that come with Perdure: the worker says which, and what they may reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from activities.tools.clock import now
+from activities.tools.commands import command_tools
+from activities.tools.files import file_tools
+from activities.tools.finish import task_complete
+from activities.tools.http import http_tools
+from perdure.engine_tools import ENGINE_TOOLS
+from perdure.toolkit import ToolFunction, tool_function
+
+
+class ToolSettings(BaseModel):
+    """What the built-in tools may reach. What is not given is not offered."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: Path | None = None
+    """The folder that `read_file`, `write_file` and `list_files` see, and nothing outside it."""
+    http_hosts: list[str] = Field(default_factory=list)
+    """Hosts that `http_request` may ask: `api.example.com`, `*.example.com`, or `*` for all."""
+    http_private: bool = False
+    """Whether it may ask addresses of private networks and of this machine."""
+    commands: list[str] = Field(default_factory=list)
+    """Programs that `run_command` may run, by name."""
+
+
+def built_in(settings: ToolSettings) -> list[ToolFunction]:
+    """The built-in tools that these settings allow. Raises `ToolDefinitionError`."""
+    functions: list[Callable[..., Any]] = [now, task_complete]
+    if settings.files is not None:
+        functions += file_tools(settings.files)
+    if settings.http_hosts:
+        functions += http_tools(settings.http_hosts, private=settings.http_private)
+    if settings.commands:
+        functions += command_tools(settings.commands, settings.files)
+    found = [tool_function(function) for function in functions]
+    return [*(function for function in found if function is not None), *ENGINE_TOOLS.values()]

@@ -1,0 +1,23 @@
+"""What time it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from perdure import ToolError, tool
+
+
+@tool(safe=True, timeout=10)
+def now(timezone: str = "UTC") -> dict[str, Any]:
+    """The date and the time.
+
+    Args:
+        timezone: an IANA name such as Europe/Berlin.
+    """
+    try:
+        time = datetime.now(ZoneInfo(timezone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ToolError("no_such_timezone", f"there is no timezone {timezone!r}; expected e.g. Europe/Berlin") from None
+    return {"time": time.isoformat(timespec="seconds"), "weekday": time.strftime("%A"), "unix": int(time.timestamp())}

@@ -1,0 +1,358 @@
+"""The tools that come with Perdure: what they do, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from temporalio.testing import WorkflowEnvironment
+
+from activities.registry import Registry, load_tools
+from activities.tools import ToolSettings, built_in
+from activities.tools.http import is_public
+from perdure import ToolContext, ToolError, tool
+from perdure.toolkit import ToolFunction
+from tests.support import DONE, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def tools(**settings: Any) -> dict[str, ToolFunction]:
+    return {function.name: function for function in built_in(ToolSettings(**settings))}
+
+
+async def call(function: ToolFunction, **params: Any) -> Any:
+    """The function's result, as the worker would have it."""
+    context = ToolContext(function.name, function.definition, {}, "1.0", "run/1.0")
+    arguments = function.bind(params, context)
+    result = function.function(**arguments) if not function.is_async else await function.function(**arguments)
+    return function.dump(result)
+
+
+async def refusal(function: ToolFunction, **params: Any) -> str:
+    with pytest.raises(ToolError) as caught:
+        await call(function, **params)
+    return caught.value.code
+
+
+# Files.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("ä", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("secret")
+    (root / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (root / "out").symlink_to(tmp_path)
+    return root
+
+
+async def test_files_inside_a_folder(folder: Path) -> None:
+    found = tools(files=folder)
+    assert await call(found["read_file"], path="a.txt") == "ä"
+    assert await call(found["write_file"], path="new/deep/b.txt", content="one") == {
+        "path": "new/deep/b.txt",
+        "bytes": 3,
+    }
+    await call(found["write_file"], path="new/deep/b.txt", content="two")
+    assert (folder / "new/deep/b.txt").read_text() == "two"
+    assert [row["name"] for row in await call(found["list_files"], path="new/deep")] == ["b.txt"]
+    kinds = {row["name"]: row["kind"] for row in await call(found["list_files"])}
+    assert kinds == {"a.txt": "file", "link.txt": "link", "new": "folder", "out": "link", "sub": "folder"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt", "sub/../../secret.txt", "/etc/passwd", "link.txt", "out/secret.txt", "", ".", "a\0b",
+        "sub/./../../secret.txt", "..", "out",
+    ],
+)  # fmt: skip
+async def test_no_way_out_of_the_folder(folder: Path, path: str) -> None:
+    found = tools(files=folder)
+    assert await refusal(found["read_file"], path=path) in ("outside", "not_readable", "not_a_file")
+    assert await refusal(found["write_file"], path=path, content="x") in ("outside", "not_readable", "not_a_file")
+    assert (folder.parent / "secret.txt").read_text() == "secret"
+    if path not in ("", "."):
+        assert await refusal(found["list_files"], path=path) in ("outside", "not_readable")
+
+
+async def test_odd_files_are_errors_that_do_not_name_the_folder(folder: Path) -> None:
+    found = tools(files=folder)
+    os.mkfifo(folder / "pipe")
+    (folder / "big").write_bytes(b"x" * 1_000_001)
+    (folder / "bytes").write_bytes(b"\xff\xfe")
+    codes = [await refusal(found["read_file"], path=path) for path in ("pipe", "big", "bytes", "none", "sub")]
+    assert codes == ["not_a_file", "too_large", "not_text", "no_such_file", "not_a_file"]
+    with pytest.raises(ToolError) as caught:
+        await call(found["read_file"], path="none/at/all")
+    assert str(folder) not in str(caught.value)
+
+
+# Commands.
+
+
+async def test_commands(folder: Path) -> None:
+    run = tools(commands=["cat", "sh", "sleep", "env", "pwd"], files=folder)["run_command"]
+    assert run.definition["_dangerous"] is True
+    assert await call(run, argv=["cat"], stdin="hello; $(ls)") == {
+        "exitCode": 0,
+        "stdout": "hello; $(ls)",
+        "stderr": "",
+    }
+    assert (await call(run, argv=["pwd"]))["stdout"].strip() == str(folder)
+    failed = await call(run, argv=["cat", "none"])
+    assert (failed["exitCode"], "none" in failed["stderr"]) == (1, True)
+    assert "OPENAI_API_KEY" not in (await call(run, argv=["env"]))["stdout"]
+    assert await refusal(run, argv=["ls"]) == "not_allowed"
+    assert await refusal(run, argv=["/bin/cat"]) == "not_allowed"
+    assert await refusal(run, argv=[]) == "not_allowed"
+    long = await call(run, argv=["sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x"])
+    assert len(long["stdout"]) < 100_100
+    assert long["stdout"].endswith("… (200,000 more bytes)")
+
+
+async def test_a_command_that_takes_too_long_is_stopped_with_what_it_started(folder: Path) -> None:
+    run = tools(commands=["sh"], files=folder)["run_command"]
+    started = time.monotonic()
+    assert await refusal(run, argv=["sh", "-c", "(sleep 30; touch late) & sleep 30"], timeout=0.3) == "timeout"
+    assert time.monotonic() - started < 5
+    assert not (folder / "late").exists()
+
+
+# HTTP.
+
+
+@asynccontextmanager
+async def website() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
+    seen: list[dict[str, str]] = []
+
+    async def echo(request: Request) -> Response:
+        seen.append(dict(request.headers) | {"method": request.method})
+        return JSONResponse({"body": (await request.body()).decode()})
+
+    async def endless(_: Request) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 65536
+
+        return StreamingResponse(chunks())
+
+    async def slow(_: Request) -> Response:
+        await asyncio.sleep(30)
+        return PlainTextResponse("late")
+
+    routes = [
+        Route("/echo", echo, methods=["GET", "POST", "DELETE"]),
+        Route("/endless", endless),
+        Route("/slow", slow),
+        Route("/bytes", lambda _: Response(b"\xff\xfe", media_type="image/png")),
+        Route("/to-echo", lambda _: RedirectResponse("/echo", 303), methods=["GET", "POST"]),
+        Route("/to-other", lambda request: RedirectResponse(f"http://localhost:{request.url.port}/echo")),
+        Route("/to-file", lambda _: RedirectResponse("file:///etc/passwd")),
+        Route("/round", lambda _: RedirectResponse("/round")),
+    ]
+    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", seen
+    finally:
+        server.force_exit = server.should_exit = True
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await server.shutdown()
+
+
+async def test_http_requests() -> None:
+    async with website() as (url, seen):
+        ask = tools(http_hosts=["127.0.0.1"], http_private=True)["http_request"]
+        answer = await call(
+            ask, url=f"{url}/echo", method="POST", body={"a": 1}, headers={"Host": "evil", "X-Own": "1"}
+        )
+        assert (answer["status"], answer["body"]) == (200, {"body": '{"a": 1}'})
+        assert (seen[0]["host"], seen[0]["x-own"], seen[0]["content-type"]) == (url[7:], "1", "application/json")
+        assert seen[0]["idempotency-key"] == "run/1.0"
+        assert (await call(ask, url=f"{url}/bytes"))["base64"] == "//4="
+        assert (await call(ask, url=f"{url}/none"))["status"] == 404
+        assert (await call(ask, url=f"{url}/echo", method="HEAD"))["status"] in (200, 405)
+        moved = await call(ask, url=f"{url}/to-echo", method="POST", body="x")
+        assert (moved["url"], seen[-1]["method"]) == (f"{url}/echo", "GET")
+
+
+async def test_http_requests_are_bounded() -> None:
+    async with website() as (url, _):
+        ask = tools(http_hosts=["127.0.0.1"], http_private=True)["http_request"]
+        assert await refusal(ask, url=f"{url}/endless") == "too_large"
+        assert await refusal(ask, url=f"{url}/slow", timeout=0.3) == "timeout"
+        assert await refusal(ask, url=f"{url}/round") == "too_many_redirects"
+
+
+async def test_http_requests_go_where_they_may_and_redirects_too() -> None:
+    async with website() as (url, seen):
+        ask = tools(http_hosts=["127.0.0.1", "*.example.org"], http_private=True)["http_request"]
+        assert await refusal(ask, url=f"{url}/to-other") == "not_allowed"
+        assert await refusal(ask, url=f"{url}/to-file") == "not_allowed"
+        assert await refusal(ask, url=url.replace("127.0.0.1", "localhost")) == "not_allowed"
+        assert await refusal(ask, url="https://example.org.evil.com/") == "not_allowed"
+        assert await refusal(ask, url="ftp://127.0.0.1/") == "not_allowed"
+        assert await refusal(ask, url="http://user:pw@127.0.0.1/") == "not_allowed"
+        assert await refusal(ask, url="nonsense") == "not_allowed"
+        public = tools(http_hosts=["*"])["http_request"]
+        for address in (
+            url,
+            url.replace("127.0.0.1", "localhost"),
+            "http://[::1]/",
+            "http://[::ffff:10.0.0.1]/",
+            "http://2130706433/",
+        ):
+            assert await refusal(public, url=address) == "not_allowed"
+        assert seen == []
+        both = tools(http_hosts=["127.0.0.1", "localhost"], http_private=True)["http_request"]
+        await call(both, url=f"{url}/to-other", headers={"Authorization": "Bearer x", "X-Own": "1"})
+        assert (seen[0].get("authorization"), seen[0]["x-own"]) == (None, "1")
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True), ("10.1.2.3", False), ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False),
+        ("::1", False), ("fe80::1%eth0", False), ("2606:4700::1111", True), ("::ffff:8.8.8.8", True),
+        ("::ffff:192.168.0.1", False), ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("224.0.0.1", False),
+    ],
+)  # fmt: skip
+async def test_public_addresses(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+async def test_only_reading_goes_unasked() -> None:
+    ask = tools(http_hosts=["*"])["http_request"]
+    from perdure.policies import Guard
+    from perdure.tools import resolve_tools
+
+    found = resolve_tools(["http_request"], {"http_request": ask.definition})["http_request"]
+    assert Guard().why(found, {"url": "https://x"}) is None
+    assert Guard().why(found, {"url": "https://x", "method": "GET"}) is None
+    assert Guard().why(found, {"url": "https://x", "method": "DELETE"}) is not None
+
+
+# Time, and people.
+
+
+async def test_now() -> None:
+    found = tools()["now"]
+    assert set(await call(found)) == {"time", "weekday", "unix"}
+    assert (await call(found, timezone="Asia/Kolkata"))["time"].endswith("+05:30")
+    assert await refusal(found, timezone="Mars/Base") == "no_such_timezone"
+
+
+def functions(**settings: Any) -> Registry:
+    return Registry(built_in(ToolSettings(**settings)))
+
+
+@tool
+def stamp(after: Any) -> Any:
+    return after
+
+
+async def test_sleep_until_is_a_durable_timer(time_skipping: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "sleep_until", "seconds": 3 * 86400, "_outputPath": "†state.slept"},
+        {"_tool": "stamp", "after": "†state.slept"},
+        {"_tool": "sleep_until", "time": "2001-01-01T00:00:00"},
+        {"_tool": "sleep_until", "time": "soon"},
+        {"_tool": "sleep_until"},
+    ]
+    async with harness(time_skipping.client, [stamp], [{"calls": calls}, DONE], registry=extended(stamp)) as it:
+        view = await it.run(agent("sleep_until", "stamp"))
+        history = await it.client.get_workflow_handle(view.run_id).fetch_history()
+    assert (view.status, view.stop_reason) == ("completed", "output")
+    assert [one.status for one in view.calls] == ["done", "done", "done", "failed", "failed"]
+    assert view.state["slept"]["slept"] == 3 * 86400
+    assert "must be ISO 8601" in (view.calls[3].error or {})["message"]
+    # No activity of any kind stood for it, and the deadline of ten minutes of work was not touched.
+    names = {event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events}
+    assert "sleep_until" not in names
+    assert view.worked < 600
+
+
+def extended(*own: Any) -> Registry:
+    from tests.support import registry
+
+    found = registry(own)
+    found.add_missing(built_in(ToolSettings()))
+    return found
+
+
+ASK = {"_tool": "ask_person", "question": "Which one?", "choices": ["red", "blue"], "_outputPath": "†state.colour"}
+
+
+async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment) -> None:
+    script = [{"calls": [ASK, {"_tool": "stamp", "after": "†state.colour"}]}, DONE]
+    async with harness(dev_server.client, [stamp], script, registry=extended(stamp)) as it:
+        handle = await it.start(agent("ask_person", "stamp"))
+        view = await it.until_waiting(handle.id, "1.0")
+        assert (view.waiting[0].reason, view.waiting[0].question) == ("Which one?", True)
+        await handle.signal("answer", {"call": "1.0", "answer": "green"})
+        await handle.signal("approve", {"call": "1.0"})
+        await handle.signal("answer", {"call": "1.0", "answer": "blue", "by": "ann"})
+        await handle.result()
+        view = await it.view(handle.id)
+    assert (view.state["colour"], view.calls[1].params) == ("blue", {"after": "blue"})
+    assert [refused["problem"] for refused in view.refusals] == [
+        '1.0 ask_person: "green" is none of the choices: red, blue',
+        "1.0 ask_person asks a question: answer it, or reject it",
+    ]
+    approval = view.calls[0].approval
+    assert approval is not None
+    assert (approval.decision, approval.by) == ("answer", "ann")
+
+
+async def test_ask_person_on_the_command_line(dev_server: WorkflowEnvironment) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, [stamp], [{"calls": [ASK]}, DONE], registry=extended(stamp)) as it:
+        handle = await it.start(agent("ask_person"))
+        await it.until_waiting(handle.id, "1.0")
+        wrong = await perdure("answer", handle.id, "1.0", "green", env=env)
+        right = await perdure("answer", handle.id, "1.0", "red", "--by", "ann", env=env)
+        await handle.result()
+    assert (wrong.code, right.code, right.out.strip()) == (1, 0, f"{handle.id} 1.0: answer")
+    assert wrong.err.strip() == 'perdure: nothing changed: 1.0 ask_person: "green" is none of the choices: red, blue'
+
+
+async def test_a_question_that_nobody_answers_fails_the_call(time_skipping: WorkflowEnvironment) -> None:
+    async with harness(time_skipping.client, [stamp], [{"calls": [ASK]}, DONE], registry=extended(stamp)) as it:
+        view = await it.run(agent("ask_person", config={"approval": {"timeout": 86400, "on_timeout": "approve"}}))
+    assert view.calls[0].error == {"code": "no_answer", "message": "nobody answered within 86400 s"}
+
+
+async def test_a_tool_of_the_users_own_goes_before(tmp_path: Path) -> None:
+    found = load_tools(["demo.tools"])
+    before = len(found)
+    found.add_missing(built_in(ToolSettings(files=tmp_path, http_hosts=["*"], commands=["ls"])))
+    assert len(found) == before + 9
+    found.add_missing(built_in(ToolSettings()))
+    assert len(found) == before + 9
+
+
+async def test_the_worker_says_what_is_wrong_with_its_settings(tmp_path: Path) -> None:
+    missing = await perdure("--files", str(tmp_path / "none"), program="worker.py")
+    assert (missing.code, missing.err.strip()) == (
+        1,
+        f"perdure: the folder for files, {tmp_path / 'none'}, does not exist",
+    )
