@@ -180,7 +180,7 @@ def _tool(name: str, server: McpServer, connection: _Connection, offered: Tool) 
         definition["_dangerous"] = True
     elif server.trusted and hints is not None and hints.read_only_hint:
         definition["_safe"] = True
-    if hints is not None and not (hints.idempotent_hint or hints.read_only_hint):
+    if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
         definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again
     try:
         return open_tool(definition, call)

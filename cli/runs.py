@@ -7,14 +7,15 @@ import contextlib
 import re
 import uuid
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
@@ -41,6 +42,9 @@ _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
 QUERY_TIMEOUT: Final = timedelta(seconds=10)
 WATCH_INTERVAL: Final = 0.2
 """Seconds between looks at a live run. A query costs the run no history."""
+
+UNSERVED_AFTER: Final = 1.0
+"""Seconds after which a call that no worker has taken up is said to wait for one."""
 
 AgentHandle = WorkflowHandle[object, RunResult]
 
@@ -110,12 +114,29 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
             raise CommandError(
                 f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
             ) from None
+    if status == "running":
+        _note_unserved(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:
             view = view.model_copy(update={name: getattr(result, name) for name in RunResult.model_fields})
     view.status = status
     return view
+
+
+def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
+    now = datetime.now(UTC)
+    waits = {
+        pending.activity_id: pending.activity_options.task_queue.name
+        for pending in description.raw_description.pending_activities
+        if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        and pending.attempt <= 1
+        and (now - pending.scheduled_time.ToDatetime(UTC)).total_seconds() > UNSERVED_AFTER
+    }
+    for call in view.calls:
+        if call.status == "running" and call.id in waits:
+            call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:

@@ -146,13 +146,14 @@ async def website() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
 
     async def endless(_: Request) -> Response:
         async def chunks() -> AsyncIterator[bytes]:
-            while True:
+            for _ in range(200):  # a client that has gone away is not noticed by who only writes
                 yield b"x" * 65536
+                await asyncio.sleep(0)
 
         return StreamingResponse(chunks())
 
     async def slow(_: Request) -> Response:
-        await asyncio.sleep(30)
+        await asyncio.sleep(3)
         return PlainTextResponse("late")
 
     routes = [

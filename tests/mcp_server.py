@@ -1,0 +1,56 @@
+"""A real MCP server for the tests: `python -m tests.mcp_server stdio`, or `… http PORT`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+server = MCPServer("notes")
+notes: dict[str, str] = {}
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def read(name: str) -> dict[str, str]:
+    """Read a note."""
+    if name not in notes:
+        raise ToolError(f"there is no note {name!r}")
+    return {"name": name, "text": notes[name]}
+
+
+@server.tool()
+def write(name: str, text: str = "empty") -> str:
+    """Write a note."""
+    notes[name] = text
+    return f"wrote {name}"
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+def delete(name: str) -> str:
+    """Delete a note."""
+    return notes.pop(name)
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def secret() -> str:
+    """The secret that the server was started with."""
+    return os.environ.get("NOTES_SECRET", "none")
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+def crash(marker: str) -> str:
+    """End the server's process, the first time."""
+    if not os.path.exists(marker):
+        with open(marker, "w"):
+            os._exit(1)
+    return "still here"
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "stdio":
+        server.run("stdio")
+    else:
+        server.run("streamable-http", port=int(sys.argv[2]))
