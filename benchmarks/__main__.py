@@ -11,6 +11,7 @@ from benchmarks import engine, latency, loops, plan
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
+    "compose": plan.compose_table,
     "latency": latency.table,
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),

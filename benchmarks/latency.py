@@ -18,13 +18,18 @@ from temporalio.client import Client
 from benchmarks.common import loop_worker, perdure_worker, start
 from benchmarks.peer import ReActLoop, do_work
 from cli.server import embedded_server
+from demo.dialects import write_answer
 from demo.scripted_model import ScriptedModel
 from demo.turns import TOKEN, ChatRequest, Pace, Turn
 from perdure import tool
+from perdure.dialects import DIALECTS
 from perdure.jsons import dumps
+from perdure.requests import Vocabulary
 
 RUNS = 5
 PICTURE = Path(__file__).parent / "latency.svg"
+COLOURS = ("#1f4e43", "#2f8f76", "#7cc4ad", "#c2703d")
+"""Of the dialects, and of the loop."""
 PACES = {"fast": Pace(0.3, 0.01), "slow": Pace(0.8, 0.025)}
 
 
@@ -65,50 +70,63 @@ TASKS: dict[str, list[Step]] = {
 }
 
 
-def solution(steps: list[Step]) -> tuple[str, list[int]]:
-    """What Perdure's model writes, and how many characters are out when each call has closed."""
-    ends: list[int] = []
-    text = '{"calls":['
+def solution(steps: list[Step]) -> dict[str, Any]:
+    """What Perdure's model plans."""
+    calls = []
     for index, step in enumerate(steps):
         reads = [f"†state.s{n}" for n in step.reads]
-        call = {
-            "_tool": "work",
-            **step.arguments(reads[0] if len(reads) == 1 else reads),
-            "_outputPath": f"†state.s{index}",
-        }
-        text += ("," if index else "") + dumps(call)
-        ends.append(len(text))
-    return text + '],"output":{"ok":true}}', ends
+        read = reads[0] if len(reads) == 1 else reads
+        calls.append({"_tool": "work", **step.arguments(read), "_outputPath": f"†state.s{index}"})
+    return {"calls": calls, "output": {"ok": True}}
+
+
+def written(steps: list[Step], dialect: str) -> tuple[list[int], int]:
+    """How many characters are out when each call has closed, and how many the whole answer has."""
+    whole = solution(steps)
+    answer = write_answer(whole, dialect)
+    ends: list[int] = []
+    if dialect == "tools":
+        out = len(answer.text)
+        for name, arguments in answer.tool_calls:
+            out += len(name) + len(arguments)
+            ends.append(out)
+        return ends, out
+    reader, calls = DIALECTS[dialect].reader(Vocabulary()), 0
+    for out, character in enumerate(answer.text, 1):
+        closed = len(reader.push(character))
+        ends += [out] * closed
+        calls += closed
+    assert calls == len(steps)
+    return ends, len(answer.text)
 
 
 def turns(steps: list[Step]) -> list[list[tuple[str, str]]]:
     """What the loop's model writes, turn by turn: results are written out again as arguments."""
     levels = max(step.level for step in steps) + 1
-    written: list[list[tuple[str, str]]] = [[] for _ in range(levels)]
+    asked: list[list[tuple[str, str]]] = [[] for _ in range(levels)]
     for step in steps:
         results = ["r" * steps[n].size for n in step.reads]
         arguments = dumps(step.arguments(results[0] if len(results) == 1 else results))
-        written[step.level].append(("work", arguments))
-    return written
+        asked[step.level].append(("work", arguments))
+    return asked
 
 
-def limit_of_plan(steps: list[Step], pace: Pace) -> float:
-    text, ends = solution(steps)
+def limit_of_plan(steps: list[Step], pace: Pace, dialect: str) -> float:
+    ends, length = written(steps, dialect)
     done: list[float] = []
     for step, end in zip(steps, ends, strict=True):
-        written = pace.first_token + pace.per_token * end / TOKEN
-        done.append(max([written, *(done[n] for n in step.reads)]) + step.ms / 1000)
-    return max(max(done), pace.first_token + pace.per_token * len(text) / TOKEN)
+        out = pace.first_token + pace.per_token * end / TOKEN
+        done.append(max([out, *(done[n] for n in step.reads)]) + step.ms / 1000)
+    return max(max(done), pace.first_token + pace.per_token * length / TOKEN)
 
 
-async def run_perdure(client: Client, steps: list[Step], pace: Pace) -> tuple[float, int, int]:
-    text, _ = solution(steps)
+async def run_perdure(client: Client, steps: list[Step], pace: Pace, dialect: str) -> tuple[float, int, int]:
     async with (
-        ScriptedModel([Turn(text)], pace=pace) as model,
+        ScriptedModel([Turn(solution(steps))], pace=pace, dialect=dialect) as model,
         perdure_worker(client, [work_tool], model.base_url) as queue,
     ):
         begun = time.monotonic()
-        handle = await start(client, queue, "work")
+        handle = await start(client, queue, "work", dialect=dialect)
         result = await handle.result()
         seconds = time.monotonic() - begun
         assert [call.status for call in result.calls] == ["done"] * len(steps)
@@ -116,11 +134,11 @@ async def run_perdure(client: Client, steps: list[Step], pace: Pace) -> tuple[fl
 
 
 async def run_loop(client: Client, steps: list[Step], pace: Pace) -> tuple[float, int, int]:
-    written = turns(steps)
+    planned = turns(steps)
 
     def script(asked: ChatRequest) -> Turn:
         turn = sum(message["role"] == "assistant" for message in asked.messages)
-        return Turn(tool_calls=written[turn]) if turn < len(written) else Turn('{"ok":true}')
+        return Turn(tool_calls=planned[turn]) if turn < len(planned) else Turn('{"ok":true}')
 
     async with ScriptedModel(script, pace=pace) as model, loop_worker(client, model.base_url) as queue:
         begun = time.monotonic()
@@ -130,10 +148,11 @@ async def run_loop(client: Client, steps: list[Step], pace: Pace) -> tuple[float
 
 @dataclass(frozen=True)
 class Row:
-    """Medians, in seconds, of one task at one pace."""
+    """Medians, in seconds, of one task at one pace in one dialect."""
 
     task: str
     pace: str
+    dialect: str
     limit: float
     perdure: float
     loop: float
@@ -142,9 +161,9 @@ class Row:
 
     def line(self) -> str:
         return (
-            f"| {self.task} | {self.pace} | {self.limit:.2f} | {self.perdure:.2f} | {self.perdure / self.limit:.2f} "
-            f"| {self.loop:.2f} | {self.loop / self.perdure:.1f} | {self.tokens[0]}, {self.tokens[1]} "
-            f"| {self.loop_tokens[0]}, {self.loop_tokens[1]} |"
+            f"| {self.task} | {self.pace} | {self.dialect} | {self.limit:.2f} | {self.perdure:.2f} "
+            f"| {self.perdure / self.limit:.2f} | {self.loop:.2f} | {self.loop / self.perdure:.1f} "
+            f"| {self.tokens[0]}, {self.tokens[1]} | {self.loop_tokens[0]}, {self.loop_tokens[1]} |"
         )
 
 
@@ -154,15 +173,18 @@ async def measure() -> list[Row]:
     async with embedded_server(ui=False) as server:
         for name, steps in TASKS.items():
             for speed, pace in PACES.items():
-                ours: list[tuple[float, int, int]] = []
+                ours: dict[str, list[tuple[float, int, int]]] = {dialect: [] for dialect in DIALECTS}
                 theirs: list[tuple[float, int, int]] = []
                 for _ in range(RUNS):
-                    ours.append(await run_perdure(server.client, steps, pace))
+                    for dialect, runs in ours.items():
+                        runs.append(await run_perdure(server.client, steps, pace, dialect))
                     theirs.append(await run_loop(server.client, steps, pace))
-                perdure, loop = (statistics.median(run[0] for run in runs) for runs in (ours, theirs))
-                limit = limit_of_plan(steps, pace)
-                rows.append(Row(name, speed, limit, perdure, loop, ours[0][1:], theirs[0][1:]))
-                print(rows[-1].line(), flush=True)
+                loop = statistics.median(run[0] for run in theirs)
+                for dialect, runs in ours.items():
+                    seconds = statistics.median(run[0] for run in runs)
+                    limit = limit_of_plan(steps, pace, dialect)
+                    rows.append(Row(name, speed, dialect, limit, seconds, loop, runs[0][1:], theirs[0][1:]))
+                    print(rows[-1].line(), flush=True)
     return rows
 
 
@@ -171,8 +193,8 @@ def table() -> str:
     draw(rows)
     return "\n".join(
         [
-            "| task | pace | limit s | Perdure s | of the limit | loop s | loop / Perdure | tokens in, out | loop's tokens in, out |",
-            "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+            "| task | pace | dialect | limit s | Perdure s | of the limit | loop s | loop / Perdure | tokens in, out | loop's tokens in, out |",
+            "|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
             *(row.line() for row in rows),
         ]
     )
@@ -182,17 +204,15 @@ def draw(rows: list[Row], target: Path = PICTURE) -> None:
     """The times as bars; on a logarithmic axis, for *handover* is far away from the rest."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
     for axis, pace in zip(axes, PACES, strict=True):
-        of_pace = [row for row in rows if row.pace == pace]
-        at = range(len(of_pace))
-        for offset, name, colour in (
-            (-0.27, "limit", "#b8bfc8"),
-            (0.0, "perdure", "#2f6f5e"),
-            (0.27, "loop", "#c2703d"),
-        ):
-            values = [getattr(row, name) for row in of_pace]
-            bars = axis.bar([x + offset for x in at], values, 0.25, color=colour, label=name)
-            axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-        axis.set_xticks(list(at), [row.task for row in of_pace])
+        of_pace = {(row.task, row.dialect): row for row in rows if row.pace == pace}
+        at = range(len(TASKS))
+        heights = {dialect: [of_pace[task, dialect].perdure for task in TASKS] for dialect in DIALECTS}
+        heights["ReAct loop"] = [of_pace[task, "solution"].loop for task in TASKS]
+        for number, (name, values) in enumerate(heights.items()):
+            colour = COLOURS[number]
+            bars = axis.bar([x + 0.21 * (number - 1.5) for x in at], values, 0.2, color=colour, label=name)
+            axis.bar_label(bars, fmt="%.1f", fontsize=6, padding=1)
+        axis.set_xticks(list(at), list(TASKS))
         axis.set_yscale("log")
         axis.set_ylim(1, 110)
         axis.set_title(f"{pace} model", fontsize=10)

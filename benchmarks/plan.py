@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from perdure.dialects import DIALECTS
+from perdure.dialects.asking import Ask
 from perdure.outcomes import Returned
 from perdure.plan import Plan
 from perdure.state import State
@@ -57,6 +59,30 @@ def play(calls: list[dict[str, Any]]) -> float:
     assert plan.settled
     assert plan.done == len(calls)
     return seconds
+
+
+def compose_table() -> str:
+    """What a tool set costs before a Request can be sent, per dialect: schema, strict schema, and the text of the prompt."""
+    lines = ["| dialect | tools | parameters, CPU ms | prompt, CPU ms | prompt, characters |", "|---|--:|--:|--:|--:|"]
+    names = [f"tool_{number}" for number in range(200)]
+    properties = {f"p{n}": {"type": "string", "description": "what it is"} for n in range(5)}
+    tools = {
+        name: parse_tool({"name": name, "description": "Does it.", "properties": properties}, activities=names)
+        for name in names
+    }
+    ask = Ask(tools=tools, output={"type": "object", "properties": {"ok": {"type": "boolean"}}}, max_calls=500)
+    for name, dialect in DIALECTS.items():
+        parameters = statistics.median(_timed(dialect.parameters, ask) for _ in range(5))
+        prompt = statistics.median(_timed(dialect.tools_text, ask) for _ in range(5))
+        size = len(dialect.how) + len(dialect.tools_text(ask))
+        lines.append(f"| {name} | {len(tools)} | {parameters * 1e3:.1f} | {prompt * 1e3:.1f} | {size} |")
+    return "\n".join(lines)
+
+
+def _timed(work: Callable[[Ask], object], ask: Ask) -> float:
+    start = time.process_time()
+    work(ask)
+    return time.process_time() - start
 
 
 def table() -> str:
