@@ -35,14 +35,14 @@ def run_table(view: RunView) -> RenderableType:
     for number in numbers:
         request = next((request for request in view.log if request.number == number), None)
         calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
-        parts.append(_heading(number, request, calls))
+        parts.append(_heading(number, request, calls, str(view.output)))
         if calls:
             parts.append(_calls_table(calls, view))
     return Group(*parts)
 
 
-def _heading(number: int, request: RequestView | None, calls: list[CallView]) -> RenderableType:
-    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, and below it the tokens."""
+def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
+    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and what was said beside the `answer`."""
     if request is None:
         return Text(f"[iter={number}] the plan that was given", style="bold")
     cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
@@ -54,7 +54,7 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView]) ->
     tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
     state = tokens if request.status == "done" else "  running" if calls else "  asking…"
     lines = [line, Text(state, style="dim")]
-    if request.text:
+    if request.text and not answer.startswith(request.text):
         lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
     return Group(*lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from perdure.jsons import Json, dumps, shorten
-from perdure.runs import MAX_PAYLOAD, RunResult
+from perdure.runs import MAX_PAYLOAD, CallView, RunResult
 
 R = TypeVar("R", bound=RunResult)
 
@@ -16,16 +16,17 @@ _SMALL: Final = 1000
 def fit(result: R, limit: int = MAX_PAYLOAD) -> R:
     """The result as it is, if its JSON has at most `limit` bytes; else a copy with the largest values cut.
 
-    First the calls' parameters, which repeat what is elsewhere, then the state, largest value first.
+    First the calls' parameters and results, which repeat what is elsewhere, then the state, largest value first.
     """
-    excess = _size(result.as_json()) - limit
+    # All that crosses the wire counts, not only what `run --json` prints.
+    excess = _size(result.model_dump(mode="json", by_alias=True)) - limit
     if excess <= 0:
         return result
     calls = [
-        call.model_copy(update={"params": {key: _cut(value) for key, value in call.params.items()}})
+        call.model_copy(update={"params": {key: _cut(value) for key, value in call.params.items()}, "shown": None})
         for call in result.calls
     ]
-    excess -= sum(_size(call.params) for call in result.calls) - sum(_size(call.params) for call in calls)
+    excess -= sum(map(_size_of_call, result.calls)) - sum(map(_size_of_call, calls))
     state = dict(result.state)
     for key in sorted(state, key=lambda key: _size(state[key]), reverse=True):
         if excess <= 0:
@@ -34,6 +35,10 @@ def fit(result: R, limit: int = MAX_PAYLOAD) -> R:
         state[key] = _cut(state[key])
         excess -= before - _size(state[key])
     return result.model_copy(update={"calls": calls, "state": state})
+
+
+def _size_of_call(call: CallView) -> int:
+    return _size(call.params) + _size(call.shown)
 
 
 def _cut(value: Json) -> Json:

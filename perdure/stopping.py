@@ -67,8 +67,13 @@ class Budget(Wire):
         """The budget that has been used up, if one has."""
         if self.tokens is not None and usage.tokens >= self.tokens:
             return Limit("token_budget", f"the token budget of {self.tokens:,} is spent ({usage.tokens:,} were used)")
-        if self.cost is not None and (usage.cost or 0.0) >= self.cost:
-            return Limit("cost_budget", f"the budget of ${self.cost:g} is spent (${usage.cost or 0.0:.4f} was used)")
+        if self.cost is None or not usage.by_model:
+            return None
+        if usage.cost is None:
+            unknown = [model for model, used in usage.by_model.items() if used.cost is None]
+            return Limit("cost_budget", f"the price of {', '.join(unknown)} is not known, so the budget cannot be kept")
+        if usage.cost >= self.cost:
+            return Limit("cost_budget", f"the budget of ${self.cost:g} is spent (${usage.cost:.4f} was used)")
         return None
 
 

@@ -208,7 +208,7 @@ class AgentWorkflow:
             tools=context.tools,
             models=agent.config.models.model_dump(exclude_unset=True),
             prices=agent.config.prices,
-            cost_budget=agent.config.cost_budget is not None,
+            cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
             delegates=run_input.delegates,
         )
         try:
@@ -261,7 +261,8 @@ class AgentWorkflow:
         result = self._result()
         result.status, result.error = "failed", message
         result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason
-        return ApplicationError(message, result.as_json(), type=kind, non_retryable=True)
+        details = result.model_dump(mode="json", by_alias=True)
+        return ApplicationError(message, details, type=kind, non_retryable=True)
 
     def _report(self) -> None:
         """Keep what the Web UI shows of the run up to date (R12.8)."""
