@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
+from perdure.engine_tools import ENGINE_TOOLS
 from perdure.errors import ToolDefinitionError
 from perdure.jsons import JsonObject
 from perdure.toolkit import ToolFunction, tool_function
@@ -37,8 +38,8 @@ class Registry:
         return self._functions.get(name)
 
     def definitions(self) -> dict[str, JsonObject]:
-        """Every tool's definition by name."""
-        return {name: function.definition for name, function in self._functions.items()}
+        """Every tool's definition by name: these, and before them what the engine carries out itself."""
+        return {**ENGINE_TOOLS, **{name: function.definition for name, function in self._functions.items()}}
 
     def __len__(self) -> int:
         return len(self._functions)

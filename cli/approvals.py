@@ -36,7 +36,11 @@ async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[
     Raises `CommandError` when the namespace cannot list them, or there is no such run.
     """
     # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
-    runs = await _runs(client) if run_id is None else [run_id, *await _runs(client, below=run_id)]
+    if run_id is None:
+        runs = await _runs(client)
+    else:
+        await _check_exists(client, run_id)
+        runs = [run_id, *await _runs(client, below=run_id)]
     limit = asyncio.Semaphore(_AT_ONCE)
     silent: list[str] = []
 
@@ -47,14 +51,22 @@ async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[
                     WAITING_QUERY, result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
                 )
             except (RPCError, WorkflowQueryFailedError) as error:
-                if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
-                    raise CommandError(f"there is no run {run!r} in namespace {client.namespace!r}") from None
-                silent.append(run)
+                if not (isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND):
+                    silent.append(run)  # what is not there any more has nothing waiting
                 return []
             return [Waiting(run, offer) for offer in offers]
 
     found = await asyncio.gather(*map(ask, runs))
     return sorted((one for each in found for one in each), key=lambda one: one.offer.requested_at), silent
+
+
+async def _check_exists(client: Client, run_id: str) -> None:
+    try:
+        await client.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise CommandError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+        raise
 
 
 async def _runs(client: Client, below: str | None = None) -> list[str]:

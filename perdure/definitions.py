@@ -11,6 +11,10 @@ _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 _TYPES: Final = {
     "dict": "object",
     "hashmap": "object",
+    "hashtable": "object",
+    "map": "object",
+    "queue": "array",
+    "stack": "array",
     "list": "array",
     "tuple": "array",
     "arraylist": "array",

@@ -55,6 +55,16 @@ def _owner(name: str) -> str:
     return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
 
 
+def _type_of(schema: JsonObject) -> str | None:
+    """The one type of what a `const` or an `enum` lists."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    names = {_NAMES.get(type(value)) for value in values}
+    return names.pop() if len(names) == 1 else None
+
+
+_NAMES: Final[dict[type, str]] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
 class _Maker:
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -73,6 +83,8 @@ class _Maker:
         if "$ref" in schema:
             return {"$ref": schema["$ref"]}
         strict = {key: value for key, value in schema.items() if key not in _DROPPED}
+        if "type" not in strict and (said := _type_of(strict)):
+            strict["type"] = said
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:

@@ -144,7 +144,7 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
         "†state.nowhere does not exist now",
         "an edit needs 'params'",
         "there is no tool",
-        "'approve', 'reject', 'edit' or 'replace'",
+        "'approve', 'reject', 'edit', 'replace' or 'answer'",
         "valid string at $.call",
         "'remember' goes with approve and edit",
     ]

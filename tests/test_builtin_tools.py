@@ -18,11 +18,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
-from activities.registry import Registry, load_tools
+from activities.registry import load_tools
 from activities.tools import ToolSettings, built_in
 from activities.tools.http import is_public
 from perdure import ToolContext, ToolError, tool
+from perdure.policies import Guard
 from perdure.toolkit import ToolFunction
+from perdure.tools import resolve_tools
 from tests.support import DONE, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -243,9 +245,6 @@ async def test_public_addresses(address: str, public: bool) -> None:
 
 async def test_only_reading_goes_unasked() -> None:
     ask = tools(http_hosts=["*"])["http_request"]
-    from perdure.policies import Guard
-    from perdure.tools import resolve_tools
-
     found = resolve_tools(["http_request"], {"http_request": ask.definition})["http_request"]
     assert Guard().why(found, {"url": "https://x"}) is None
     assert Guard().why(found, {"url": "https://x", "method": "GET"}) is None
@@ -262,10 +261,6 @@ async def test_now() -> None:
     assert await refusal(found, timezone="Mars/Base") == "no_such_timezone"
 
 
-def functions(**settings: Any) -> Registry:
-    return Registry(built_in(ToolSettings(**settings)))
-
-
 @tool
 def stamp(after: Any) -> Any:
     return after
@@ -279,7 +274,7 @@ async def test_sleep_until_is_a_durable_timer(time_skipping: WorkflowEnvironment
         {"_tool": "sleep_until", "time": "soon"},
         {"_tool": "sleep_until"},
     ]
-    async with harness(time_skipping.client, [stamp], [{"calls": calls}, DONE], registry=extended(stamp)) as it:
+    async with harness(time_skipping.client, [stamp], [{"calls": calls}, DONE]) as it:
         view = await it.run(agent("sleep_until", "stamp"))
         history = await it.client.get_workflow_handle(view.run_id).fetch_history()
     assert (view.status, view.stop_reason) == ("completed", "output")
@@ -292,20 +287,12 @@ async def test_sleep_until_is_a_durable_timer(time_skipping: WorkflowEnvironment
     assert view.worked < 600
 
 
-def extended(*own: Any) -> Registry:
-    from tests.support import registry
-
-    found = registry(own)
-    found.add_missing(built_in(ToolSettings()))
-    return found
-
-
 ASK = {"_tool": "ask_person", "question": "Which one?", "choices": ["red", "blue"], "_outputPath": "†state.colour"}
 
 
 async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment) -> None:
     script = [{"calls": [ASK, {"_tool": "stamp", "after": "†state.colour"}]}, DONE]
-    async with harness(dev_server.client, [stamp], script, registry=extended(stamp)) as it:
+    async with harness(dev_server.client, [stamp], script) as it:
         handle = await it.start(agent("ask_person", "stamp"))
         view = await it.until_waiting(handle.id, "1.0")
         assert (view.waiting[0].reason, view.waiting[0].question) == ("Which one?", True)
@@ -326,7 +313,7 @@ async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment)
 
 async def test_ask_person_on_the_command_line(dev_server: WorkflowEnvironment) -> None:
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-    async with harness(dev_server.client, [stamp], [{"calls": [ASK]}, DONE], registry=extended(stamp)) as it:
+    async with harness(dev_server.client, [stamp], [{"calls": [ASK]}, DONE]) as it:
         handle = await it.start(agent("ask_person"))
         await it.until_waiting(handle.id, "1.0")
         wrong = await perdure("answer", handle.id, "1.0", "green", env=env)
@@ -337,7 +324,7 @@ async def test_ask_person_on_the_command_line(dev_server: WorkflowEnvironment) -
 
 
 async def test_a_question_that_nobody_answers_fails_the_call(time_skipping: WorkflowEnvironment) -> None:
-    async with harness(time_skipping.client, [stamp], [{"calls": [ASK]}, DONE], registry=extended(stamp)) as it:
+    async with harness(time_skipping.client, [stamp], [{"calls": [ASK]}, DONE]) as it:
         view = await it.run(agent("ask_person", config={"approval": {"timeout": 86400, "on_timeout": "approve"}}))
     assert view.calls[0].error == {"code": "no_answer", "message": "nobody answered within 86400 s"}
 
@@ -346,9 +333,9 @@ async def test_a_tool_of_the_users_own_goes_before(tmp_path: Path) -> None:
     found = load_tools(["demo.tools"])
     before = len(found)
     found.add_missing(built_in(ToolSettings(files=tmp_path, http_hosts=["*"], commands=["ls"])))
-    assert len(found) == before + 9
+    assert len(found) == before + 7
     found.add_missing(built_in(ToolSettings()))
-    assert len(found) == before + 9
+    assert len(found) == before + 7
 
 
 async def test_the_worker_says_what_is_wrong_with_its_settings(tmp_path: Path) -> None:

@@ -236,3 +236,33 @@ async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, brow
         view = await result(it, run_id)
         await page.close()
     assert (view.calls[0].status, view.refusals) == ("done", [])
+
+
+async def test_a_question_is_answered_on_the_page(server: WorkflowEnvironment, browser: Browser) -> None:
+    calls = [
+        {
+            "_tool": "ask_person",
+            "question": "Which colour?",
+            "choices": ["red", "blue"],
+            "_outputPath": "†state.colour",
+        },
+        {"_tool": "ask_person", "question": "And why?", "_outputPath": "†state.why"},
+    ]
+    async with inbox(server) as address, harness(server.client, TOOLS, [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("ask_person"))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        page = await browser.new_page()
+        await page.goto(f"{address}?run={handle.id}&call=1.0")
+        await expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+        await page.get_by_label("Which colour?").select_option("blue")
+        await page.get_by_label("Your name").fill("ann")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.get_by_role("status")).to_contain_text("answered")
+        await page.goto(f"{address}?run={handle.id}&call=1.1")
+        await page.get_by_label("And why?").fill("It is calm.")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.get_by_role("status")).to_contain_text("answered")
+        view = await result(it, handle.id)
+        await page.close()
+    assert view.state == {"colour": "blue", "why": "It is calm."}
+    assert [call.approval.by for call in view.calls] == ["ann", "ann"]

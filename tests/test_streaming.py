@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from demo.dialects import write_answer
 from demo.turns import ChatRequest, Fault, Turn
 from perdure import ToolContext, tool
+from perdure.dialects import DIALECTS
 from perdure.requests import Delivery
 from perdure.runs import CALLS_SIGNAL
 from tests.support import DONE, agent, harness
@@ -158,19 +160,23 @@ async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_s
 async def chaos_round(server: WorkflowEnvironment, chance: random.Random) -> list[str]:
     """One random schedule: Requests whose streams are whole, cut or refused, with stray deliveries thrown in."""
     book, turns = Notebook(), []
+    dialect = chance.choice(list(DIALECTS))
     for _ in range(chance.randrange(1, 4)):
         calls = [
             {"_tool": "note", "text": f"{n}", "_outputPath": f"†state.s{n}"} for n in range(chance.randrange(1, 6))
         ]
-        text = json.dumps({"calls": calls, "output": None}, ensure_ascii=False)
-        fault = Fault("cut", chance.randrange(len(text))) if chance.random() < 0.5 else None
-        turns.append(Turn(text, fault=fault, status=503 if chance.random() < 0.15 else 200))
+        solution = {"calls": calls, "output": None}
+        answer = write_answer(solution, dialect)
+        length = len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
+        fault = Fault("cut", chance.randrange(length)) if chance.random() < 0.5 else None
+        turns.append(Turn(solution, fault=fault, status=503 if chance.random() < 0.15 else 200))
 
     def script(asked: ChatRequest) -> Turn | dict[str, Any]:
         return turns[asked.number - 1] if asked.number <= len(turns) else DONE
 
     async with harness(server.client, [book.tool], script, chunk=chance.randrange(1, 60)) as it:
-        handle = await it.start(agent("note"))
+        it.model.dialect = dialect
+        handle = await it.start(agent("note", config={"dialect": dialect}))
         for _ in range(chance.randrange(3)):
             # Of a Request that is not running: it must not count, whenever it arrives.
             stray = Delivery(number=chance.randrange(7, 9), attempt=1, first=0, calls=[{"_tool": "nope"}])

@@ -68,7 +68,7 @@ async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[st
     )
     assert process.stderr is not None
     try:
-        assert b"1 tools" in await asyncio.wait_for(process.stderr.readline(), 30)
+        assert b"3 tools" in await asyncio.wait_for(process.stderr.readline(), 30)
         yield
     finally:
         process.terminate()

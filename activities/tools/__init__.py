@@ -13,7 +13,6 @@ from activities.tools.commands import command_tools
 from activities.tools.files import file_tools
 from activities.tools.finish import task_complete
 from activities.tools.http import http_tools
-from perdure.engine_tools import ENGINE_TOOLS
 from perdure.toolkit import ToolFunction, tool_function
 
 
@@ -42,4 +41,4 @@ def built_in(settings: ToolSettings) -> list[ToolFunction]:
     if settings.commands:
         functions += command_tools(settings.commands, settings.files)
     found = [tool_function(function) for function in functions]
-    return [*(function for function in found if function is not None), *ENGINE_TOOLS.values()]
+    return [function for function in found if function is not None]

@@ -1,0 +1,169 @@
+"""Whole runs in each dialect: what holds for one holds for all (R9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from cli.audit import exchanges
+from cli.server import embedded_server
+from demo.dialects import write_answer
+from demo.turns import ChatRequest, Fault, Turn
+from perdure import tool
+from perdure.dialects import DIALECTS
+from tests.support import DONE, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after forty events."""
+    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 40}) as server:
+        yield server
+
+
+@tool
+def echo(value: Any) -> Any:
+    """Give it back."""
+    return value
+
+
+class Bell:
+    """A tool that says when it has been called."""
+
+    def __init__(self) -> None:
+        self.rung = asyncio.Event()
+
+        @tool(name="ring")
+        async def ring(value: Any = None) -> Any:
+            self.rung.set()
+            return value
+
+        self.tool = ring
+
+
+def length(solution: dict[str, Any], dialect: str) -> int:
+    answer = write_answer(solution, dialect)
+    return len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
+
+
+RING: dict[str, Any] = {"_tool": "ring", "value": 1, "_outputPath": "†state.a"}
+THEN: dict[str, Any] = {"_tool": "echo", "value": "†state.a", "_outputPath": "†state.b"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_r6_3_a_call_starts_while_the_model_is_writing(dialect: str, dev_server: WorkflowEnvironment) -> None:
+    bell, gate = Bell(), asyncio.Event()
+    solution = {"calls": [RING, THEN]}
+    turn = Turn(solution, gate=gate, gate_after=length({"calls": [RING]}, dialect) + 3)
+    async with harness(dev_server.client, [bell.tool, echo], [turn, DONE]) as it:
+        it.model.dialect = dialect
+        handle = await it.start(agent("ring", "echo", config={"dialect": dialect}))
+        await asyncio.wait_for(bell.rung.wait(), 20)
+        assert not gate.is_set()
+        gate.set()
+        await handle.result()
+        view = await it.view(handle.id)
+    assert (view.status, view.state) == ("completed", {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_r6_7_what_was_released_stands_when_the_stream_breaks(
+    dialect: str, dev_server: WorkflowEnvironment
+) -> None:
+    bell, gate = Bell(), asyncio.Event()
+    at = length({"calls": [RING]}, dialect) + 3
+    turn = Turn({"calls": [RING, THEN]}, gate=gate, gate_after=at, fault=Fault("cut", at))
+    async with harness(dev_server.client, [bell.tool, echo], [turn, DONE]) as it:
+        it.model.dialect = dialect
+        handle = await it.start(agent("ring", "echo", config={"dialect": dialect}))
+        await asyncio.wait_for(bell.rung.wait(), 20)
+        gate.set()
+        await handle.result()
+        view = await it.view(handle.id)
+        it.model.check()
+    assert (view.status, view.state, view.requests) == ("completed", {"a": 1}, 2)
+    assert [error["error"]["code"] for error in view.errors] == ["interrupted"]
+
+
+def six(request: ChatRequest) -> dict[str, Any]:
+    """Six Requests with one call each, then an output."""
+    n = request.number
+    return {"calls": [{"_tool": "echo", "value": f"value {n}"}]} if n <= 6 else DONE
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_r6_8_a_run_that_goes_on_as_new_forgets_nothing(
+    dialect: str, impatient_server: WorkflowEnvironment
+) -> None:
+    env = {"TEMPORAL_ADDRESS": impatient_server.client.service_client.config.target_host}
+    async with harness(impatient_server.client, [echo], six) as it:
+        it.model.dialect = dialect
+        handle = await it.start(agent("echo", config={"dialect": dialect}))
+        result = await handle.result()
+        described = await it.client.get_workflow_handle(handle.id).describe()
+        sent = [request.messages for request in it.model.requests]
+        found = await exchanges(it.client, handle.id)
+        shown = await perdure("show", handle.id, "--verbose", env=env)
+    assert (result.status, result.requests) == ("completed", 7)
+    assert described.run_id != handle.first_execution_run_id
+    for n in range(1, 7):
+        assert f"value {n}" in str(sent[-1])
+    if dialect == "tools":
+        assert [message["role"] for message in sent[-1]].count("tool") == 6
+    # Every word that was sent, reproduced over all executions.
+    assert [exchange.context.messages for exchange in found] == sent
+    assert all(exchange.answer is not None for exchange in found)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.count("--- answer") == 7
+    assert f"[iter=7 model=gpt-4o reason=third Request on msgs={len(sent[-1])}]" in shown.out
+
+
+async def test_an_output_in_script_reads_what_the_calls_wrote(dev_server: WorkflowEnvironment) -> None:
+    script = 'a = echo(value="x")\nb, error = echo(value=a)\noutput(text=b, all=[a, b], plain="†state.a")\n'
+    async with harness(dev_server.client, [echo], [Turn(script)]) as it:
+        view = await it.run(agent("echo", config={"dialect": "script"}))
+    assert (view.status, view.requests) == ("completed", 1)
+    assert view.output == {"text": "x", "all": ["x", "x"], "plain": "†state.a"}
+
+
+async def test_an_output_in_script_that_cannot_be_made_is_told(dev_server: WorkflowEnvironment) -> None:
+    script = [Turn('a = echo(value="x")\noutput(text=nowhere)\n'), DONE]
+    async with harness(dev_server.client, [echo], script) as it:
+        it.model.dialect = "script"
+        view = await it.run(agent("echo", config={"dialect": "script"}))
+        shown = it.model.requests[1].text
+    assert (view.status, view.requests, len(view.errors)) == ("completed", 2, 1)
+    assert "the output cannot be made: $.text: †state.nowhere does not exist" in shown
+
+
+async def test_a_line_that_is_no_call_is_quoted_to_the_model_and_the_rest_runs(dev_server: WorkflowEnvironment) -> None:
+    script = [Turn('a = echo(value="x")\nimport os\nb = echo(value=os.getcwd())\nc = echo(value=a)\n'), DONE]
+    async with harness(dev_server.client, [echo], script) as it:
+        it.model.dialect = "script"
+        view = await it.run(agent("echo", config={"dialect": "script"}))
+        shown = it.model.requests[1].text
+    assert [call.status for call in view.calls] == ["done", "invalid", "invalid", "done"]
+    assert "line 2, column 1: 'import' is no call" in shown
+    assert "The line: b = echo(value=os.getcwd())" in shown
+    assert 'a = echo(value="x")  # 1.0 done' in shown
+
+
+async def test_the_tools_dialect_shows_errors_where_the_results_would_be(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "echo", "value": "x"}, {"_tool": "ecko", "value": 1}, {"_tool": "echo", "value": "†state.none"}]
+    async with harness(dev_server.client, [echo], [{"calls": calls}, Turn("Sorry.")]) as it:
+        it.model.dialect = "tools"
+        view = await it.run(agent("echo", config={"dialect": "tools"}))
+        sent = it.model.requests[1].messages
+    results = [message["content"] for message in sent if message["role"] == "tool"]
+    assert results[0] == "x"
+    assert "there is no tool" in results[1]
+    assert "†state.none" in results[2]
+    assert [message["role"] for message in sent if "# error" in str(message.get("content"))] == []
+    assert (view.stop_reason, len(view.errors)) == ("answer", 2)
