@@ -214,7 +214,7 @@ def draw(rows: list[Row], target: Path = PICTURE) -> None:
             axis.bar_label(bars, fmt="%.1f", fontsize=6, padding=1)
         axis.set_xticks(list(at), list(TASKS))
         axis.set_yscale("log")
-        axis.set_ylim(1, 110)
+        axis.set_ylim(0.5, 110)
         axis.set_title(f"{pace} model", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("seconds (log)")
