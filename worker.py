@@ -61,6 +61,7 @@ def build_worker(
     sandboxed: bool = False,
     endpoints: Mapping[str, Endpoint] | None = None,
     prices: Mapping[str, Price] | None = None,
+    attribute: WaitingAttribute | None = None,
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
@@ -69,11 +70,12 @@ def build_worker(
     `agents`: the folder of agent files, where delegates are found by name (R8.1). `sandboxed`: run the workflows in Temporal's
     sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
     `endpoints`: further model servers by name; `prices`: dollars per million tokens by model, before the built-in list.
+    `attribute`: what is known of the search attribute, so that the first run need not ask.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
     tools = ToolActivity(registry, max_payload)
-    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices)
+    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute)
     request = RequestActivity(Endpoints(model, endpoints))
     orchestration: list[Callable[..., Any]] = [prepare.prepare, request.request, choose]
     return Worker(
@@ -129,7 +131,8 @@ async def serve(
     if agents is not None and mcp is None:
         check_agents(agents, registry)  # what is wrong there needs no server to be known
     client = await connect(metrics_runtime(metrics) if metrics else None)
-    if not tools_only and (problem := await WaitingAttribute().ensure(client)):
+    attribute = WaitingAttribute()
+    if not tools_only and (problem := await attribute.ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
     async with settings.mcp_tools(mcp) as offered:
         for function in offered:
@@ -145,6 +148,7 @@ async def serve(
             agents=agents,
             endpoints=settings.endpoints(),
             prices=settings.prices(),
+            attribute=attribute,
         )
         async with worker:
             print(

@@ -31,13 +31,14 @@ class PrepareActivity:
         agents: Path | None = None,
         max_payload: int = MAX_PAYLOAD,
         prices: Mapping[str, Price] | None = None,
+        attribute: WaitingAttribute | None = None,
     ) -> None:
         self._registry = registry
         self._folder = AgentFolder(agents)
         self._max_payload = max_payload
         self._floor: Ask = floor
         self._prices = {**PRICES, **(prices or {})}
-        self._attribute = WaitingAttribute()
+        self._attribute = attribute or WaitingAttribute()
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Prepared:

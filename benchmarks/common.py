@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.registry import Registry
+from activities.visibility import WaitingAttribute
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from cli.runs import AgentHandle, start_run
 from demo.scripted_model import ScriptedModel
@@ -29,10 +30,11 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
     """Our worker with these tools; yields its task queue."""
     found = [tool_function(function) for function in functions]
     registry = Registry([function for function in found if function is not None])
-    queue = uuid.uuid4().hex
+    queue, attribute = uuid.uuid4().hex, WaitingAttribute()
+    await attribute.ensure(client)  # as `worker.py` does at its start
     async with (
         asking(model_url) as model,
-        build_worker(client, registry, task_queue=queue, model=model),
+        build_worker(client, registry, task_queue=queue, model=model, attribute=attribute),
     ):
         yield queue
 
