@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias
 
@@ -54,17 +54,23 @@ class McpConfig(BaseModel):
 
 
 @asynccontextmanager
-async def mcp_tools(config: McpConfig) -> AsyncIterator[list[ToolFunction]]:
+async def mcp_tools(config: McpConfig, on_refused: Callable[[str], None]) -> AsyncIterator[list[ToolFunction]]:
     """The tools of all servers, `<server>.<tool>`, usable while the context lasts.
 
-    Raises `ToolDefinitionError` when a server cannot be reached, or offers what cannot be a tool.
+    `on_refused` is told in one line of each that cannot be a tool, e.g. because its schema is none; the others are offered.
+    Raises `ToolDefinitionError` when a server cannot be reached.
     """
     async with AsyncExitStack() as stack:
         found: list[ToolFunction] = []
         for name, server in config.mcpServers.items():
-            if not server.disabled:
-                connection = await stack.enter_async_context(_connected(name, server))
-                found += [_tool(name, server, connection, tool) for tool in await connection.list_tools()]
+            if server.disabled:
+                continue
+            connection = await stack.enter_async_context(_connected(name, server))
+            for offered in await connection.list_tools():
+                try:
+                    found.append(_tool(name, server, connection, offered))
+                except ToolDefinitionError as error:
+                    on_refused(f"{error}; it is not offered")
         yield found
 
 

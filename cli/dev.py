@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from activities.registry import load_tools, module_names
 from activities.tools import built_in
 from cli.files import agents_folder
 from cli.server import embedded_server
-from cli.settings import endpoints, prices, tool_settings
+from cli.settings import endpoints, mcp_tools, prices, tool_settings
 from cli.signals import until_interrupted
 from worker import build_worker
 
@@ -18,18 +20,23 @@ async def serve_dev(*, port: int, ui_port: int, db: str | None, tools: str, task
     registry = load_tools(module_names(tools))
     registry.add_missing(built_in(tool_settings()))
     agents = agents_folder() if agents_folder().is_dir() else None
+    servers = os.environ.get("PERDURE_MCP")
     async with (
+        mcp_tools(Path(servers) if servers else None) as offered,
         embedded_server(port=port, ui_port=ui_port, db=db) as server,
-        build_worker(
+    ):
+        for function in offered:
+            registry.add(function)
+        worker = build_worker(
             server.client,
             registry,
             task_queue=task_queue,
             agents=agents,
             endpoints=endpoints(),
             prices=prices(),
-        ),
-    ):
-        print(f"Temporal  localhost:{port}", file=sys.stderr)
-        print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)
-        print(f"worker    {len(registry)} tools, task queue {task_queue!r}; Ctrl-C ends all three", file=sys.stderr)
-        await until_interrupted()
+        )
+        async with worker:
+            print(f"Temporal  localhost:{port}", file=sys.stderr)
+            print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)
+            print(f"worker    {len(registry)} tools, task queue {task_queue!r}; Ctrl-C ends all three", file=sys.stderr)
+            await until_interrupted()

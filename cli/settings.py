@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ async def mcp_tools(path: Path | None) -> AsyncIterator[list[ToolFunction]]:
     config = _read(read_json(path), TypeAdapter(mcp.McpConfig), str(path))
     for name, problem in mcp.check_servers(config).items():
         raise CommandError(f"{path}: $.mcpServers.{name}: {problem}", USAGE)
-    async with mcp.mcp_tools(config) as offered:
+    async with mcp.mcp_tools(config, lambda line: print(f"worker: {line}", file=sys.stderr)) as offered:
         yield offered
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from pydantic import Field
 
 server = MCPServer("notes")
 notes: dict[str, str] = {}
@@ -47,6 +49,14 @@ def crash(marker: str) -> str:
         with open(marker, "w"):
             os._exit(1)
     return "still here"
+
+
+if os.environ.get("NOTES_ODD"):
+
+    @server.tool(name="odd")
+    def odd(x: Annotated[int, Field(json_schema_extra={"minimum": "none"})]) -> int:
+        """A tool whose schema is none."""
+        return x
 
 
 if __name__ == "__main__":

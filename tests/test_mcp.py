@@ -64,7 +64,7 @@ async def test_an_agent_uses_the_tools_of_a_server(kind: str, dialect: str, dev_
         {"_tool": "notes.read", "name": "{†state.w}", "_outputPath": "†state.missing || †state.error"},
         {"_tool": "notes.read", "name": "†state.w && †input.name", "_outputPath": "†state.note"},
     ]
-    async with server(kind) as config, mcp_tools(config) as offered:
+    async with server(kind) as config, mcp_tools(config, pytest.fail) as offered:
         registry = Registry(offered)
         async with harness(dev_server.client, [], [{"calls": calls}, DONE], registry=registry) as it:
             it.model.dialect, it.model.kinds = dialect, ["input"]
@@ -80,12 +80,15 @@ async def test_an_agent_uses_the_tools_of_a_server(kind: str, dialect: str, dev_
 
 
 async def test_what_servers_say_of_their_tools_is_policy() -> None:
-    async with server("stdio") as config, mcp_tools(config) as offered:
+    async with server("stdio") as config, mcp_tools(config, pytest.fail) as offered:
         plain = {function.name: function.definition for function in offered}
     assert plain["notes.delete"]["_dangerous"] is True
     assert "_safe" not in plain["notes.read"]
     assert plain["notes.write"]["properties"]["text"]["default"] == "empty"
-    async with server("stdio", trusted=True, approval={"write": "always"}) as config, mcp_tools(config) as offered:
+    async with (
+        server("stdio", trusted=True, approval={"write": "always"}) as config,
+        mcp_tools(config, pytest.fail) as offered,
+    ):
         trusted = {function.name: function.definition for function in offered}
     assert trusted["notes.read"]["_safe"] is True
     assert trusted["notes.write"]["_approval"] == "always"
@@ -99,7 +102,7 @@ async def test_a_dangerous_tool_of_a_server_waits_for_a_person(dev_server: Workf
     ]
     async with (
         server("stdio") as config,
-        mcp_tools(config) as offered,
+        mcp_tools(config, pytest.fail) as offered,
         harness(dev_server.client, [], [{"calls": calls}, DONE], registry=Registry(offered)) as it,
     ):
         handle = await it.start(agent("notes.write", "notes.delete", context=[{"type": "input"}]), {"n": "a"})
@@ -110,10 +113,18 @@ async def test_a_dangerous_tool_of_a_server_waits_for_a_person(dev_server: Workf
     assert [call.status for call in view.calls] == ["done", "done"]
 
 
+async def test_a_tool_that_cannot_be_one_is_left_out_with_a_line() -> None:
+    refused: list[str] = []
+    async with server("stdio", env={"NOTES_ODD": "1"}) as config, mcp_tools(config, refused.append) as offered:
+        assert "notes.read" in [function.name for function in offered]
+    assert len(refused) == 1
+    assert refused[0].startswith("the MCP server 'notes': tool 'notes.odd': its schema is no JSON Schema")
+
+
 async def test_variables_come_from_the_workers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_SECRET", "s3cret")
     env = {"NOTES_SECRET": "${OUR_SECRET}-${NONE:-x}"}
-    async with server("stdio", env=env) as config, mcp_tools(config) as offered:
+    async with server("stdio", env=env) as config, mcp_tools(config, pytest.fail) as offered:
         found = {function.name: function for function in offered}
         assert await found["notes.secret"].function() == {"result": "s3cret-x"}
 
@@ -122,7 +133,7 @@ async def test_a_server_that_dies_is_started_again(dev_server: WorkflowEnvironme
     call = {"_tool": "notes.crash", "marker": str(tmp_path / "crashed"), "_outputPath": "†state.alive"}
     async with (
         server("stdio") as config,
-        mcp_tools(config) as offered,
+        mcp_tools(config, pytest.fail) as offered,
         harness(dev_server.client, [], [{"calls": [call]}, DONE], registry=Registry(offered)) as it,
     ):
         view = await it.run(agent("notes.crash"))
@@ -140,7 +151,7 @@ async def test_a_server_that_dies_is_started_again(dev_server: WorkflowEnvironme
 async def test_a_server_that_cannot_be_reached_is_one_line(entry: dict[str, Any], words: str) -> None:
     config = McpConfig.model_validate({"mcpServers": {"x": entry}})
     with pytest.raises(ToolDefinitionError, match=words) as caught:
-        async with mcp_tools(config):
+        async with mcp_tools(config, pytest.fail):
             pass
     assert "\n" not in str(caught.value)
 
