@@ -134,7 +134,7 @@ def check_call(
     call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
     call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
     if "_syntax" in raw:
-        return _invalid(call, "syntax", str(raw["_syntax"])[:1000])
+        return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
     name = raw.get("_tool")
     tool = tools.get(name) if isinstance(name, str) else None
     if tool is None:

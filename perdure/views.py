@@ -80,7 +80,7 @@ def turn_message(plan: Plan, text: str, before: list[JsonObject]) -> JsonObject 
     for call in plan.calls:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
-        arguments = {key: value for key, value in call.raw.items() if key not in ("_tool", "_syntax")}
+        arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
         calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call)})
     return {"type": "turn", "text": text, "calls": calls} if calls or text else None
 

@@ -25,7 +25,8 @@ class ScriptReader:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._values = Values(vocabulary.kinds)
-        self._left = ""
+        self._left: list[str] = []
+        """Pieces of the line that has not closed."""
         self._number = 0
         self._lines: list[str] = []
         self._first = 1
@@ -38,7 +39,11 @@ class ScriptReader:
         self._wired = False
 
     def push(self, text: str) -> list[Json]:
-        *lines, self._left = (self._left + text).split("\n")
+        self._left.append(text)
+        if "\n" not in text:
+            return []
+        *lines, rest = "".join(self._left).split("\n")
+        self._left = [rest]
         return [call for line in lines for call in self._line(line.removesuffix("\r"))]
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
@@ -48,8 +53,8 @@ class ScriptReader:
         if finish_reason == "length":
             message = "the answer was cut off at the model's length limit; plan fewer calls at a time"
             return Solution(self._given, problem=CallError("cut_off", message))
-        if self._left:
-            self._line(self._left)
+        if rest := "".join(self._left):
+            self._line(rest)
         if self._lines:
             self._statement()
         if not self._given and not self._outputs:
