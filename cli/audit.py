@@ -119,17 +119,18 @@ def print_exchanges(console: Console, found: list[Exchange]) -> None:
     for exchange in found:
         request, context = exchange.request, exchange.context
         title = f"[iter={request.number} model={request.model} reason={request.reason} msgs={len(context.messages)}]"
-        console.print(Text(title, style="bold"))
+        console.print(Text(title, style="bold"), soft_wrap=True)
         for message in context.messages:
             console.print(Text(f"--- {message['role']}", style="dim"))
-            console.print(Text(_content(message)))
+            console.print(Text(_content(message)), soft_wrap=True)  # word for word, so no line is broken
         if context.parameters:
             console.print(Text("--- sent beside the messages", style="dim"))
-            console.print(Text(dumps(context.parameters)))
+            console.print(Text(dumps(context.parameters)), soft_wrap=True)
         for problem in _not_strict(context):
             console.print(Text(f"not in strict mode: {problem}", style="dim"))
         console.print(Text("--- answer", style="dim"))
-        console.print(Text("(none)" if exchange.answer is None else _answer(exchange.answer)))
+        answer = "(none)" if exchange.answer is None else _answer(exchange.answer)
+        console.print(Text(answer), soft_wrap=True)
         console.print()
 
 

@@ -80,7 +80,7 @@ def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
 def _lines(call: CallView) -> list[Text]:
     """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
     lines = []
-    if call.started_at is not None or call.status == "waiting":
+    if call.started_at is not None or call.approval is not None:
         params = shorten(call.params, 300) if call.params else ""
         lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
     if call.shown is not None:

@@ -17,7 +17,7 @@ OWN = {"perdure", "workflows", "activities", "cli", "demo", "client", "worker", 
 ALLOWED = {
     "perdure": {"perdure", "pydantic", "networkx", "jsonschema", "referencing", "docstring_parser", "igraph", "ijson"},
     "workflows": {"workflows", "perdure", "temporalio"},
-    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2", "pydantic", "mcp"},
+    "activities": {"activities", "perdure", "temporalio", "openai", "httpx2", "pydantic", "typing_extensions", "mcp"},
 }
 NOT_PURE = {
     "asyncio",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from typing_extensions import TypedDict
 
 from perdure import ToolError, tool
 
 
+class Now(TypedDict):
+    time: str
+    weekday: str
+    unix: int
+
+
 @tool(safe=True, timeout=10)
-def now(timezone: str = "UTC") -> dict[str, Any]:
+def now(timezone: str = "UTC") -> Now:
     """The date and the time.
 
     Args:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from typing_extensions import TypedDict
+
 from perdure import ToolError, tool
 
 MAX_OUTPUT: Final = 100_000
@@ -20,12 +22,18 @@ _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """All that a program gets of the worker's environment, which holds keys."""
 
 
+class Ended(TypedDict):
+    exitCode: int
+    stdout: str
+    stderr: str
+
+
 def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable[..., Any]]:
     """`run_command` for these programs, in this folder."""
     allowed = set(commands)
 
     @tool(dangerous=True, retries=0, timeout=TIMEOUT + 10)
-    async def run_command(argv: list[str], stdin: str = "", timeout: float = 60.0) -> dict[str, Any]:
+    async def run_command(argv: list[str], stdin: str = "", timeout: float = 60.0) -> Ended:
         """Run a program with its arguments; no shell reads them, so there are no pipes and no wildcards.
 
         Args:
@@ -45,7 +53,7 @@ def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable
     return [run_command]
 
 
-async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder: Path | None) -> dict[str, Any]:
+async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder: Path | None) -> Ended:
     process = await asyncio.create_subprocess_exec(
         *argv,
         executable=program,

@@ -12,13 +12,26 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from typing_extensions import TypedDict
 
 from perdure import ToolError, tool
 from perdure.errors import ToolDefinitionError
 
 MAX_BYTES: Final = 1_000_000
 MAX_LISTED: Final = 1000
+
+
+class Written(TypedDict):
+    path: str
+    bytes: int
+
+
+class Entry(TypedDict):
+    name: str
+    kind: Literal["file", "folder", "link"]
+    bytes: int | None
 
 
 def file_tools(root: Path) -> list[Callable[..., Any]]:
@@ -46,7 +59,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
             raise ToolError("not_text", f"{path} is no UTF-8 text: byte {error.start}") from None
 
     @tool
-    def write_file(path: str, content: str) -> dict[str, Any]:
+    def write_file(path: str, content: str) -> Written:
         """Write a text file, whole; folders on the way are made.
 
         Args:
@@ -73,14 +86,14 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         return {"path": path, "bytes": len(data)}
 
     @tool(safe=True)
-    def list_files(path: str = ".") -> list[dict[str, Any]]:
+    def list_files(path: str = ".") -> list[Entry]:
         """List a folder: names, kinds and sizes.
 
         Args:
             path: relative to the folder, with /.
         """
         with _walked(folder, [] if path in (".", "") else _parts(path), path) as handle, os.scandir(handle) as entries:
-            found = sorted((_entry(entry) for entry in entries), key=lambda row: str(row["name"]))
+            found = sorted((_entry(entry) for entry in entries), key=lambda row: row["name"])
         if len(found) > MAX_LISTED:
             raise ToolError("too_many", f"{path} has {len(found):,} entries; {MAX_LISTED:,} is the most")
         return found
@@ -88,8 +101,10 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
     return [read_file, write_file, list_files]
 
 
-def _entry(entry: os.DirEntry[str]) -> dict[str, Any]:
-    kind = "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    kind: Literal["file", "folder", "link"] = (
+        "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
+    )
     return {
         "name": entry.name,
         "kind": kind,

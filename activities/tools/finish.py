@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import TypedDict
 
 from perdure import tool
 
 
+class Completed(TypedDict):
+    summary: str
+    success: bool
+
+
 @tool(safe=True, timeout=10)
-def task_complete(summary: str, success: bool) -> dict[str, Any]:
+def task_complete(summary: str, success: bool) -> Completed:
     """Call this when the task is fully resolved, or cannot be. It ends the run.
 
     Args:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import ipaddress
 import json
 import socket
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired
 
 import httpx2
+from typing_extensions import TypedDict
 
 from perdure import ToolContext, ToolError, tool
 
@@ -27,6 +29,16 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _CHANGES: Final = {"when": {"required": ["method"], "properties": {"method": {"not": {"enum": ["GET", "HEAD"]}}}}}
 
 
+class Answer(TypedDict):
+    url: str
+    status: int
+    headers: dict[str, str]
+    body: NotRequired[Any]
+    """Text, or the value where the answer was JSON."""
+    base64: NotRequired[str]
+    """In place of a body that is no text."""
+
+
 def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any]]:
     """`http_request` for these hosts."""
 
@@ -38,7 +50,7 @@ def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any
         headers: dict[str, str] | None = None,
         body: Any = None,
         timeout: float = 30.0,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Ask a server over HTTP. Its answer, whatever its status, is the result.
 
         Args:
@@ -67,7 +79,7 @@ def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any
 
 async def _ask(
     url: str, method: str, headers: dict[str, str], content: str | None, hosts: Sequence[str], private: bool
-) -> dict[str, Any]:
+) -> Answer:
     """Follow redirects by hand: each step is checked like the first."""
     # No proxy, no cookies of another call: the address that was checked is the one that is asked.
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None) as client:
@@ -84,7 +96,7 @@ async def _ask(
             response = await client.send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return {"url": url, **await _result(response, method)}
+                    return await _result(response, method, url)
                 following = target.join(response.headers["location"])
             finally:
                 await response.aclose()
@@ -131,7 +143,7 @@ def is_public(address: str) -> bool:
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-async def _result(response: httpx2.Response, method: str) -> dict[str, Any]:
+async def _result(response: httpx2.Response, method: str, url: str) -> Answer:
     data = b""
     if method != "HEAD":
         async for chunk in response.aiter_bytes():
@@ -139,15 +151,15 @@ async def _result(response: httpx2.Response, method: str) -> dict[str, Any]:
             if len(data) > MAX_BYTES:
                 raise ToolError("too_large", f"the answer has more than {MAX_BYTES:,} bytes")
     headers = {name: response.headers[name] for name in _SHOWN_HEADERS if name in response.headers}
-    result: dict[str, Any] = {"status": response.status_code, "headers": headers}
+    result: Answer = {"url": url, "status": response.status_code, "headers": headers}
     kind = response.headers.get("content-type", "")
     try:
         text = data.decode(response.charset_encoding or "utf-8")
     except (UnicodeDecodeError, LookupError):
-        return result | {"base64": base64.b64encode(data).decode()}
+        result["base64"] = base64.b64encode(data).decode()
+        return result
+    result["body"] = text
     if "json" in kind:
-        try:
-            return result | {"body": json.loads(text)}
-        except ValueError:
-            pass
-    return result | {"body": text}
+        with contextlib.suppress(ValueError):
+            result["body"] = json.loads(text)
+    return result
