@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from perdure.jsons import JsonObject
@@ -32,6 +33,22 @@ _TYPES: Final = {
     "none": "null",
 }
 """Names of types that collections of functions use for those of JSON Schema."""
+_NUMBERS: Final = frozenset(
+    {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    }
+)
+_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose values are schemas by name."""
+_PLAIN: Final = ("enum", "const", "default", "examples", "required")
+"""Keywords whose values are no schemas."""
+_OF_TYPE: Final[dict[str, type]] = {
+    **dict.fromkeys(_NAMED, dict),
+    **dict.fromkeys(("required", "enum"), list),
+    **dict.fromkeys(("description", "title", "format", "pattern"), str),
+}
+"""What a keyword's value has to be; one that is not says nothing that could be checked."""
 _JSON_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 
 
@@ -54,8 +71,10 @@ def plain_definition(definition: JsonObject) -> JsonObject:
 
 
 def json_types(schema: Any) -> Any:
-    """The schema with its types as JSON Schema names them; `any` says nothing. An `optional` or `required` that is no list of
-    names, as some write beside a parameter, is left out."""
+    """The schema with its types as JSON Schema names them; `any` says nothing.
+
+    Keywords with values that JSON Schema refuses, such as a `required: true` beside a parameter, are left out.
+    """
     if isinstance(schema, list):
         return [json_types(item) for item in schema]
     if not isinstance(schema, dict):
@@ -69,15 +88,16 @@ def json_types(schema: Any) -> Any:
             ]
             if all(kind in _JSON_TYPES for kind in kinds):
                 plain["type"] = kinds[0] if isinstance(value, str) else list(dict.fromkeys(kinds))
+        elif key in _NUMBERS:
+            with suppress(TypeError, ValueError):
+                plain[key] = value if type(value) in (int, float) else int(value)
+        elif key in _OF_TYPE and not isinstance(value, _OF_TYPE[key]):
+            continue
+        elif key in _NAMED:
+            plain[key] = {name: json_types(child) for name, child in value.items() if isinstance(child, dict | bool)}
         elif key == "items" and isinstance(value, list):
             plain["prefixItems"] = json_types(value)
-        elif key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-            plain[key] = {name: json_types(child) for name, child in value.items()}
-        elif (key == "required" and not isinstance(value, list)) or (
-            key in ("optional", "format") and not isinstance(value, str)
-        ):
-            continue
-        elif key in ("enum", "const", "default", "examples", "required"):
+        elif key in _PLAIN:
             plain[key] = value
         else:
             plain[key] = json_types(value)

@@ -66,6 +66,19 @@ FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "nothing", "parameters": {}}, {}),
     (
         {
+            "name": "odd",
+            "parameters": {
+                "type": "dict",
+                "properties": {
+                    "n": {"type": "integer", "minimum": "0", "maximum": "many", "enum": "any", "description": None},
+                    "required": ["n"],
+                },
+            },
+        },
+        {"n": 3},
+    ),
+    (
+        {
             "name": "flag",
             "parameters": {"type": "dict", "properties": {"on": {"type": "bool", "required": True, "optional": False}}},
         },
