@@ -54,7 +54,7 @@ def crash(marker: str) -> str:
 if os.environ.get("NOTES_ODD"):
 
     @server.tool(name="odd")
-    def odd(x: Annotated[int, Field(json_schema_extra={"$ref": "#/$defs/none"})]) -> int:
+    def odd(x: Annotated[int, Field(json_schema_extra={"not": "none"})]) -> int:
         """A tool whose schema is none."""
         return x
 
