@@ -242,3 +242,41 @@ async def test_usage_adds_up_by_model() -> None:
     both.include(usage)
     assert both.by_model["a"].requests == 2
     assert both.tokens == 2 * usage.tokens
+
+
+async def test_r9_5_nor_is_a_delegates_waiting_for_one(time_skipping: WorkflowEnvironment, tmp_path: Any) -> None:
+    document = {
+        "name": "child",
+        "config": {"approval": {"timeout": 3 * 86400, "on_timeout": "approve"}},
+        "context": [{"type": "tool", "tool": "remove"}],
+        "schema": True,
+    }
+    (tmp_path / "child.json").write_text(json.dumps(document))
+    helper = {"_tool": "helper", "task": "go", "_outputPath": "†state.h"}
+    script = [{"calls": [helper]}, {"calls": [{"_tool": "remove", "what": "it"}]}, DONE, DONE]
+    async with harness(time_skipping.client, [remove], script, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER, config={"deadline": 30}))
+        below = await it.view(f"{view.run_id}/1.0")
+    assert (view.status, view.stop_reason, view.calls[0].status) == ("completed", "output", "done")
+    assert (below.stop_reason, below.calls[0].status) == ("output", "done")
+    assert below.worked <= view.worked < 30
+
+
+async def test_a_spent_budget_starts_no_delegate(dev_server: WorkflowEnvironment, tmp_path: Any) -> None:
+    (tmp_path / "child.json").write_text(json.dumps(child()))
+    calls = [
+        {"_tool": "helper", "task": "first", "_outputPath": "†state.a"},
+        {"_tool": "helper", "task": "†state.a", "_outputPath": "†state.b"},
+    ]
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "helper" not in request.text:
+            return looks(request) | ({"output": "seen"} if "No more calls" in request.text else {})
+        return BEST if "No more calls" in request.text else {"calls": calls}
+
+    async with harness(dev_server.client, [look], answer, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER, config={"token_budget": 2500}))
+        names = [run.id async for run in it.client.list_workflows(f"WorkflowId STARTS_WITH '{view.run_id}/'")]
+    assert (view.stop_reason, [call.status for call in view.calls]) == ("token_budget", ["done", "failed"])
+    assert (view.calls[1].error or {})["code"] == "token_budget"
+    assert f"{view.run_id}/1.1" not in names
