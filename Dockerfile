@@ -11,7 +11,7 @@ COPY activities activities
 COPY cli cli
 COPY demo demo
 COPY agents agents
-RUN pip install -c constraints.txt . && useradd --create-home perdure
+RUN pip install -c constraints.txt '.[mcp]' && useradd --create-home perdure
 
 USER perdure
 CMD ["python", "worker.py"]
