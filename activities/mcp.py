@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CallToolResult, TextContent, Tool
+from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.definitions import plain_definition
@@ -91,6 +91,7 @@ class _Connection:
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._client: asyncio.Future[Client] | None = None
+        self._current: Client | None = None
         self._done = asyncio.Event()
 
     async def list_tools(self) -> list[Tool]:
@@ -109,18 +110,18 @@ class _Connection:
             raise ToolDefinitionError(f"the MCP server {self._name!r} cannot be used: {_reason(error)}") from None
 
     async def call(self, tool: str, params: JsonObject) -> CallToolResult:
-        """Raises `ToolError`; a lost connection is made anew by the next attempt."""
+        """Raises `ToolError`; a lost connection is made anew by the next attempt. Other calls on it are not disturbed."""
+        client: Client | None = None
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
             return await client.call_tool(tool, params)
-        except MCPError as error:
-            await self.close()
-            raise ToolError("mcp_error", f"the MCP server {self._name!r}: {error}", retry=True) from None
         except Exception as error:
-            await self.close()
-            raise ToolError(
-                "not_reachable", f"the MCP server {self._name!r} cannot be reached: {_reason(error)}", retry=True
-            ) from None
+            if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED:
+                raise ToolError("mcp_error", f"the MCP server {self._name!r} answered: {error}") from None
+            if client is self._current:
+                await self.close()
+            reason = f"the MCP server {self._name!r} cannot be reached: {_reason(error)}"
+            raise ToolError("not_reachable", reason, retry=True) from None
 
     async def _get(self) -> Client:
         if self._client is None or (self._task is not None and self._task.done()):
@@ -133,6 +134,7 @@ class _Connection:
         try:
             async with AsyncExitStack() as stack:
                 client = await stack.enter_async_context(Client(await self._transport(stack)))
+                self._current = client
                 ready.set_result(client)
                 await done.wait()
         except BaseException as error:
@@ -162,7 +164,7 @@ class _Connection:
                 await asyncio.wait_for(asyncio.shield(self._task), 5)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._client = self._task = None
+        self._client = self._task = self._current = None
 
 
 def _tool(name: str, server: McpServer, connection: _Connection, offered: Tool) -> ToolFunction:
