@@ -49,7 +49,7 @@ def chat_messages(
         history = [_tightened(message) for message in history[-TIGHT_HISTORY:]]
     if progress.plan_message is not None:
         history = [progress.plan_message, *history]
-    how = [dialect.how] if ask.tools else []
+    how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
     if context.instances:
         how.append(INSTANCES.format(names=", ".join(context.instances)))
     system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)

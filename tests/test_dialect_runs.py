@@ -167,3 +167,23 @@ async def test_the_tools_dialect_shows_errors_where_the_results_would_be(dev_ser
     assert "†state.none" in results[2]
     assert [message["role"] for message in sent if "# error" in str(message.get("content"))] == []
     assert (view.stop_reason, len(view.errors)) == ("answer", 2)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "how"),
+    [
+        ("solution", 'Answer with {"output": …}.'),
+        ("tools", "Answer in plain text."),
+        ("script", "Answer with one line: output(…)."),
+    ],
+)
+async def test_an_agent_without_tools_is_told_how_to_answer(
+    dialect: str, how: str, dev_server: WorkflowEnvironment
+) -> None:
+    async with harness(dev_server.client, [], [{"output": {"ok": True}}]) as it:
+        it.model.dialect = dialect
+        view = await it.run(agent(config={"dialect": dialect}))
+        sent = it.model.requests[0]
+    assert (view.status, view.output) == ("completed", {"ok": True})
+    assert how in sent.text
+    assert "tools" not in sent.body
