@@ -137,7 +137,7 @@ async def serve(
     async with settings.mcp_tools(mcp) as offered:
         for function in offered:
             registry.add(function)
-        if agents is not None:
+        if agents is not None and mcp is not None:
             check_agents(agents, registry)
         worker = build_worker(
             client,

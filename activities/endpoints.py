@@ -47,10 +47,11 @@ class Endpoints:
         name, client = self._client(model)
         refused = self._refused.setdefault(model, set())
         while True:
+            sent = without(body, refused)
             try:
-                return await client.chat.completions.create(model=name, **without(body, refused))
+                return await client.chat.completions.create(model=name, **sent)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                feature = refused_feature(str(error), without(body, refused))
+                feature = refused_feature(str(error), sent)
                 if feature is None:
                     raise
                 refused.add(feature)

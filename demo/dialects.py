@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.dialects.asking import written_names
 from perdure.dialects.script import script_names
 from perdure.dialects.script_writer import write_call, write_output
 from perdure.dialects.tools import function_names
@@ -33,7 +34,7 @@ def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[st
 
 def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
     calls, output = solution.get("calls") or [], solution.get("output")
-    names = {tool: name for name, tool in script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)).items()}
+    names = written_names(script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     lines = [write_call(call, names=names, kinds=kinds) for call in calls]
     return "\n".join([*lines, *([write_output(output)] if output is not None else [])]) + "\n"
 
@@ -41,9 +42,7 @@ def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
 def write_native(solution: dict[str, Any]) -> Answer:
     """Native calls, and the output as text beside them; a text as it is, anything else as JSON."""
     calls, output = solution.get("calls") or [], solution.get("output")
-    names = {
-        tool: name for name, tool in function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)).items()
-    }
+    names = written_names(function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     native = [
         (names[str(call.get("_tool"))], _json({key: value for key, value in call.items() if key != "_tool"}))
         for call in calls

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from perdure.agents import Context
 from perdure.dialects import Dialect
-from perdure.dialects.asking import Ask
-from perdure.dialects.tools import turn_messages
+from perdure.dialects.asking import Ask, written_names
+from perdure.dialects.tools import function_names, turn_messages
 from perdure.instances import split_state
 from perdure.jsons import Json, JsonObject, dumps, shorten
 from perdure.runs import Progress
@@ -64,8 +64,10 @@ def chat_messages(
     chat += [_user(f"state (instance {name})", value) for name, value in own.items()]
     if results:
         chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
+    # Once for all turns: a run may have hundreds of them, and of tools.
+    names = written_names(function_names(ask.tools)) if dialect.keeps_turns else {}
     for message in history:
-        chat += _history(message, dialect, ask)
+        chat += turn_messages(message, names) if message["type"] == "turn" else [_history(message, dialect, ask)]
     if (last := _last_words(dialect, ask, progress, limit)) is not None:
         chat.append({"role": "user", "content": last})
     if not any(message["role"] != "system" for message in chat):
@@ -94,15 +96,13 @@ def _user(title: str, value: Json, description: str = "", schema: JsonObject | N
     return {"role": "user", "content": "\n".join(lines)}
 
 
-def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> list[JsonObject]:
+def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
     kind = message["type"]
-    if kind == "turn":
-        return turn_messages(message, ask.tools)
     if kind == "plan":
         text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
-        return [{"role": "user", "content": text}]
+        return {"role": "user", "content": text}
     body = {key: value for key, value in message.items() if key != "type"}
-    return [{"role": "user", "content": f"# {kind}\n{dumps(body)}"}]
+    return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 
 
 def _tightened(message: JsonObject) -> JsonObject:

@@ -182,13 +182,8 @@ class Run:
         progress.wants = "plan"
         self._keep_results(plan)
         output, reason, wrong = self._output_of(plan, result, good=not problems)
-        if output is not None and not wrong:
-            wrong = [*self._outputs.problems(output)]
-            wrong = (
-                [f"the output breaks its schema: {'; '.join(wrong[:5])}. It was {shorten(output, 300)}"]
-                if wrong
-                else []
-            )
+        if output is not None and not wrong and (breaks := self._outputs.problems(output)):
+            wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
         problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in wrong]
         over = output is not None and not wrong
         if over and self._is_to_refine(wanted):

@@ -15,19 +15,10 @@ import tempfile
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
-from openai import AsyncOpenAI
 from playwright.async_api import async_playwright
+from waiting_demo import waiting_demo
 
-from activities.registry import load_tools
-from cli.demo import TASK
-from cli.files import read_agent
-from cli.runs import start_run
-from cli.server import embedded_server
-from demo.script import FIRST, SCRIPT
-from demo.scripted_model import ScriptedModel
-from demo.workspace import fill
-from perdure.runs import WAITING_QUERY
-from worker import build_worker
+from demo.script import FIRST
 
 DOCS = Path(__file__).parents[1] / "docs"
 FLAGS = [
@@ -93,32 +84,23 @@ def draw_plan() -> None:
 
 async def photograph_inbox(chromium: str, target: Path) -> None:
     """The page on which people decide, with the demo's dangerous call waiting."""
-    agent, document = read_agent("agents/devops.json")
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
-        fill(Path(folder))
-        async with ScriptedModel(SCRIPT) as model, embedded_server(ui=False) as server:
-            asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
-            async with build_worker(server.client, load_tools(["demo.tools"]), model=asking):
-                run_input = {"request": TASK, "folder": folder}
-                handle = await start_run(server.client, agent, document, run_input, has_input=True, run_id="disk-full")
-                while not (await handle.query(WAITING_QUERY)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                env = {**os.environ, "TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
-                inbox = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "client.py", "inbox", "--port", "0"), env=env, cwd=DOCS.parent, stderr=PIPE
-                )
-                assert inbox.stderr is not None
-                address = (await inbox.stderr.readline()).decode().split()[1].rstrip(";")
-                async with async_playwright() as playwright:
-                    browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-                    page = await browser.new_page(viewport={"width": 1280, "height": 960})
-                    await page.goto(address)
-                    await page.get_by_role("heading", name="clean_logs").wait_for(timeout=20_000)
-                    await page.screenshot(path=target)
-                    await browser.close()
-                inbox.terminate()
-                await inbox.wait()
-                await handle.cancel()
+    async with waiting_demo("disk-full") as (server, handle):
+        env = {**os.environ, "TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
+        inbox = await asyncio.create_subprocess_exec(
+            *(sys.executable, "client.py", "inbox", "--port", "0"), env=env, cwd=DOCS.parent, stderr=PIPE
+        )
+        assert inbox.stderr is not None
+        address = (await inbox.stderr.readline()).decode().split()[1].rstrip(";")
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = await browser.new_page(viewport={"width": 1280, "height": 960})
+            await page.goto(address)
+            await page.get_by_role("heading", name="clean_logs").wait_for(timeout=20_000)
+            await page.screenshot(path=target)
+            await browser.close()
+        inbox.terminate()
+        await inbox.wait()
+        await handle.cancel()
     print(target.name)
 
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest_asyncio
 from openai import AsyncOpenAI
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.testing import WorkflowEnvironment
 
 from activities.registry import Registry
 from cli.runs import AgentHandle, fetch_run, start_run
+from cli.server import embedded_server
 from demo.scripted_model import ScriptedModel
 from demo.turns import Script
 from perdure.agents import parse_agent
@@ -83,6 +86,18 @@ class Harness:
 
     async def view(self, run_id: str) -> RunView:
         return await fetch_run(self.client, run_id)
+
+
+def impatient(events: int) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:
+    """A fixture: a server that suggests to continue as new after so many events."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="session")
+    async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
+        settings = {"limit.historyCount.suggestContinueAsNew": events}
+        async with embedded_server(ui=False, settings=settings) as server:
+            yield server
+
+    return impatient_server
 
 
 @asynccontextmanager

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import embedded_server
 from demo.turns import ChatRequest
 from perdure import tool
 from perdure.runs import DECIDE, POLICY
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, Harness, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -293,11 +290,7 @@ async def test_a_waiting_run_needs_no_worker(dev_server: WorkflowEnvironment) ->
     assert [call.status for call in result.calls] == ["done"]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after 20 events."""
-    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 20}) as server:
-        yield server
+impatient_server = impatient(20)
 
 
 async def test_r6_8_approvals_and_policy_go_on_after_continue_as_new(impatient_server: WorkflowEnvironment) -> None:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from cli.audit import exchanges
-from cli.server import embedded_server
 from demo.dialects import write_answer
 from demo.turns import ChatRequest, Fault, Turn
 from perdure import tool
 from perdure.dialects import DIALECTS
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, agent, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after forty events."""
-    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 40}) as server:
-        yield server
+impatient_server = impatient(40)
 
 
 @tool

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from cli.runs import AgentHandle
-from cli.server import embedded_server
 from demo.turns import ChatRequest, Turn
 from perdure import tool
 from perdure.runs import MAX_PAYLOAD
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after a hundred events."""
-    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 100}) as server:
-        yield server
+impatient_server = impatient(100)
 
 
 @tool

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import embedded_server
 from perdure import ToolError, tool
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, harness, impatient
 from tests.test_delegates import parts, save
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -151,11 +148,7 @@ async def test_r8_6_until_each_sees_the_last_output(dev_server: WorkflowEnvironm
     }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after a hundred events."""
-    async with embedded_server(ui=False, settings={"limit.historyCount.suggestContinueAsNew": 100}) as server:
-        yield server
+impatient_server = impatient(100)
 
 
 async def test_r8_7_a_long_loop_continues_as_new(impatient_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ class Ask:
     """The kinds of data that references can name, beside `state`."""
 
 
+def written_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Tool → how it is written, of names as written → tool."""
+    return {tool: name for name, tool in names.items()}
+
+
 def plan_text(calls: Sequence[JsonObject]) -> str:
     """A plan message's calls, one JSON object a line."""
     return "\n".join(dumps(call) for call in calls)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from perdure.dialects.asking import Ask, parameters_text, tool_notes
+from perdure.dialects.asking import Ask, parameters_text, tool_notes, written_names
 from perdure.dialects.script_reader import ScriptReader
-from perdure.dialects.script_writer import write_call
+from perdure.dialects.script_writer import is_name, write_call
 from perdure.jsons import Json, JsonObject, dumps
 from perdure.requests import Vocabulary
 from perdure.tools import Tool
@@ -51,7 +50,7 @@ class ScriptDialect:
     def tools_text(self, ask: Ask) -> str:
         """Each tool as a signature, with what a signature cannot say below it."""
         lines = ["Tools:"] if ask.tools else ["There are no tools."]
-        names = {tool: name for name, tool in script_names(ask.tools).items()}
+        names = written_names(script_names(ask.tools))
         for tool in ask.tools.values():
             lines.append(f"- {names[tool.name]}({', '.join(_signature(tool))})")
             lines += [f"  {note}" for note in [*tool_notes(tool, LOOPS), *_details(tool)]]
@@ -60,7 +59,7 @@ class ScriptDialect:
 
     def plan(self, calls: list[JsonObject], ask: Ask) -> str:
         """The calls as lines of script, with their status as comments."""
-        names = {tool: name for name, tool in script_names(ask.tools).items()}
+        names = written_names(script_names(ask.tools))
         return "\n".join(_noted(call, names, ask.kinds) for call in calls)
 
     def parameters(self, ask: Ask) -> JsonObject:
@@ -84,21 +83,14 @@ def script_names(tools: Iterable[str]) -> dict[str, str]:
         plain = tool
         if not all(is_name(part) for part in tool.split(".")) or tool == "output":
             plain = _NOT_IN_A_NAME.sub("_", tool)
-            plain = (
-                plain
-                if is_name(plain) and plain != "output"
-                else f"{plain}_"
-                if not plain[:1].isdigit()
-                else f"_{plain}"
-            )
+            if plain[:1].isdigit():
+                plain = f"_{plain}"
+            elif not is_name(plain) or plain == "output":
+                plain = f"{plain}_"
         while plain in names:
             plain += "_"
         names[plain] = tool
     return names
-
-
-def is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _signature(tool: Tool) -> list[str]:

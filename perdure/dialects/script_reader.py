@@ -8,7 +8,7 @@ import warnings
 from typing import Final
 
 from perdure.dialects.answers import Solution, ToolDelta, syntax_error
-from perdure.dialects.script_values import NotAllowedError, Values, first_line
+from perdure.dialects.script_values import NotAllowedError, Values, words
 from perdure.errors import CallError, JsonError
 from perdure.jsons import Json, JsonObject, check, shorten
 from perdure.requests import Vocabulary
@@ -151,7 +151,7 @@ class ScriptReader:
             call, targets = statement.value, statement.targets
         else:
             raise NotAllowedError(
-                statement, f"{first_line(statement)} is no call; only calls can be planned: name = tool(key=value)"
+                statement, f"{words(statement)!r} is no call; only calls can be planned: name = tool(key=value)"
             )
         if not isinstance(call, ast.Call):
             raise NotAllowedError(call, "a call is needed here: name = tool(key=value)")

@@ -106,7 +106,7 @@ class Values:
                 path.append(self._index(node))
                 node = node.value
             else:
-                what = _HINTS.get(type(node), f"{_words(node)} is not read here; {_ALLOWED}")
+                what = _HINTS.get(type(node), f"{words(node)} is not read here; {_ALLOWED}")
                 raise NotAllowedError(start if node is start else node, what)
         root = self._name(node.id, node)
         path.reverse()
@@ -150,11 +150,7 @@ class Values:
         return name
 
 
-def _words(node: ast.AST) -> str:
+def words(node: ast.AST) -> str:
     """`ListComp` as `list comp`."""
     name = type(node).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
-
-
-def first_line(node: ast.AST) -> str:
-    return f"{_words(node)!r}"

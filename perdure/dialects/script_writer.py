@@ -46,9 +46,14 @@ def write_output(output: Json) -> str:
     return f"output({writer.value(output)})"
 
 
-def plain(key: str) -> bool:
+def is_name(text: str) -> bool:
     """Whether Python takes it as a name."""
-    return key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def plain(key: str) -> bool:
+    """Whether a script may name it so: a name of Python's, but none of its own special ones."""
+    return is_name(key) and not key.startswith("__")
 
 
 class _Writer:

@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.composing import compose, function_schema
 from perdure.dialects.answers import Solution, ToolDelta, syntax_error
-from perdure.dialects.asking import LOOPS, Ask, plan_text, tool_notes
+from perdure.dialects.asking import LOOPS, Ask, plan_text, tool_notes, written_names
 from perdure.errors import CallError, JsonError
 from perdure.jsons import Json, JsonObject, dumps, loads
 from perdure.requests import Vocabulary
@@ -51,7 +51,7 @@ class ToolsDialect:
         if ask.final and ask.output not in (True, {}):
             schema = {"name": "answer", "schema": compose({}, ask.output, final=True)}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
-        names = {tool: name for name, tool in function_names(ask.tools).items()}
+        names = written_names(function_names(ask.tools))
         functions = [self._function(names[name], tool, ask) for name, tool in ask.tools.items() if not ask.final]
         return {"tools": functions} if functions else {}
 
@@ -83,12 +83,11 @@ def function_names(tools: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def turn_messages(turn: JsonObject, tools: Iterable[str]) -> list[JsonObject]:
+def turn_messages(turn: JsonObject, names: Mapping[str, str]) -> list[JsonObject]:
     """One answer of the model and what became of its calls, as chat messages.
 
-    `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`.
+    `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` says how tools are written.
     """
-    names = {tool: name for name, tool in function_names(tools).items()}
     calls: list[JsonObject] = [
         {
             "id": call["id"],
