@@ -1,24 +1,6 @@
 """`python client.py …` and the installed `perdure …` are the same program."""
 
-from __future__ import annotations
-
-import os
-import sys
-
-from cli.app import app
-
-
-def main() -> None:
-    """Run the command line, and leave the process with its exit code."""
-    try:
-        app()
-    except SystemExit as leaving:
-        # The SDK's threads may still call into the interpreter while it takes itself down, which aborts the process now
-        # and then. Everything is closed by here; what is printed is flushed, and the code is the command's own.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0)
-
+from perdure.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -12,13 +12,13 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.failures import tool_failure
-from activities.heartbeats import supervised_heartbeat
-from activities.registry import Registry
+from perdure.activities.failures import tool_failure
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.registry import Registry
 from perdure.errors import ToolError
-from perdure.jsons import Json, dumps
-from perdure.runs import MAX_PAYLOAD, ToolInput, ToolResult
-from perdure.toolkit import Branch, ToolContext, ToolFunction
+from perdure.run.wire import MAX_PAYLOAD, ToolInput, ToolResult
+from perdure.tools.functions import Branch, ToolContext, ToolFunction
+from perdure.values.jsons import Json, dumps
 
 
 class ToolActivity:

@@ -10,8 +10,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.models import Choice, Situation
-from perdure.runs import CHOOSE_ACTIVITY, REFUSED, ChooseInput
+from perdure.run.choosing import Choice, Situation
+from perdure.run.wire import CHOOSE_ACTIVITY, REFUSED, ChooseInput
 
 
 def load_policy(name: str) -> Callable[[Situation], Any]:

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict
 from temporalio.exceptions import ApplicationError
 
-from perdure.jsons import JsonObject
+from perdure.values.jsons import JsonObject
 
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""

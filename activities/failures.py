@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.errors import ToolError
-from perdure.runs import CONTEXT_TOO_LONG
+from perdure.run.wire import CONTEXT_TOO_LONG
 
 _LONGEST_WAIT: Final = 3600.0
 """Seconds. A server that asks for more is not waited for longer at a time."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perdure.agents import parse_agent
-from perdure.delegates import tools_of, wanted_delegates
 from perdure.errors import ProtocolError
-from perdure.jsons import JsonObject, loads
-from perdure.tools import close_names
+from perdure.run.agents import parse_agent
+from perdure.run.delegates import tools_of, wanted_delegates
+from perdure.tools.tool import close_names
+from perdure.values.jsons import JsonObject, loads
 
 
 class AgentFolder:

@@ -19,10 +19,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.definitions import plain_definition
 from perdure.errors import ToolDefinitionError, ToolError
-from perdure.jsons import Json, JsonObject
-from perdure.toolkit import ToolFunction, open_tool
+from perdure.tools.definitions import plain_definition
+from perdure.tools.functions import ToolFunction, open_tool
+from perdure.values.jsons import Json, JsonObject
 
 CONNECT_TIMEOUT: Final = 30.0
 Rule: TypeAlias = Literal["never", "always"]

@@ -9,18 +9,18 @@ from pathlib import Path
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.choosing import load_policy
-from activities.folder import AgentFolder
-from activities.registry import Registry
-from activities.visibility import WaitingAttribute
-from perdure.agents import Models
-from perdure.delegates import merge_upfront
+from perdure.activities.choosing import load_policy
+from perdure.activities.folder import AgentFolder
+from perdure.activities.registry import Registry
+from perdure.activities.visibility import WaitingAttribute
 from perdure.errors import ProtocolError, ToolDefinitionError
-from perdure.models import POLICIES
-from perdure.policies import Ask
-from perdure.runs import MAX_PAYLOAD, PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
-from perdure.tools import resolve_tools
-from perdure.usage import PRICES, Price
+from perdure.model.usage import PRICES, Price
+from perdure.people.policies import Ask
+from perdure.run.agents import Models
+from perdure.run.choosing import POLICIES
+from perdure.run.delegates import merge_upfront
+from perdure.run.wire import MAX_PAYLOAD, PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
+from perdure.tools.tool import resolve_tools
 
 
 class PrepareActivity:

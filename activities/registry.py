@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from perdure.engine_tools import ENGINE_TOOLS
 from perdure.errors import ToolDefinitionError
-from perdure.jsons import JsonObject
-from perdure.toolkit import ToolFunction, tool_function
+from perdure.tools.engine import ENGINE_TOOLS
+from perdure.tools.functions import ToolFunction, tool_function
+from perdure.values.jsons import JsonObject
 
 
 class Registry:

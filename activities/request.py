@@ -11,17 +11,17 @@ from openai.types.completion_usage import CompletionUsage
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.endpoints import Endpoints
-from activities.failures import model_failure
-from activities.heartbeats import supervised_heartbeat
-from activities.streaming import Deliverer
-from perdure.dialects import DIALECTS
-from perdure.dialects.answers import Reader, ToolDelta
-from perdure.intake import interruption
-from perdure.jsons import Json, JsonObject
-from perdure.requests import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
-from perdure.runs import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
-from perdure.usage import Usage
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.failures import model_failure
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.streaming import Deliverer
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.answers import Reader, ToolDelta
+from perdure.model.intake import interruption
+from perdure.model.usage import Usage
+from perdure.model.wire import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
+from perdure.run.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
+from perdure.values.jsons import Json, JsonObject
 
 
 class RequestActivity:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from perdure.jsons import Json
+from perdure.values.jsons import Json
 
 Send = Callable[[int, list[Json]], Awaitable[None]]
 """Sends calls, the first of which has this index in the list."""

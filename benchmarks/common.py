@@ -14,15 +14,15 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.registry import Registry
-from activities.visibility import WaitingAttribute
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
-from cli.runs import AgentHandle, start_run
-from demo.scripted_model import ScriptedModel
-from demo.turns import Script
-from perdure.agents import parse_agent
-from perdure.toolkit import tool_function
-from worker import build_worker
+from perdure.activities.registry import Registry
+from perdure.activities.visibility import WaitingAttribute
+from perdure.client.runs import AgentHandle, start_run
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import Script
+from perdure.tools.functions import tool_function
 
 
 @asynccontextmanager

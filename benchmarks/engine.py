@@ -16,9 +16,9 @@ from temporalio.client import Client
 
 from benchmarks.common import executions, loop_worker, model_process, perdure_worker, start
 from benchmarks.peer import Gather, ReActLoop
-from cli.server import embedded_server
-from demo.turns import ChatRequest, Turn
 from perdure import tool
+from perdure.hosting.server import embedded_server
+from perdure.testing.turns import ChatRequest, Turn
 
 RUNS = 7
 CALLS, AT_ONCE, CALLS_EACH = 50, 100, 8

@@ -17,14 +17,14 @@ from temporalio.client import Client
 
 from benchmarks.common import loop_worker, perdure_worker, start
 from benchmarks.peer import ReActLoop, do_work
-from cli.server import embedded_server
-from demo.dialects import write_answer
-from demo.scripted_model import ScriptedModel
-from demo.turns import TOKEN, ChatRequest, Pace, Turn
 from perdure import tool
-from perdure.dialects import DIALECTS
-from perdure.jsons import dumps
-from perdure.requests import Vocabulary
+from perdure.hosting.server import embedded_server
+from perdure.model.dialects import DIALECTS
+from perdure.model.wire import Vocabulary
+from perdure.testing.dialects import write_answer
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import TOKEN, ChatRequest, Pace, Turn
+from perdure.values.jsons import dumps
 
 RUNS = 5
 PICTURE = Path(__file__).parent / "latency.svg"

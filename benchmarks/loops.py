@@ -10,14 +10,14 @@ from typing import Any
 
 from temporalio.client import Client
 
-from activities.registry import Registry
 from benchmarks.common import executions
-from cli.runs import start_run
-from cli.server import embedded_server
 from perdure import tool
-from perdure.agents import parse_agent
-from perdure.toolkit import tool_function
-from worker import build_worker
+from perdure.activities.registry import Registry
+from perdure.client.runs import start_run
+from perdure.hosting.server import embedded_server
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.tools.functions import tool_function
 
 SIZES = (100, 1000, 10_000)
 CHILD: dict[str, Any] = {

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from perdure.dialects import DIALECTS
-from perdure.dialects.asking import Ask
-from perdure.outcomes import Returned
-from perdure.plan import Plan
-from perdure.state import State
-from perdure.tools import parse_tool
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.asking import Ask
+from perdure.plan.outcomes import Returned
+from perdure.plan.plan import Plan
+from perdure.tools.tool import parse_tool
+from perdure.values.state import State
 
 SIZES = (10, 100, 1000, 5000)
 TOOL = parse_tool(

@@ -15,15 +15,15 @@ from typing import Any
 from openai import AsyncOpenAI
 from rich.console import Console
 
-from activities.registry import load_tools
-from cli.errors import one_line_errors
-from cli.files import read_agent
-from cli.render import print_run
-from cli.runs import fetch_run, start_run
-from cli.server import embedded_server
-from demo.scripted_model import ScriptedModel
-from perdure.runs import DECIDE, WAITING_QUERY, RunView, WaitingView
-from worker import build_worker
+from perdure.activities.registry import load_tools
+from perdure.cli.errors import one_line_errors
+from perdure.cli.render import print_run
+from perdure.client.runs import fetch_run, start_run
+from perdure.hosting.files import read_agent
+from perdure.hosting.server import embedded_server
+from perdure.hosting.worker import build_worker
+from perdure.run.wire import DECIDE, WAITING_QUERY, RunView, WaitingView
+from perdure.testing.scripted_model import ScriptedModel
 
 NAMES = ("refund", "fleet", "producer")
 

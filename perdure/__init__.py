@@ -4,6 +4,6 @@ What a tool's author needs is here: `@tool`, `ToolContext`, `ToolError` and `bra
 """
 
 from perdure.errors import ToolError
-from perdure.toolkit import ToolContext, branch, tool
+from perdure.tools.functions import ToolContext, branch, tool
 
 __all__ = ["ToolContext", "ToolError", "branch", "tool"]

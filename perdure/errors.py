@@ -30,7 +30,7 @@ class ProtocolError(PerdureError):
 
 
 class JsonError(ProtocolError):
-    """Text that is not JSON, or JSON outside the limits of `perdure.jsons`."""
+    """Text that is not JSON, or JSON outside the limits of `perdure.values.jsons`."""
 
 
 class AgentError(ProtocolError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 from waiting_demo import waiting_demo
 
-from demo.script import FIRST
+from perdure.demo.script import FIRST
 
 DOCS = Path(__file__).parents[1] / "docs"
 FLAGS = [

@@ -11,27 +11,27 @@ from pathlib import Path
 from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
-from activities.registry import load_tools
-from cli.demo import TASK
-from cli.files import read_agent
-from cli.runs import AgentHandle, start_run
-from cli.server import embedded_server
-from demo.script import SCRIPT
-from demo.scripted_model import ScriptedModel
-from demo.workspace import fill
-from perdure.runs import WAITING_QUERY
-from worker import build_worker
+from perdure.activities.registry import load_tools
+from perdure.cli.demo import TASK
+from perdure.client.runs import AgentHandle, start_run
+from perdure.demo.script import SCRIPT
+from perdure.demo.workspace import fill
+from perdure.hosting.files import read_agent
+from perdure.hosting.server import embedded_server
+from perdure.hosting.worker import build_worker
+from perdure.run.wire import WAITING_QUERY
+from perdure.testing.scripted_model import ScriptedModel
 
 
 @asynccontextmanager
 async def waiting_demo(run_id: str) -> AsyncIterator[tuple[WorkflowEnvironment, AgentHandle]]:
     """A server with the run in it, its worker at work for as long as the context lasts."""
-    agent, document = read_agent("agents/devops.json")
+    agent, document = read_agent("perdure/demo/agents/devops.json")
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
         fill(Path(folder))
         async with ScriptedModel(SCRIPT) as model, embedded_server(ui=False) as server:
             asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
-            async with build_worker(server.client, load_tools(["demo.tools"]), model=asking):
+            async with build_worker(server.client, load_tools(["perdure.demo.tools"]), model=asking):
                 run_input = {"request": TASK, "folder": folder}
                 handle = await start_run(server.client, agent, document, run_input, has_input=True, run_id=run_id)
                 while not (await handle.query(WAITING_QUERY)):  # noqa: ASYNC110

@@ -10,8 +10,8 @@ import pytest_asyncio
 from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
-from cli.connection import data_converter
-from cli.server import embedded_server, find_program
+from perdure.hosting.connection import data_converter
+from perdure.hosting.server import embedded_server, find_program
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=200)

@@ -18,14 +18,14 @@ from typing import Any
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
-from activities.registry import Registry
-from cli.runs import AgentHandle, fetch_run, start_run, wait_run
-from demo.scripted_model import ScriptedModel
 from perdure import ToolContext, ToolError, branch, tool
-from perdure.agents import parse_agent
-from perdure.runs import DECIDE, RUN_QUERY, RunView
-from perdure.toolkit import tool_function
-from worker import build_worker
+from perdure.activities.registry import Registry
+from perdure.client.runs import AgentHandle, fetch_run, start_run, wait_run
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.run.wire import DECIDE, RUN_QUERY, RunView
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.tools.functions import tool_function
 
 Case = dict[str, Any]
 

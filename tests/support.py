@@ -18,15 +18,15 @@ from openai import AsyncOpenAI
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
-from activities.registry import Registry
-from cli.runs import AgentHandle, fetch_run, start_run
-from cli.server import embedded_server
-from demo.scripted_model import ScriptedModel
-from demo.turns import Script
-from perdure.agents import parse_agent
-from perdure.runs import RUN_QUERY, RunView
-from perdure.toolkit import tool_function
-from worker import build_worker
+from perdure.activities.registry import Registry
+from perdure.client.runs import AgentHandle, fetch_run, start_run
+from perdure.hosting.server import embedded_server
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.run.wire import RUN_QUERY, RunView
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import Script
+from perdure.tools.functions import tool_function
 
 ROOT = Path(__file__).parents[1]
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}

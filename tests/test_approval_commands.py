@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import find_program
-from perdure.runs import WAITING_ATTRIBUTE
+from perdure.hosting.server import find_program
+from perdure.run.wire import WAITING_ATTRIBUTE
 from tests.support import ROOT, harness, perdure
 from tests.test_approvals import TOOLS, asking, plan
 from tests.test_cli import one_line
@@ -180,7 +180,14 @@ async def test_a_mistake_is_one_line(dev_server: WorkflowEnvironment) -> None:
             ("approvals", "nobody"),
             ("edit", "nobody", "1.0", "{oops"),
             ("policy", "nobody"),
-            ("run", "agents/devops.json", "--ask", "sometimes", "--input", '{"request": "x", "folder": "/"}'),
+            (
+                "run",
+                "perdure/demo/agents/devops.json",
+                "--ask",
+                "sometimes",
+                "--input",
+                '{"request": "x", "folder": "/"}',
+            ),
         )
     ]
     assert lines[0] == "perdure: nothing changed: the run 'nobody' does not exist in namespace 'default'"
@@ -191,7 +198,7 @@ async def test_a_mistake_is_one_line(dev_server: WorkflowEnvironment) -> None:
 
 
 async def test_a_namespace_that_does_not_know_the_attribute_is_one_clear_line() -> None:
-    from cli.server import embedded_server
+    from perdure.hosting.server import embedded_server
 
     async with embedded_server(ui=False) as server:
         refused = await perdure("approvals", env=settings(server))

@@ -10,9 +10,9 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from demo.turns import ChatRequest
 from perdure import tool
-from perdure.runs import DECIDE, POLICY
+from perdure.run.wire import DECIDE, POLICY
+from perdure.testing.turns import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,13 +18,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
-from activities.registry import load_tools
-from activities.tools import ToolSettings, built_in
-from activities.tools.http import is_public
 from perdure import ToolContext, ToolError, tool
-from perdure.policies import Guard
-from perdure.toolkit import ToolFunction
-from perdure.tools import resolve_tools
+from perdure.activities.registry import load_tools
+from perdure.activities.tools import ToolSettings, built_in
+from perdure.activities.tools.http import is_public
+from perdure.people.policies import Guard
+from perdure.tools.functions import ToolFunction
+from perdure.tools.tool import resolve_tools
 from tests.support import DONE, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -330,7 +330,7 @@ async def test_a_question_that_nobody_answers_fails_the_call(time_skipping: Work
 
 
 async def test_a_tool_of_the_users_own_goes_before(tmp_path: Path) -> None:
-    found = load_tools(["demo.tools"])
+    found = load_tools(["perdure.demo.tools"])
     before = len(found)
     found.add_missing(built_in(ToolSettings(files=tmp_path, http_hosts=["*"], commands=["ls"])))
     assert len(found) == before + 7

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import free_port
-from demo.turns import Turn
 from perdure import tool
+from perdure.hosting.server import free_port
+from perdure.testing.turns import Turn
 from tests.support import DONE, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -166,8 +166,8 @@ async def test_an_agent_with_a_tool_that_the_worker_does_not_have(
 
 
 async def test_a_worker_without_a_key_fails_the_run_clearly(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    from perdure.hosting.worker import build_worker
     from tests.support import registry
-    from worker import build_worker
 
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     async with build_worker(dev_server.client, registry([]), task_queue="keyless"):

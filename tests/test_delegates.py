@@ -12,9 +12,9 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from cli.approvals import list_waiting
-from demo.turns import ChatRequest, Turn
 from perdure import tool
+from perdure.client.approvals import list_waiting
+from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approvals import TOOLS, look, remove
 from tests.test_cli import one_line

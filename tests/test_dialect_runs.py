@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from cli.audit import exchanges
-from demo.dialects import write_answer
-from demo.turns import ChatRequest, Fault, Turn
 from perdure import tool
-from perdure.dialects import DIALECTS
+from perdure.client.audit import exchanges
+from perdure.model.dialects import DIALECTS
+from perdure.testing.dialects import write_answer
+from perdure.testing.turns import ChatRequest, Fault, Turn
 from tests.support import DONE, agent, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

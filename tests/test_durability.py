@@ -18,12 +18,12 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from cli.runs import AgentHandle, start_run
-from cli.server import embedded_server, free_port
-from demo.scripted_model import ScriptedModel
-from demo.turns import ChatRequest, Turn
-from perdure.agents import parse_agent
-from perdure.runs import RunResult
+from perdure.client.runs import AgentHandle, start_run
+from perdure.hosting.server import embedded_server, free_port
+from perdure.run.agents import parse_agent
+from perdure.run.wire import RunResult
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, ROOT, agent
 from tests.test_streaming import chaos_round
 

@@ -10,7 +10,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from examples.__main__ import NAMES, play
-from perdure.drawing import draw_run, to_mermaid
+from perdure.run.views.drawing import draw_run, to_mermaid
 from tests.support import ROOT
 
 

@@ -16,8 +16,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import embedded_server, free_port
 from perdure import tool
+from perdure.hosting.server import embedded_server, free_port
 from tests.support import DONE, ROOT, Harness, agent, harness, perdure
 from tests.test_approvals import TOOLS, asking, plan
 from tests.test_cli import one_line

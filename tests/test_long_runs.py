@@ -11,10 +11,10 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from cli.runs import AgentHandle
-from demo.turns import ChatRequest, Turn
 from perdure import tool
-from perdure.runs import MAX_PAYLOAD
+from perdure.client.runs import AgentHandle
+from perdure.run.wire import MAX_PAYLOAD
+from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from activities.mcp import McpConfig, mcp_tools
-from activities.registry import Registry
+from perdure.activities.mcp import McpConfig, mcp_tools
+from perdure.activities.registry import Registry
 from perdure.errors import ToolDefinitionError
 from tests.support import DONE, ROOT, agent, harness, perdure
 

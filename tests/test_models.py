@@ -10,16 +10,16 @@ from openai import AsyncOpenAI
 from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
-from activities.endpoints import Endpoint
-from cli.audit import exchanges, print_exchanges
-from cli.render import print_run
-from demo.scripted_model import ScriptedModel
-from demo.turns import ChatRequest, Fault, Turn
 from perdure import ToolError, tool
-from perdure.agents import Models
-from perdure.models import POLICIES, Situation, auto
+from perdure.activities.endpoints import Endpoint
+from perdure.cli.render import print_run
+from perdure.client.audit import exchanges, print_exchanges
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import Models
+from perdure.run.choosing import POLICIES, Situation, auto
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest, Fault, Turn
 from tests.support import DONE, agent, harness, registry
-from worker import build_worker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -105,7 +105,7 @@ async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> Non
 
 async def test_r5_6_simulate_tells_what_would_need_approval(tmp_path: Path) -> None:
     calls = [{"_tool": "clean_logs", "folder": "x"}, {"_tool": "check_disk", "folder": "x"}]
-    found = json.loads((await plan("simulate", write(tmp_path, calls), "--tools", "demo.tools", "--json")).out)
+    found = json.loads((await plan("simulate", write(tmp_path, calls), "--tools", "perdure.demo.tools", "--json")).out)
     assert [call["approval"] for call in found["calls"]] == [True, False]
     assert found["makespan"] == 0.6
 

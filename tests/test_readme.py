@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from activities.registry import load_tools
-from perdure.agents import parse_agent
-from perdure.toolkit import tool
+from perdure.activities.registry import load_tools
+from perdure.run.agents import parse_agent
+from perdure.tools.functions import tool
 from tests.support import ROOT, harness, perdure
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from cli.connection import data_converter
-from workflows.agent import AgentWorkflow
+from perdure.hosting.connection import data_converter
+from perdure.workflows.agent import AgentWorkflow
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 

@@ -9,11 +9,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
-from cli.connection import data_converter
-from demo.turns import Fault, Turn
 from perdure import ToolContext, ToolError, branch, tool
+from perdure.hosting.connection import data_converter
+from perdure.testing.turns import Fault, Turn
+from perdure.workflows.agent import AgentWorkflow
 from tests.support import DONE, agent, harness
-from workflows.agent import AgentWorkflow
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -91,7 +91,7 @@ async def test_r12_4_a_branch_is_chosen_by_the_tool(dev_server: WorkflowEnvironm
 
 
 async def test_r2_3_bad_input_is_refused_by_the_workflow_too(dev_server: WorkflowEnvironment) -> None:
-    from perdure.runs import AGENT_WORKFLOW, RunInput
+    from perdure.run.wire import AGENT_WORKFLOW, RunInput
 
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     document = agent(context=[{"type": "input", "schema": schema}])

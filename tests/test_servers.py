@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from demo.turns import ChatRequest, Turn
 from perdure import tool
+from perdure.testing.turns import ChatRequest, Turn
 from tests.support import agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

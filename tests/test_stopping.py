@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from demo.turns import ChatRequest, Turn
 from perdure import tool
-from perdure.usage import Price, RunUsage, Usage
+from perdure.model.usage import Price, RunUsage, Usage
+from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

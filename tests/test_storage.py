@@ -13,10 +13,10 @@ from moto.server import ThreadedMotoServer
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from cli.connection import data_converter
-from cli.storage import DEFAULT_THRESHOLD, FileStorage
 from perdure import tool
-from perdure.runs import MAX_PAYLOAD
+from perdure.hosting.connection import data_converter
+from perdure.hosting.storage import DEFAULT_THRESHOLD, FileStorage
+from perdure.run.wire import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line, write
 from tests.test_delegates import parts, save

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from demo.dialects import write_answer
-from demo.turns import ChatRequest, Fault, Turn
 from perdure import ToolContext, tool
-from perdure.dialects import DIALECTS
-from perdure.requests import Delivery
-from perdure.runs import CALLS_SIGNAL
+from perdure.model.dialects import DIALECTS
+from perdure.model.wire import Delivery
+from perdure.run.wire import CALLS_SIGNAL
+from perdure.testing.dialects import write_answer
+from perdure.testing.turns import ChatRequest, Fault, Turn
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

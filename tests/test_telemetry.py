@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from temporalio.testing import WorkflowEnvironment
 
-from cli.server import free_port
-from demo.scripted_model import ScriptedModel
+from perdure.hosting.server import free_port
+from perdure.testing.scripted_model import ScriptedModel
 from tests.support import DONE, ROOT, agent, perdure
 from tests.test_cli import one_line, write
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
-from cli.connection import data_converter
 from perdure import ToolContext, tool
+from perdure.hosting.connection import data_converter
+from perdure.hosting.worker import build_worker
 from tests.support import registry
-from worker import build_worker
 
 
 def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:

@@ -10,23 +10,24 @@ from typing import Any, NoReturn
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from workflows.approvals import People
-from workflows.calls import CallLoop
-from workflows.deadline import watch
-from workflows.outcomes import message_of
-from workflows.requests import ask, choose
+from perdure.workflows.calls import CallLoop
+from perdure.workflows.deadline import watch
+from perdure.workflows.failures import message_of
+from perdure.workflows.people import People
+from perdure.workflows.requests import ask, choose
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.agents import Agent, Context, parse_agent
     from perdure.errors import PerdureError, ProtocolError
-    from perdure.fitting import fit
-    from perdure.overview import run_view, waiting_views
-    from perdure.plan import Plan
-    from perdure.policies import Guard, Policy, parse_policy
-    from perdure.reports import details
-    from perdure.requests import Delivery, RequestContext, RequestInput, RequestResult
-    from perdure.running import Run
-    from perdure.runs import (
+    from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
+    from perdure.people.policies import Guard, Policy, parse_policy
+    from perdure.plan.plan import Plan
+    from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.fitting import fit
+    from perdure.run.running import Run
+    from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.views.markdown import details
+    from perdure.run.views.run import run_view, waiting_views
+    from perdure.run.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CONTEXT_QUERY,
@@ -45,7 +46,6 @@ with workflow.unsafe.imports_passed_through():
         RunView,
         WaitingView,
     )
-    from perdure.stopping import Limit, WorkClock
 
 
 # A protocol error would repeat on every replay: it fails the run, not the workflow task.
@@ -112,7 +112,7 @@ class AgentWorkflow:
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, delivery: Delivery) -> None:
-        """Calls that have closed while the model is still writing; see `perdure.intake` for what is taken of them."""
+        """Calls that have closed while the model is still writing; see `perdure.model.intake` for what is taken of them."""
         if self._calls is not None:
             self._calls.deliver(delivery)
 

@@ -15,27 +15,27 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from workflows.approvals import People
-from workflows.delegates import run_delegate
-from workflows.outcomes import failed
+from perdure.workflows.delegates import run_delegate
+from perdure.workflows.failures import failed
+from perdure.workflows.people import People
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals import Offer, Verdict
-    from perdure.calls import Call
-    from perdure.delegates import scoped_data
-    from perdure.engine_tools import sleep_problem
     from perdure.errors import CallError
-    from perdure.intake import Intake
-    from perdure.jsons import Json, JsonObject, dumps
-    from perdure.outcomes import Failed, Outcome, Rejected, Returned
-    from perdure.plan import Plan
-    from perdure.prompts import call_line
-    from perdure.requests import Delivery, RequestResult
-    from perdure.running import Run
-    from perdure.runs import ToolInput, ToolResult
-    from perdure.stopping import Limit, WorkClock
-    from perdure.tools import ASK_PERSON, SLEEP_UNTIL
-    from perdure.usage import RunUsage
+    from perdure.model.intake import Intake
+    from perdure.model.usage import RunUsage
+    from perdure.model.wire import Delivery, RequestResult
+    from perdure.people.desk import Offer, Verdict
+    from perdure.plan.calls import Call
+    from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+    from perdure.plan.plan import Plan
+    from perdure.run.delegates import scoped_data
+    from perdure.run.prompts import call_line
+    from perdure.run.running import Run
+    from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.wire import ToolInput, ToolResult
+    from perdure.tools.engine import sleep_problem
+    from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
+    from perdure.values.jsons import Json, JsonObject, dumps
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]

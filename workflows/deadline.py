@@ -8,8 +8,8 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.running import Run
-    from perdure.stopping import Limit, WorkClock
+    from perdure.run.running import Run
+    from perdure.run.stopping import Limit, WorkClock
 
 
 def watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> asyncio.Task[None]:

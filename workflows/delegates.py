@@ -12,18 +12,18 @@ from temporalio.exceptions import ApplicationError, CancelledError, ChildWorkflo
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.calls import Call
-    from perdure.delegates import child_document, too_deep
     from perdure.errors import CallError
-    from perdure.jsons import shorten
-    from perdure.looping import DEFAULT_MAX, DEFAULT_PARALLEL
-    from perdure.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.outcomes import Failed, Outcome, Returned
-    from perdure.plan import Plan
-    from perdure.prompts import call_line
-    from perdure.running import Run
-    from perdure.runs import AGENT_WORKFLOW, RunInput, RunResult
-    from perdure.usage import RunUsage
+    from perdure.model.usage import RunUsage
+    from perdure.plan.calls import Call
+    from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+    from perdure.plan.outcomes import Failed, Outcome, Returned
+    from perdure.plan.plan import Plan
+    from perdure.run.delegates import child_document, too_deep
+    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.run.prompts import call_line
+    from perdure.run.running import Run
+    from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
+    from perdure.values.jsons import shorten
 
 OnSpent: TypeAlias = Callable[[RunUsage, float], None]
 """Told what a delegate has used, and the seconds that it worked."""

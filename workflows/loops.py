@@ -7,15 +7,15 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from workflows.delegates import run_child
+from perdure.workflows.delegates import run_child
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, PerdureError
-    from perdure.looping import is_satisfied
-    from perdure.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
-    from perdure.outcomes import Failed
-    from perdure.runs import RunInput
-    from perdure.usage import RunUsage
+    from perdure.model.usage import RunUsage
+    from perdure.plan.iteration import is_satisfied
+    from perdure.plan.outcomes import Failed
+    from perdure.run.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
+    from perdure.run.wire import RunInput
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError])

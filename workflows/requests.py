@@ -10,20 +10,20 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from workflows.outcomes import message_of
+from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.models import POLICIES, Choice, Situation
-    from perdure.requests import RequestInput, RequestResult
-    from perdure.running import Run
-    from perdure.runs import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY, ChooseInput
+    from perdure.model.wire import RequestInput, RequestResult
+    from perdure.run.choosing import POLICIES, Choice, Situation
+    from perdure.run.running import Run
+    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY, ChooseInput
 
 TIMEOUT: Final = timedelta(minutes=10)
 """For one attempt: longer than any answer takes to be written."""
 AFTER_DEADLINE: Final = timedelta(minutes=2)
 """For the last Request of a run that has come to its deadline, with all attempts."""
 HEARTBEAT: Final = timedelta(seconds=5)
-"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.intake`."""
+"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.model.intake`."""
 ATTEMPTS: Final = 6
 """Over half a minute; a server's own `retry-after` takes the place of the backoff (R9.7)."""
 ATTEMPTS_BEFORE_FALLBACK: Final = 2

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from activities.tools.clock import now
-from activities.tools.commands import command_tools
-from activities.tools.files import file_tools
-from activities.tools.finish import task_complete
-from activities.tools.http import http_tools
-from perdure.toolkit import ToolFunction, tool_function
+from perdure.activities.tools.clock import now
+from perdure.activities.tools.commands import command_tools
+from perdure.activities.tools.files import file_tools
+from perdure.activities.tools.finish import task_complete
+from perdure.activities.tools.http import http_tools
+from perdure.tools.functions import ToolFunction, tool_function
 
 
 class ToolSettings(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from demo.turns import ChatRequest
+from perdure.testing.turns import ChatRequest
 
 PLAN: dict[str, Any] = {
     "calls": [

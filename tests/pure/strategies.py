@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from perdure.references import Reference
-from perdure.state import METHODS, Write
+from perdure.values.references import Reference
+from perdure.values.state import METHODS, Write
 
 
 def keys() -> st.SearchStrategy[str]:

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from demo.dialects import write_answer
-from perdure.agents import Context, parse_agent
-from perdure.dialects import DIALECTS
-from perdure.dialects.answers import Solution, ToolDelta
-from perdure.dialects.asking import Ask
-from perdure.dialects.script import HOW_TO_SCRIPT, script_names
-from perdure.dialects.script_reader import ScriptReader
-from perdure.dialects.tools import ToolsReader, function_names
 from perdure.errors import ReferenceSyntaxError
-from perdure.outputs import Outputs, resolve_output
-from perdure.plan import Plan
-from perdure.requests import Vocabulary
-from perdure.state import State, parse_output_path
-from perdure.templates import parse_template
-from perdure.tools import Tool, parse_tool
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.answers import Solution, ToolDelta
+from perdure.model.dialects.asking import Ask
+from perdure.model.dialects.script import HOW_TO_SCRIPT, script_names
+from perdure.model.dialects.script_reader import ScriptReader
+from perdure.model.dialects.tools import ToolsReader, function_names
+from perdure.model.wire import Vocabulary
+from perdure.plan.plan import Plan
+from perdure.run.agents import Context, parse_agent
+from perdure.run.outputs import Outputs, resolve_output
+from perdure.testing.dialects import write_answer
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.state import State, parse_output_path
+from perdure.values.templates import parse_template
 from tests.pure.strategies import json_values
 
 TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.fitting import fit
-from perdure.jsons import dumps
-from perdure.runs import CallView, RunResult
+from perdure.run.fitting import fit
+from perdure.run.wire import CallView, RunResult
+from perdure.values.jsons import dumps
 
 
 def result(size: int) -> RunResult:

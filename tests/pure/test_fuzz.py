@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agents import Context, parse_agent
-from perdure.calls import ENDED
-from perdure.dialects.solution import parse_solution
 from perdure.errors import CallError, PerdureError
-from perdure.messages import TYPES
-from perdure.outcomes import Failed, Returned
-from perdure.plan import Plan
-from perdure.state import State, Write
-from perdure.tools import parse_tool
+from perdure.model.dialects.solution import parse_solution
+from perdure.plan.calls import ENDED
+from perdure.plan.outcomes import Failed, Returned
+from perdure.plan.plan import Plan
+from perdure.run.agents import Context, parse_agent
+from perdure.tools.tool import parse_tool
+from perdure.values.messages import TYPES
+from perdure.values.state import State, Write
 from tests.pure.strategies import json_values
 
 TOOLS = {

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agents import Context, parse_agent
-from perdure.outcomes import Returned
-from perdure.plan import Plan
-from perdure.state import State, Write
-from perdure.tools import parse_tool
+from perdure.plan.outcomes import Returned
+from perdure.plan.plan import Plan
+from perdure.run.agents import Context, parse_agent
+from perdure.tools.tool import parse_tool
+from perdure.values.state import State, Write
 
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
 KEYS = ("x", "y", "z")

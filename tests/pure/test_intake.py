@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.intake import Intake
-from perdure.requests import Delivery, RequestResult
+from perdure.model.intake import Intake
+from perdure.model.wire import Delivery, RequestResult
 
 
 @st.composite

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from perdure.agents import Context, parse_agent
-from perdure.dialects.solution import parse_solution
 from perdure.errors import AgentError, InputError, JsonError
-from perdure.jsons import MAX_DEPTH, loads
-from perdure.messages import merge_data, parse_messages
+from perdure.model.dialects.solution import parse_solution
+from perdure.run.agents import Context, parse_agent
+from perdure.values.jsons import MAX_DEPTH, loads
+from perdure.values.messages import merge_data, parse_messages
 from tests.pure.strategies import json_values
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.calls import ENDED
 from perdure.errors import CallError
-from perdure.outcomes import Failed, Outcome, Returned
-from perdure.plan import Plan
-from perdure.schemas import Schema
-from perdure.state import State, Write
-from perdure.tools import Tool, parse_tool
+from perdure.plan.calls import ENDED
+from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.plan import Plan
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.schemas import Schema
+from perdure.values.state import State, Write
 from tests.pure.strategies import plans
 
 Act = Callable[[str, dict[str, Any]], Outcome]

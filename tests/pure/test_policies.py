@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agents import parse_agent
-from perdure.approvals import Desk
-from perdure.decisions import digest, parse_decision
 from perdure.errors import AgentError, DecisionError, ToolDefinitionError
-from perdure.outcomes import Rejected, Returned
-from perdure.plan import Plan
-from perdure.policies import ASKS, Guard, Policy, parse_policy
-from perdure.state import State
-from perdure.tools import Tool, parse_tool, resolve_tools
+from perdure.people.decisions import digest, parse_decision
+from perdure.people.desk import Desk
+from perdure.people.policies import ASKS, Guard, Policy, parse_policy
+from perdure.plan.outcomes import Rejected, Returned
+from perdure.plan.plan import Plan
+from perdure.run.agents import parse_agent
+from perdure.tools.tool import Tool, parse_tool, resolve_tools
+from perdure.values.state import State
 
 CODE: dict[str, dict[str, Any]] = {
     "wipe": {"name": "wipe", "properties": {"x": {}}, "_dangerous": True},

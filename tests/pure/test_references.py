@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.paths import get, near
-from perdure.references import MISSING, Both, Either, Reference, evaluate, parse_expression
-from perdure.templates import has_reference, parse_template
+from perdure.values.paths import get, near
+from perdure.values.references import MISSING, Both, Either, Reference, evaluate, parse_expression
+from perdure.values.templates import has_reference, parse_template
 from tests.pure.strategies import json_values, keys, references
 
 DATA: dict[str, Any] = {

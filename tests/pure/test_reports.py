@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from perdure.agents import Context, Models, parse_agent
 from perdure.errors import CallError
-from perdure.models import auto
-from perdure.outcomes import Failed, Returned
-from perdure.reports import details
-from perdure.requests import RequestResult
-from perdure.running import Run
-from perdure.runs import Prepared
-from perdure.tools import parse_tool
+from perdure.model.wire import RequestResult
+from perdure.plan.outcomes import Failed, Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import auto
+from perdure.run.running import Run
+from perdure.run.views.markdown import details
+from perdure.run.wire import Prepared
+from perdure.tools.tool import parse_tool
 
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
 

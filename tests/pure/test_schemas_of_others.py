@@ -8,17 +8,17 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from demo.dialects import write_answer
 from perdure import tool as tool_decorator
-from perdure.composing import compose, function_schema
-from perdure.dialects import DIALECTS
-from perdure.dialects.answers import ToolDelta
-from perdure.dialects.asking import Ask
-from perdure.plan import Plan
-from perdure.state import State
-from perdure.strictness import make_strict
-from perdure.toolkit import tool_function
-from perdure.tools import Tool, parse_tool
+from perdure.model.composing import compose, function_schema
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.answers import ToolDelta
+from perdure.model.dialects.asking import Ask
+from perdure.model.strictness import make_strict
+from perdure.plan.plan import Plan
+from perdure.testing.dialects import write_answer
+from perdure.tools.functions import tool_function
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.state import State
 
 FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError, StateError
-from perdure.paths import get
-from perdure.references import MISSING
-from perdure.state import State, Write, parse_output_path, replay
+from perdure.values.paths import get
+from perdure.values.references import MISSING
+from perdure.values.state import State, Write, parse_output_path, replay
 from tests.pure.strategies import paths, writes
 
 

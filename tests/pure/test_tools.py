@@ -10,10 +10,10 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from perdure import ToolContext, ToolError, tool
-from perdure.composing import compose
 from perdure.errors import ToolDefinitionError
-from perdure.toolkit import ToolFunction, tool_function
-from perdure.tools import parse_tool, resolve_tools
+from perdure.model.composing import compose
+from perdure.tools.functions import ToolFunction, tool_function
+from perdure.tools.tool import parse_tool, resolve_tools
 
 
 class Address(BaseModel):

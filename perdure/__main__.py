@@ -1,0 +1,5 @@
+"""`python -m perdure …` is `perdure …`."""
+
+from perdure.cli.main import main
+
+main()

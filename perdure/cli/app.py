@@ -1,0 +1,164 @@
+"""The commands (section 11): what they are called and take, and how they end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from perdure.cli.approval_commands import approvals_app
+from perdure.cli.errors import FAILED, one_line_errors
+from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.plan_commands import plan_app, print_drawing
+from perdure.cli.render import print_result, print_run
+from perdure.people.policies import ASKS
+from perdure.run.views.drawing import draw_run
+from perdure.run.wire import TASK_QUEUE, RunView
+from perdure.values.jsons import dumps
+
+app = typer.Typer(
+    name="perdure",
+    help="A durable engine for AI agents, on Temporal.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(plan_app, name="plan")
+app.add_typer(approvals_app)
+TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]
+
+
+@app.command()
+def run(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
+    input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live.")] = False,
+    ask: Annotated[
+        str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
+    ] = None,
+    as_json: Json = False,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Start an agent and print its result."""
+    live = watch and not as_json
+    approval = {} if ask is None else {"ask": ask}
+    view = execute(
+        lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, task_queue=task_queue, approval=approval)
+    )
+    if isinstance(view, str):
+        print(dumps({"runId": view}) if as_json else view)
+    else:
+        _finish(view, as_json)
+
+
+@app.command()
+def wait(
+    run_id: RunId,
+    timeout: Annotated[float, typer.Option(help="Seconds; the run is not touched.")] = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Wait for a run to end and print its result."""
+    _finish(execute(lambda do: do.wait(run_id, timeout)), as_json)
+
+
+@app.command()
+def show(
+    run_id: RunId,
+    as_json: Json = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
+) -> None:
+    """Show a run as it stands: Requests, calls, state and result."""
+    view: RunView = execute(lambda do: do.show(run_id, verbose=verbose))
+    if draw or svg is not None:
+        with one_line_errors():
+            print_drawing(draw_run(view), svg)
+    elif as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_run(Console(), view)
+
+
+@app.command()
+def watch(
+    run_id: RunId,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="At its end print every prompt and answer in full.")
+    ] = False,
+) -> None:
+    """Show a run live until it ends."""
+    _finish(execute(lambda do: do.watch(run_id, verbose=verbose)), as_json=False)
+
+
+@app.command()
+def cancel(run_id: RunId) -> None:
+    """Cancel a run: its model stream, its running tools, and the run itself."""
+    print(execute(lambda do: do.cancel(run_id)))
+
+
+@app.command("list")
+def list_command(
+    limit: Annotated[int, typer.Option(help="Runs to print at most, newest first.")] = 20, as_json: Json = False
+) -> None:
+    """List runs, newest first."""
+    rows = execute(lambda do: do.list_all(limit))
+    if as_json:
+        print(dumps(rows))
+        return
+    table = Table(box=None, header_style="dim")
+    for title in ("run", "status", "started", "ended"):
+        table.add_column(title, no_wrap=title == "run")
+    for row in rows:
+        table.add_row(row["runId"], row["status"], _local(row["startedAt"]), _local(row["endedAt"]))
+    Console().print(table if rows else "no runs")
+
+
+@app.command()
+def dev(
+    port: Annotated[int, typer.Option(help="The server's port.")] = 7233,
+    ui_port: Annotated[int, typer.Option(help="The Web UI's port.")] = 8233,
+    db: Annotated[
+        str | None, typer.Option(help="A file to keep runs in; without one they are gone at the end.")
+    ] = None,
+    tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
+    from perdure.hosting.dev import serve_dev  # the server and the worker are not needed by any other command
+
+    execute(lambda _: serve_dev(port=port, ui_port=ui_port, db=db, tools=tools, task_queue=task_queue))
+
+
+@app.command()
+def demo(
+    yes: Annotated[bool, typer.Option("--yes", help="Approve what waits for a person.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI up until Ctrl-C.")] = False,
+    model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' asks OPENAI_BASE_URL.")] = "scripted",
+    ui_port: Annotated[int, typer.Option(help="The Web UI's port; 0 takes a free one.")] = 0,
+) -> None:
+    """The whole thing on this machine, with no account and no key."""
+    from perdure.cli.demo import run_demo
+
+    execute(lambda _: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
+
+
+def _finish(view: RunView, as_json: bool) -> None:
+    """Print a result and leave with its exit code."""
+    if as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_result(Console(), view)
+    raise SystemExit(0 if view.status == "completed" else FAILED)
+
+
+def _local(time: str | None) -> str:
+    return "" if time is None else datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,272 @@
+"""The commands by which people decide (section 7)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.errors import USAGE, CommandError, one_line_errors
+from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.keys import read_key
+from perdure.hosting.files import json_option
+from perdure.people.policies import ASKS
+from perdure.values.jsons import JsonObject, dumps, loads, shorten
+
+approvals_app = typer.Typer()
+CallId = Annotated[
+    str, typer.Argument(metavar="CALL", help="The call's id, such as 1.0; a Request's number is its plan.")
+]
+By = Annotated[str, typer.Option("--by", envvar="USER", help="Who decides, for the record.")]
+Digest = Annotated[str | None, typer.Option(help="Of what was shown: refuse if something else waits by now.")]
+QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
+KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
+
+
+@approvals_app.command()
+def approvals(
+    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only of this run.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Walk through them with keys, as they come.")] = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """List every call that waits for a person, oldest first."""
+    if watch:
+        _walk(run_id, by)
+        return
+    waiting, silent = execute(lambda do: do.list_waiting(run_id))
+    console = Console()
+    if as_json:
+        print(dumps([one.as_json() for one in waiting]))
+    elif waiting:
+        console.print(_table(waiting))
+        console.print(Text("decide with: perdure approve RUN CALL · reject · edit · replace · answer", style="dim"))
+    else:
+        print("nothing waits for a person")
+    for run in silent:
+        Console(stderr=True).print(f"no worker answers for {run}, which has something waiting")
+
+
+@approvals_app.command()
+def approve(
+    run_id: RunId,
+    call: CallId,
+    reason: Annotated[str, typer.Option(help="For the record.")] = "",
+    remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
+    digest: Digest = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let a call, or a plan, run."""
+    _decide(run_id, as_json, call=call, decision="approve", reason=reason, remember=remember, digest=digest, by=by)
+
+
+@approvals_app.command()
+def reject(
+    run_id: RunId,
+    call: CallId,
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    digest: Digest = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Do not let it run; the model is told why."""
+    _decide(run_id, as_json, call=call, decision="reject", reason=reason, digest=digest, by=by)
+
+
+@approvals_app.command()
+def edit(
+    run_id: RunId,
+    call: CallId,
+    params: Annotated[
+        str | None, typer.Argument(metavar="[JSON|@FILE]", help="All parameters; without it, $EDITOR opens.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let it run with other parameters; of a plan, with other calls."""
+    shown = None
+    with one_line_errors():
+        value = None if params is None else json_option(params, "the parameters")
+    if params is None:
+        value, shown = _edited(_find(run_id, call))
+    key = "calls" if isinstance(value, list) else "params"
+    _decide(run_id, as_json, call=call, decision="edit", reason=reason, digest=shown, by=by, **{key: value})
+
+
+@approvals_app.command()
+def replace(
+    run_id: RunId,
+    call: CallId,
+    replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The other call: {"_tool": …}.')],
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let another call run in its place."""
+    with one_line_errors():
+        other = json_option(replacement, "the replacement")
+    _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, **{"with": other})
+
+
+@approvals_app.command()
+def answer(
+    run_id: RunId,
+    call: CallId,
+    answer: Annotated[str, typer.Argument(metavar="TEXT", help="The answer; with --as-json it is read as JSON.")],
+    is_json: Annotated[bool, typer.Option("--as-json", help="The answer is JSON, or @file.")] = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Answer a question that a run asks (the tool ask_person)."""
+    with one_line_errors():
+        value = json_option(answer, "the answer") if is_json else answer
+    _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)
+
+
+@approvals_app.command()
+def policy(
+    run_id: RunId,
+    ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
+    ] = None,
+    change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
+) -> None:
+    """Change what a running run asks about; what waits is judged anew."""
+    with one_line_errors():
+        keys: Any = {} if change is None else json_option(change, "--set")
+        keys |= {} if ask is None else {"ask": ask}
+        exceptions = dict(item.partition("=")[::2] for item in tool or [])
+        keys |= {"tools": exceptions} if exceptions else {}
+        if not keys:
+            raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
+    print(dumps(execute(lambda do: do.change_policy(run_id, keys))))
+
+
+@approvals_app.command()
+def inbox(
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
+    token: Annotated[
+        str | None, typer.Option(envvar="PERDURE_INBOX_TOKEN", help="What whoever looks has to know.")
+    ] = None,
+) -> None:
+    """Serve a page on which people decide, until Ctrl-C."""
+    from perdure.pages.serve import serve_inbox  # a web server is not needed by any other command
+
+    execute(lambda _: serve_inbox(host=host, port=port, token=token))
+
+
+def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
+    decision = {key: value for key, value in keys.items() if value not in (None, "", False)}
+    done = execute(lambda do: do.decide(run_id, decision))
+    print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
+
+
+def _find(run_id: str, call: str) -> Any:
+    waiting, _ = execute(lambda do: do.list_waiting(run_id))
+    for one in waiting:
+        if one.offer.call == call:
+            return one
+    with one_line_errors():
+        raise CommandError(f"nothing changed: {call!r} does not wait for a decision in {run_id!r}")
+
+
+def _edited(one: Any) -> tuple[Any, str]:
+    """What somebody makes of it in an editor, and the digest of what they were shown."""
+    before = dumps(one.offer.params if one.offer.calls is None else one.offer.calls, indent=2)
+    with one_line_errors():
+        after = click.edit(before + "\n", extension=".json")
+        if after is None or after.strip() == before.strip():
+            raise CommandError("nothing changed: the text was left as it was")
+        return loads(after, source="what you wrote"), one.offer.digest
+
+
+def _table(waiting: list[Any]) -> RenderableType:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("run", "call", "agent", "tool", "parameters", "why", "waits"):
+        table.add_column(title, no_wrap=title in ("run", "call", "waits"), overflow="fold")
+    for one in waiting:
+        offer = one.offer
+        shown = shorten(offer.params, 200) if offer.calls is None else f"{len(offer.calls)} calls"
+        table.add_row(one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at))
+    return table
+
+
+def age(since: str) -> str:
+    """How long ago, in the largest unit that says something."""
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{max(seconds, 0)} s"
+
+
+def _walk(run_id: str | None, by: str) -> None:
+    """One after the other, as they come, until `q`."""
+    console = Console()
+    skipped: set[tuple[str, str]] = set()
+    quiet = False
+    while True:
+        waiting, _ = execute(lambda do: do.list_waiting(run_id))
+        one = next((one for one in waiting if (one.run_id, one.offer.call) not in skipped), None)
+        if one is None:
+            if not quiet:
+                console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
+            quiet = True
+            execute(lambda do: do.pause())
+            continue
+        quiet = False
+        console.print(_panel(one))
+        console.print(QUESTION_KEYS if one.offer.question else KEYS, style="bold", markup=False)
+        key = read_key()
+        if key in ("q", "\x03", "\x04"):
+            return
+        if key == "s":
+            skipped.add((one.run_id, one.offer.call))
+            continue
+        if (decision := _decision(key, one)) is not None:
+            try:
+                _decide(one.run_id, False, call=one.offer.call, digest=one.offer.digest, by=by, **decision)
+            except SystemExit:
+                continue  # the line was printed; it may have been decided elsewhere, so look again
+
+
+def _decision(key: str, one: Any) -> JsonObject | None:
+    if key == "a" and one.offer.question:
+        return {"decision": "answer", "answer": click.prompt("answer")}
+    if one.offer.question and key != "j":
+        return None
+    if key == "a":
+        return {"decision": "approve"}
+    if key == "r":
+        return {"decision": "approve", "remember": True}
+    if key == "j":
+        return {"decision": "reject", "reason": click.prompt("reason", default="", show_default=False)}
+    if key == "e":
+        try:
+            value, _ = _edited(one)
+        except SystemExit:
+            return None
+        return {"decision": "edit", "params" if one.offer.calls is None else "calls": value}
+    return None
+
+
+def _panel(one: Any) -> RenderableType:
+    offer = one.offer
+    shown = dumps(offer.params if offer.calls is None else offer.calls, indent=2)
+    title = f"{one.run_id} · {offer.call} · {offer.tool}"
+    return Panel(
+        Syntax(shown, "json", background_color="default"),
+        title=title,
+        subtitle=f"{offer.reason}, since {age(offer.requested_at)}",
+    )

@@ -1,0 +1,149 @@
+"""What the commands that talk to a server do. Loaded only by them: a plan is validated without Temporal's client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from perdure.cli.errors import INTERRUPTED, TIMEOUT, CommandError
+from perdure.cli.render import run_table
+from perdure.client import approvals
+from perdure.client.approvals import Waiting
+from perdure.client.audit import exchanges, print_exchanges
+from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from perdure.hosting.connection import connect
+from perdure.hosting.files import json_option, read_agent
+from perdure.hosting.telemetry import flush
+from perdure.people.policies import parse_policy
+from perdure.run.agents import Context
+from perdure.run.wire import RunView
+from perdure.values.jsons import JsonObject
+
+__all__ = [
+    "RPCError",
+    "cancel",
+    "change_policy",
+    "decide",
+    "flush",
+    "list_all",
+    "list_waiting",
+    "pause",
+    "run",
+    "show",
+    "wait",
+    "watch",
+]
+
+
+async def run(
+    agent: str,
+    run_input: str | None,
+    run_id: str | None,
+    *,
+    no_wait: bool,
+    live: bool,
+    task_queue: str,
+    approval: JsonObject,
+) -> RunView | str:
+    """Start an agent; its run, or with `no_wait` its id."""
+    found, document = read_agent(agent)
+    value = None if run_input is None else json_option(run_input, "--input")
+    parse_policy(approval)
+    Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused
+    client = await connect()
+    handle = await start_run(
+        client,
+        found,
+        document,
+        value,
+        has_input=run_input is not None,
+        run_id=run_id,
+        task_queue=task_queue,
+        approval=approval,
+    )
+    if no_wait:
+        return handle.id
+    print(f"run {handle.id}", file=sys.stderr)
+    if not await has_worker(client, task_queue):
+        print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+    try:
+        if live:
+            return await _watch(client, handle.id)
+        view = await wait_run(client, handle.id)
+        assert view is not None
+        return view
+    except asyncio.CancelledError:
+        raise CommandError(f"interrupted; the run goes on: perdure wait {handle.id}", INTERRUPTED) from None
+
+
+async def wait(run_id: str, timeout: float) -> RunView:
+    """Raises `CommandError` with the exit code for a timeout."""
+    view = await wait_run(await connect(), run_id, timeout)
+    if view is None:
+        raise CommandError(f"{run_id} has not ended after {timeout:g} s; it goes on", TIMEOUT)
+    return view
+
+
+async def show(run_id: str, *, verbose: bool = False) -> RunView:
+    """The run; with `verbose` all that was sent and answered is printed first."""
+    client = await connect()
+    view = await fetch_run(client, run_id)
+    if verbose:
+        print_exchanges(Console(), await exchanges(client, run_id))
+    return view
+
+
+async def watch(run_id: str, *, verbose: bool = False) -> RunView:
+    """Follow a run to its end; with `verbose` print then all that was sent and answered."""
+    client = await connect()
+    await fetch_run(client, run_id)
+    view = await _watch(client, run_id)
+    if verbose:
+        print_exchanges(Console(), await exchanges(client, run_id))
+    return view
+
+
+async def cancel(run_id: str) -> str:
+    """Ask for the cancellation; what to print. Raises `CommandError` for a run that has ended."""
+    client = await connect()
+    view = await fetch_run(client, run_id)
+    if view.status != "running":
+        raise CommandError(f"{run_id} has already ended: {view.status}")
+    await client.get_workflow_handle(run_id).cancel()
+    return f"{run_id}: cancellation requested"
+
+
+async def list_waiting(run_id: str | None) -> tuple[list[Waiting], list[str]]:
+    return await approvals.list_waiting(await connect(), run_id)
+
+
+async def decide(run_id: str, decision: JsonObject) -> JsonObject:
+    return await approvals.decide(await connect(), run_id, decision)
+
+
+async def change_policy(run_id: str, change: JsonObject) -> JsonObject:
+    return await approvals.change_policy(await connect(), run_id, change)
+
+
+async def pause() -> None:
+    """Until it is worth looking again."""
+    await asyncio.sleep(1)
+
+
+async def list_all(limit: int) -> list[dict[str, Any]]:
+    return await list_runs(await connect(), limit)
+
+
+async def _watch(client: Client, run_id: str) -> RunView:
+    view = RunView(run_id=run_id)
+    with Live(console=Console(), refresh_per_second=8, transient=False) as live:
+        async for view in watch_run(client, run_id):
+            live.update(run_table(view))
+    print()
+    return view

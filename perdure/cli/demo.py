@@ -1,0 +1,124 @@
+"""`perdure demo`: an agent that plans, runs its plan, meets a failure, corrects itself and finishes, on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from openai import AsyncOpenAI
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+from temporalio.client import Client
+
+from perdure.activities.registry import Registry, load_tools
+from perdure.cli.errors import FAILED, USAGE, CommandError
+from perdure.cli.keys import next_key
+from perdure.cli.render import print_result, run_table
+from perdure.client.runs import AgentHandle, start_run, watch_run
+from perdure.demo.script import SCRIPT
+from perdure.demo.workspace import fill
+from perdure.hosting.server import embedded_server, free_port
+from perdure.hosting.signals import until_interrupted
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.run.wire import DECIDE, RunView, WaitingView
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import Pace
+from perdure.values.jsons import dumps, loads
+
+TASK = "The disk is filling up. Sort it out."
+PACE = Pace(first_token=0.4, per_token=0.004)
+"""A model of middling speed, so that a person can follow."""
+
+
+async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
+    """Run the demo; with `yes` nobody is asked. Raises `CommandError` when the run did not complete."""
+    console = Console()
+    ui_port = ui_port or free_port()
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-demo-")))
+        fill(folder)
+        client_of_model = await stack.enter_async_context(_model(model, console))
+        server = await stack.enter_async_context(embedded_server(ui_port=ui_port))
+        await stack.enter_async_context(build_worker(server.client, _registry(), model=client_of_model))
+        before = _size(folder)
+        console.print(f"task    {TASK}\nfolder  {folder} ({before / 1e6:.1f} MB of real files)")
+        if not yes and not sys.stdin.isatty():
+            console.print("no terminal to ask at: whatever waits for a person is approved, as with --yes")
+            yes = True
+        view = await _run(server.client, folder, ui_port, console, yes=yes)
+        print_result(console, view)
+        console.print(f"The folder really shrank by {before - _size(folder):,} bytes.", style="bold green")
+        if stay:
+            console.print("The Web UI stays up; Ctrl-C ends it.")
+            await until_interrupted()
+    if view.status != "completed":
+        raise CommandError(f"the demo's run ended as {view.status}", FAILED)
+
+
+async def _run(client: Client, folder: Path, ui_port: int, console: Console, *, yes: bool) -> RunView:
+    document = loads(files("perdure.demo").joinpath("agents/devops.json").read_bytes(), source="devops.json")
+    run_input = {"request": TASK, "folder": str(folder)}
+    handle = await start_run(client, parse_agent(document), document, run_input, has_input=True)
+    address = f"http://localhost:{ui_port}/namespaces/default/workflows/{handle.id}/{handle.first_execution_run_id}"
+    console.print(Text(f"Web UI  {address}\n"), soft_wrap=True)
+    view = RunView(run_id=handle.id)
+    with Live(console=console, refresh_per_second=8) as live:
+        async for view in watch_run(client, handle.id):
+            live.update(run_table(view))
+            for offer in view.waiting:
+                live.stop()
+                await _answer(handle, offer, console, yes=yes)
+                live.start()
+    console.print()
+    return view
+
+
+async def _answer(handle: AgentHandle, offer: WaitingView, console: Console, *, yes: bool) -> None:
+    """Ask the person at the terminal about a dangerous call; the run waits meanwhile, and would for days."""
+    console.print(
+        Panel(dumps(offer.params), title=f"{offer.call} {offer.tool} waits for you: {offer.reason}", style="yellow")
+    )
+    key = "a" if yes else ""
+    while key not in ("a", "r"):
+        console.print("[a]pprove or [r]eject?", style="bold", markup=False)
+        key = await next_key()
+    kind, words = ("approve", "approved") if key == "a" else ("reject", "rejected")
+    decision = {"call": offer.call, "decision": kind, "by": "the demo's user", "digest": offer.digest}
+    await handle.execute_update(DECIDE, decision)
+    console.print(f"{words}\n")
+
+
+@asynccontextmanager
+async def _model(kind: str, console: Console) -> AsyncIterator[AsyncOpenAI | None]:
+    """The scripted model behind the official client, or `None` for the worker's own settings."""
+    if kind == "live":
+        if not os.environ.get("OPENAI_API_KEY"):
+            raise CommandError(
+                "--model live asks a real model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)", USAGE
+            )
+        console.print("model   live, as OPENAI_BASE_URL and OPENAI_API_KEY say")
+        yield None
+    elif kind == "scripted":
+        async with ScriptedModel(SCRIPT, pace=PACE) as scripted:
+            console.print(
+                f"model   scripted: a small server at {scripted.base_url} answers from a script; nothing leaves this machine"
+            )
+            yield AsyncOpenAI(base_url=scripted.base_url, api_key="scripted", max_retries=0)
+    else:
+        raise CommandError(f"--model must be 'scripted' or 'live', not {kind!r}", USAGE)
+
+
+def _registry() -> Registry:
+    return load_tools(["perdure.demo.tools"])
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,20 @@
+"""How the program ends: `perdure …`, `python -m perdure …` and `python client.py …` are the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from perdure.cli.app import app
+
+
+def main() -> None:
+    """Run the command line, and leave the process with its exit code."""
+    try:
+        app()
+    except SystemExit as leaving:
+        # The SDK's threads may still call into the interpreter while it takes itself down, which aborts the process now
+        # and then. Everything is closed by here; what is printed is flushed, and the code is the command's own.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0)

@@ -1,0 +1,167 @@
+"""A run on a terminal: its Requests, and its plan as a table (rich)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from perdure.model.wire import RequestView
+from perdure.run.wire import CallView, RunView
+from perdure.values.jsons import dumps, shorten
+
+_STYLE: Final = {
+    "done": "green",
+    "completed": "green",
+    "running": "yellow",
+    "waiting": "bold yellow",
+    "failed": "red",
+    "invalid": "red",
+    "rejected": "magenta",
+    "skipped": "dim",
+    "deferred": "dim",
+    "cancelled": "magenta",
+}
+
+
+def run_table(view: RunView) -> RenderableType:
+    """The whole run: each Request with its model, under it its calls with what they read and write."""
+    parts: list[RenderableType] = []
+    numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
+    for number in numbers:
+        request = next((request for request in view.log if request.number == number), None)
+        calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
+        parts.append(_heading(number, request, calls, str(view.output)))
+        if calls:
+            parts.append(_calls_table(calls, view))
+    return Group(*parts)
+
+
+def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
+    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and what was said beside the `answer`."""
+    if request is None:
+        return Text(f"[iter={number}] the plan that was given", style="bold")
+    cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
+    line = Text.assemble(
+        (f"[iter={number}", "bold"), " model=", (request.model, "bold"), f" reason={request.reason}",
+        f" msgs={request.messages}{cost}]",
+    )  # fmt: skip
+    usage = request.usage
+    tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
+    state = tokens if request.status == "done" else "  running" if calls else "  asking…"
+    lines = [line, Text(state, style="dim")]
+    if request.text and not answer.startswith(request.text):
+        lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
+    return Group(*lines)
+
+
+def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for title in ("call", "tool", "reads", "writes", "when", "status"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("call", "tool", "when"))
+    starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
+    for call in calls:
+        table.add_row(
+            call.id,
+            call.tool,
+            _short(", ".join(view.reads.get(call.id, []))),
+            _short(view.writes.get(call.id, "")),
+            _span(call, min(starts, default=0.0)),
+            _status(call),
+        )
+    notes = [line for call in calls for line in _lines(call)]
+    return Padding(Group(table, *notes), (0, 0, 1, 2))
+
+
+def _lines(call: CallView) -> list[Text]:
+    """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
+    lines = []
+    if call.started_at is not None or call.approval is not None:
+        params = shorten(call.params, 300) if call.params else ""
+        lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
+    if call.shown is not None:
+        lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
+    if note := _note(call):
+        lines.append(Text(f"{call.id} {note}", style="dim"))
+    return lines
+
+
+def _short(references: str) -> str:
+    """Nearly everything is state: the kind is only shown where it is something else."""
+    return references.replace("†state.", "†")
+
+
+def _status(call: CallView) -> Text:
+    text = Text(call.status, style=_STYLE.get(call.status, ""))
+    if call.attempts > 1:
+        text.append(f" ({call.attempts} attempts)", style="dim")
+    return text
+
+
+def _note(call: CallView) -> str:
+    """Why a call did not end well, and who decided about it."""
+    why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
+    approval = call.approval
+    if approval is None or call.status == "rejected":
+        return why
+    if approval.decision is None:
+        how = "answer" if call.tool == "ask_person" else "approve"
+        return f"waits for a person: perdure {how} RUN {call.id}"
+    by = f" by {approval.by}" if approval.by else ""
+    return (
+        f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
+    )
+
+
+def _span(call: CallView, origin: float) -> str:
+    """When it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
+    start, end = _seconds(call.started_at), _seconds(call.ended_at)
+    if start is None:
+        return ""
+    return f"{start - origin:.2f}–{'…' if end is None else format(end - origin, '.2f')} s"
+
+
+def _seconds(time: str | None) -> float | None:
+    return None if time is None else datetime.fromisoformat(time).timestamp()
+
+
+def print_result(console: Console, view: RunView) -> None:
+    """The end of a run: status, output, what went wrong and what it cost."""
+    stopped = f" (stop reason: {view.stop_reason})" if view.stop_reason not in (None, "output") else ""
+    status = (view.status, _STYLE.get(view.status, ""))
+    console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
+    if view.error:
+        console.print(Text(view.error, style="red"))
+    if isinstance(view.output, str):
+        console.print(Text(view.output))
+    elif view.output is not None:
+        console.print_json(dumps(view.output))
+    usage = view.usage
+    cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
+    console.print(
+        Text(
+            f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
+            f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out{cost}",
+            style="dim",
+        )
+    )
+    if len(usage.by_model) > 1:
+        for model, used in usage.by_model.items():
+            cost = "" if used.cost is None else f", ${used.cost:.4f}"
+            line = f"  {model}: {used.requests} Requests, {used.prompt_tokens} in, {used.completion_tokens} out{cost}"
+            console.print(Text(line, style="dim"))
+
+
+def print_run(console: Console, view: RunView) -> None:
+    """Everything about a run, as `show` prints it."""
+    console.print(run_table(view))
+    if view.state:
+        console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
+    for refusal in view.refusals:
+        line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
+        console.print(Text(line, style="magenta"))
+    print_result(console, view)

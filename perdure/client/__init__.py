@@ -1,0 +1,1 @@
+"""Runs from outside, through a Temporal client: starting, following, deciding, auditing."""

@@ -1,0 +1,210 @@
+"""Runs from outside: starting, following and fetching them through a Temporal client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.cli.errors import CommandError
+from perdure.run.agents import Agent
+from perdure.run.wire import AGENT_WORKFLOW, RUN_QUERY, TASK_QUEUE, RunInput, RunResult, RunStatus, RunView
+from perdure.values.jsons import Json, JsonObject
+
+_STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
+    WorkflowExecutionStatus.RUNNING: "running",
+    WorkflowExecutionStatus.COMPLETED: "completed",
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "cancelled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+    WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
+}
+QUERY_TIMEOUT: Final = timedelta(seconds=10)
+WATCH_INTERVAL: Final = 0.2
+"""Seconds between looks at a live run. A query costs the run no history."""
+
+UNSERVED_AFTER: Final = 1.0
+"""Seconds after which a call that no worker has taken up is said to wait for one."""
+
+AgentHandle = WorkflowHandle[object, RunResult]
+
+
+async def start_run(
+    client: Client,
+    agent: Agent,
+    document: Json,
+    run_input: Json = None,
+    *,
+    has_input: bool = False,
+    run_id: str | None = None,
+    task_queue: str = TASK_QUEUE,
+    approval: JsonObject | None = None,
+) -> AgentHandle:
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1).
+
+    Raises `CommandError` when the id is taken; the run itself refuses what is no input of it (R2.3).
+    """
+    try:
+        return await client.start_workflow(
+            AGENT_WORKFLOW,
+            RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {}),
+            id=run_id or new_run_id(agent),
+            task_queue=task_queue,
+            # An id names one run for good: idempotency keys are made of it.
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            result_type=RunResult,
+            static_summary=_task(agent, run_input)[:200],
+            static_details=agent.description or None,
+        )
+    except WorkflowAlreadyStartedError:
+        raise CommandError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+
+
+def new_run_id(agent: Agent) -> str:
+    name = re.sub(r"[^\w-]+", "-", agent.name).strip("-") or "run"
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def _task(agent: Agent, run_input: Json) -> str:
+    """The task in words: what a person asked for, as far as the input says it."""
+    if isinstance(run_input, dict):
+        for key in ("request", "task", "instruction", "question", "text"):
+            if isinstance(run_input.get(key), str):
+                return f"{agent.name}: {run_input[key]}"
+    return agent.name if agent.description == "" else f"{agent.name}: {agent.description}"
+
+
+async def fetch_run(client: Client, run_id: str) -> RunView:
+    """The run as it stands or ended. Raises `CommandError` when there is none, or nobody can tell."""
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    try:
+        description = await handle.describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise CommandError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+        raise
+    if description.workflow_type != AGENT_WORKFLOW:
+        raise CommandError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
+    status = _STATUS[description.status] if description.status is not None else "running"
+    try:
+        view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+    except (RPCError, WorkflowQueryFailedError):
+        view = RunView(run_id=run_id)
+        if status == "running":
+            raise CommandError(
+                f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
+            ) from None
+    if status == "running":
+        _note_unserved(view, description)
+    if status in ("completed", "failed"):
+        result = await _result(handle)
+        if result is not None:
+            view = view.model_copy(update={name: getattr(result, name) for name in RunResult.model_fields})
+    view.status = status
+    return view
+
+
+def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
+    now = datetime.now(UTC)
+    waits = {
+        pending.activity_id: pending.activity_options.task_queue.name
+        for pending in description.raw_description.pending_activities
+        if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        and pending.attempt <= 1
+        and (now - pending.scheduled_time.ToDatetime(UTC)).total_seconds() > UNSERVED_AFTER
+    }
+    for call in view.calls:
+        if call.status == "running" and call.id in waits:
+            call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
+
+
+async def _result(handle: AgentHandle) -> RunResult | None:
+    """The result of a run that has ended; of a failed one what its failure carries."""
+    try:
+        return await handle.result(follow_runs=True)
+    except WorkflowFailureError as error:
+        cause = error.cause
+        details = cause.details if isinstance(cause, ApplicationError) else ()
+        if details:
+            return RunResult.model_validate(details[0])
+        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+        return RunResult(run_id=handle.id, status="failed", error=message)
+
+
+async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView | None:
+    """Wait for the run's end; `None` when `timeout` seconds pass first, which does not touch the run (R10.1)."""
+    handle = client.get_workflow_handle(run_id)
+    try:
+        await asyncio.wait_for(handle.result(), timeout)
+    except WorkflowFailureError:
+        pass
+    except TimeoutError:
+        return None
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+    return await fetch_run(client, run_id)
+
+
+async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
+    """The run at every look, the last one after its end."""
+    handle = client.get_workflow_handle(run_id)
+    ended = asyncio.ensure_future(handle.result())
+    try:
+        while not ended.done():
+            # Where no worker answers now, the run goes on when one comes back.
+            with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+                yield await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+            await asyncio.wait([ended], timeout=WATCH_INTERVAL)
+    finally:
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+    yield await fetch_run(client, run_id)
+
+
+async def has_worker(client: Client, task_queue: str) -> bool:
+    """Whether any worker takes workflow tasks from the queue; those just gone count for some minutes."""
+    response = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    return bool(response.pollers)
+
+
+async def list_runs(client: Client, limit: int) -> list[JsonObject]:
+    """Runs, newest first: `{"runId", "status", "startedAt", "endedAt"}`."""
+    rows: list[JsonObject] = []
+    async for run in client.list_workflows(f"WorkflowType = '{AGENT_WORKFLOW}'", limit=limit):
+        rows.append(
+            {
+                "runId": run.id,
+                "status": _STATUS[run.status] if run.status is not None else "running",
+                "startedAt": run.start_time.isoformat(),
+                "endedAt": None if run.close_time is None else run.close_time.isoformat(),
+            }
+        )
+    return rows

@@ -1,0 +1,78 @@
+"""What the demo's scripted model answers. It reads the prompt that it is sent, as a real model would, but it is a script."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from perdure.testing.turns import ChatRequest, Turn
+
+FIRST: dict[str, Any] = {
+    "calls": [
+        {"_tool": "check_disk", "folder": "†input.folder", "_outputPath": "†state.before"},
+        {"_tool": "list_large_files", "folder": "†input.folder", "limit": 3, "_outputPath": "†state.large"},
+        # Only after the disk was measured: the gate makes it wait, its value is the last.
+        {
+            "_tool": "clean_logs",
+            "folder": "†state.before && †input.folder",
+            "older_than_days": 7,
+            "_outputPath": "†state.logs",
+        },
+        # A guess at the dump's name, as a model in a hurry makes it: the tool will say that there is no such file.
+        {"_tool": "compress", "path": "{†input.folder}/dumps/orders.sql", "_outputPath": "†state.dump"},
+        {
+            "_tool": "check_disk",
+            "folder": "†state.logs && †state.dump && †input.folder",
+            "_outputPath": "†state.after",
+        },
+        {
+            "_tool": "disk_report",
+            "before": "†state.before",
+            "after": "†state.after",
+            "actions": ["†state.logs", "†state.dump"],
+            "_outputPath": "†state.report",
+        },
+    ],
+    "output": None,
+}
+
+
+def second(request: ChatRequest) -> dict[str, Any]:
+    """The dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
+    cleaned = ["†state.logs"] if "logs" in _state(request) else []
+    return {
+        "calls": [
+            {"_tool": "compress", "path": "†state.large[0].path", "_outputPath": "†state.dump"},
+            {"_tool": "check_disk", "folder": "†state.dump && †input.folder", "_outputPath": "†state.after"},
+            {
+                "_tool": "disk_report",
+                "before": "†state.before",
+                "after": "†state.after",
+                "actions": [*cleaned, "†state.dump"],
+                "_outputPath": "†state.report",
+            },
+        ],
+        "output": None,
+    }
+
+
+def last(request: ChatRequest) -> dict[str, Any]:
+    """The answer, from the report that the prompt shows."""
+    report = _state(request).get("report", {})
+    freed = report.get("freedBytes", 0)
+    summary = (
+        f"The disk was {report.get('beforePercent')} % full and is {report.get('afterPercent')} % full now: "
+        f"{'; '.join(report.get('actions', []))}."
+    )
+    return {"calls": [], "output": {"summary": summary, "freedBytes": freed}}
+
+
+def _state(request: ChatRequest) -> dict[str, Any]:
+    """The state as the prompt shows it."""
+    shown = re.search(r"^# state\n(\{.*\})$", request.text, re.MULTILINE)
+    state: dict[str, Any] = json.loads(shown.group(1)) if shown else {}
+    return state
+
+
+SCRIPT = [Turn(FIRST), Turn(second), Turn(last)]

@@ -1,0 +1,51 @@
+"""Reading what a command line points at: agent files and JSON values."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import JsonError
+from perdure.run.agents import Agent, parse_agent
+from perdure.values.jsons import Json, loads
+
+
+def agents_folder() -> Path:
+    """Where agents are found by name: `PERDURE_AGENTS`, or `agents` here."""
+    return Path(os.environ.get("PERDURE_AGENTS") or "agents")
+
+
+def read_agent(name: str) -> tuple[Agent, Json]:
+    """An agent by file or by name in the agents folder: read, and as the document that it is.
+
+    Raises `CommandError` when there is no such file or it is no JSON, `AgentError` when it is no agent.
+    """
+    by_name = agents_folder() / f"{name}.json"
+    path = Path(name)
+    if not path.is_file():
+        if not by_name.is_file():
+            raise CommandError(f"no agent {name!r}: neither a file {path} nor {by_name} exists", USAGE)
+        path = by_name
+    document = read_json(path)
+    return parse_agent(document, source=str(path)), document
+
+
+def read_json(path: Path) -> Json:
+    """Raises `CommandError` with line and column for what is no JSON."""
+    try:
+        return loads(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}", USAGE) from None
+    except JsonError as error:
+        raise CommandError(str(error), USAGE) from None
+
+
+def json_option(text: str, name: str) -> Json:
+    """An option's JSON, or with `@file` that file's. Raises `CommandError`."""
+    if text.startswith("@"):
+        return read_json(Path(text[1:]))
+    try:
+        return loads(text, source=name)
+    except JsonError as error:
+        raise CommandError(str(error), USAGE) from None

@@ -1,0 +1,69 @@
+"""The embedded Temporal server: a real one, for `dev`, `demo` and the tests (R12.7)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from temporalio.testing import WorkflowEnvironment
+
+from perdure.cli.errors import CommandError
+from perdure.hosting.connection import data_converter
+
+
+def find_program(name: str) -> str | None:
+    """A program of this environment, or of the PATH; without one the SDK downloads its own."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else shutil.which(name)
+
+
+@asynccontextmanager
+async def embedded_server(
+    *,
+    port: int = 0,
+    ui_port: int = 0,
+    db: str | None = None,
+    ui: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> AsyncIterator[WorkflowEnvironment]:
+    """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
+
+    `settings` are the server's dynamic configuration. Raises `CommandError` when it cannot start, e.g. because the port is
+    taken.
+    """
+    dynamic = [
+        word
+        for key, value in (settings or {}).items()
+        for word in ("--dynamic-config-value", f"{key}={json.dumps(value)}")
+    ]
+    try:
+        server = await WorkflowEnvironment.start_local(
+            data_converter=data_converter(),
+            port=port or None,
+            ui=ui,
+            ui_port=ui_port or None,
+            dev_server_existing_path=find_program("temporal"),
+            dev_server_database_filename=db,
+            dev_server_log_level="error",
+            dev_server_extra_args=["--output", "none", *dynamic],
+        )
+    except RuntimeError as error:
+        raise CommandError(
+            f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}"
+        ) from None
+    async with server:
+        yield server
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,62 @@
+"""Traces and metrics, by OpenTelemetry's and Temporal's own means."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+
+from perdure.cli.errors import USAGE, CommandError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def interceptors() -> list[Any]:
+    """Temporal's tracing interceptor, when OpenTelemetry's own settings name a place to send spans to; else none.
+
+    One trace per run: the start, the workflow, and under it a span for each Request and each call, under the tool's name.
+    Raises `CommandError` when the extra is not installed.
+    """
+    if not any(map(os.environ.get, _SWITCHES)):
+        return []
+    if importlib.util.find_spec("opentelemetry") is None:
+        raise CommandError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'", USAGE)
+    from temporalio.contrib.opentelemetry import TracingInterceptor
+
+    # Also for a run that was started where nobody traces, from the Web UI for example.
+    return [TracingInterceptor(_provider().get_tracer("perdure"), always_create_workflow_spans=True)]
+
+
+def flush() -> None:
+    """Send what has not been sent yet; nothing without tracing."""
+    if _provider.cache_info().currsize:
+        _provider().force_flush()
+
+
+def metrics_runtime(address: str) -> Runtime:
+    """A runtime that serves the SDK's metrics for Prometheus at `HOST:PORT/metrics`. Raises `CommandError`."""
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=address)))
+    except (RuntimeError, ValueError) as error:
+        raise CommandError(
+            f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464", USAGE
+        ) from None
+
+
+@cache
+def _provider() -> TracerProvider:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "perdure"})
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider

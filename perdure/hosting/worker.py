@@ -1,0 +1,216 @@
+"""The composition root: tools, model and workflows put together into one Temporal worker.
+
+python worker.py --tools my.module,other.module --agents DIR
+python worker.py --tools-only --task-queue laptop --tools my.module
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from perdure.activities.calling import ToolActivity
+from perdure.activities.choosing import choose
+from perdure.activities.endpoints import Endpoint, Endpoints
+from perdure.activities.folder import AgentFolder
+from perdure.activities.heartbeats import INTERVAL
+from perdure.activities.prepare import PrepareActivity
+from perdure.activities.registry import Registry, load_tools, module_names
+from perdure.activities.request import RequestActivity
+from perdure.activities.tools import ToolSettings, built_in
+from perdure.activities.visibility import WaitingAttribute
+from perdure.cli.errors import USAGE, CommandError, one_line_errors
+from perdure.errors import ProtocolError
+from perdure.hosting import settings
+from perdure.hosting.connection import connect
+from perdure.hosting.files import read_agent
+from perdure.hosting.signals import until_interrupted
+from perdure.hosting.telemetry import metrics_runtime
+from perdure.model.usage import Price
+from perdure.people.policies import ASKS, Ask
+from perdure.run.wire import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
+from perdure.tools.tool import resolve_tools
+from perdure.values.messages import ToolMessage
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+
+_PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
+"""Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
+
+
+def build_worker(
+    client: Client,
+    registry: Registry,
+    *,
+    task_queue: str = TASK_QUEUE,
+    model: AsyncOpenAI | None = None,
+    tools_only: bool = False,
+    cached_workflows: int = 1000,
+    approval_floor: Ask = "never",
+    agents: Path | None = None,
+    sandboxed: bool = False,
+    endpoints: Mapping[str, Endpoint] | None = None,
+    prices: Mapping[str, Price] | None = None,
+    attribute: WaitingAttribute | None = None,
+) -> Worker:
+    """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
+
+    `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
+    `agents`: the folder of agent files, where delegates are found by name (R8.1). `sandboxed`: run the workflows in Temporal's
+    sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
+    `endpoints`: further model servers by name; `prices`: dollars per million tokens by model, before the built-in list.
+    `attribute`: what is known of the search attribute, so that the first run need not ask.
+    """
+    stored = client.data_converter.external_storage is not None
+    max_payload = MAX_STORED if stored else MAX_PAYLOAD
+    tools = ToolActivity(registry, max_payload)
+    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute)
+    request = RequestActivity(Endpoints(model, endpoints))
+    orchestration: list[Callable[..., Any]] = [prepare.prepare, request.request, choose]
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[] if tools_only else [AgentWorkflow, LoopWorkflow],
+        activities=[tools.run, *([] if tools_only else orchestration)],
+        workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
+        max_cached_workflows=cached_workflows,
+        # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
+        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
+        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
+        # A workflow whose worker is gone goes to another one after five seconds, not after ten.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+        graceful_shutdown_timeout=timedelta(seconds=5),
+    )
+
+
+def _sandbox() -> SandboxedWorkflowRunner:
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE))
+
+
+def check_agents(folder: Path, registry: Registry) -> None:
+    """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
+
+    Raises `CommandError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
+    """
+    if not folder.is_dir():
+        raise CommandError(f"the agents folder {folder} does not exist", USAGE)
+    for path in sorted(folder.glob("*.json")):
+        agent, _ = read_agent(str(path))
+        wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
+        try:
+            resolve_tools(wanted, registry.definitions())
+        except ProtocolError as error:
+            raise CommandError(f"{path}: {error}") from None
+        _, problems = AgentFolder(folder).collect(wanted, {})
+        for problem in problems.values():
+            raise CommandError(f"{path}: {problem}")
+
+
+async def serve(
+    registry: Registry,
+    *,
+    task_queue: str,
+    tools_only: bool = False,
+    metrics: str | None = None,
+    approval_floor: Ask = "never",
+    agents: Path | None = None,
+    mcp: Path | None = None,
+) -> None:
+    """Connect, and work until interrupted."""
+    if agents is not None and mcp is None:
+        check_agents(agents, registry)  # what is wrong there needs no server to be known
+    client = await connect(metrics_runtime(metrics) if metrics else None)
+    attribute = WaitingAttribute()
+    if not tools_only and (problem := await attribute.ensure(client)):
+        print(f"worker: {problem}", file=sys.stderr)
+    async with settings.mcp_tools(mcp) as offered:
+        for function in offered:
+            registry.add(function)
+        if agents is not None and mcp is not None:
+            check_agents(agents, registry)
+        worker = build_worker(
+            client,
+            registry,
+            task_queue=task_queue,
+            tools_only=tools_only,
+            approval_floor=approval_floor,
+            agents=agents,
+            endpoints=settings.endpoints(),
+            prices=settings.prices(),
+            attribute=attribute,
+        )
+        async with worker:
+            print(
+                f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}",
+                file=sys.stderr,
+            )
+            await until_interrupted()
+
+
+def main(
+    tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
+    agents: Annotated[
+        Path | None, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files: delegates are found there.")
+    ] = None,
+    task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
+    tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
+    files: Annotated[
+        Path | None,
+        typer.Option(envvar="PERDURE_FILES", help="Offer read_file, write_file, list_files in this folder."),
+    ] = None,
+    http_hosts: Annotated[
+        str,
+        typer.Option(envvar="PERDURE_HTTP_HOSTS", help="Offer http_request to these: api.example.com,*.example.org"),
+    ] = "",
+    http_private: Annotated[
+        bool, typer.Option("--http-private", envvar="PERDURE_HTTP_PRIVATE", help="Also at private addresses.")
+    ] = False,
+    commands: Annotated[
+        str, typer.Option(envvar="PERDURE_COMMANDS", help="Offer run_command for these programs: git,df")
+    ] = "",
+    mcp: Annotated[
+        Path | None, typer.Option(envvar="PERDURE_MCP", help="Offer the tools of a standard mcpServers file.")
+    ] = None,
+    approval_floor: Annotated[
+        str,
+        typer.Option(envvar="PERDURE_APPROVAL_FLOOR", help="What people are always asked about: " + " < ".join(ASKS)),
+    ] = "never",
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", envvar="PERDURE_METRICS", help="Serve Temporal's metrics for Prometheus."),
+    ] = None,
+) -> None:
+    """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
+    with one_line_errors():
+        if approval_floor not in ASKS:
+            raise CommandError(f"--approval-floor must be one of {', '.join(ASKS)}, not {approval_floor!r}", USAGE)
+        built_ins = ToolSettings(
+            files=files,
+            http_hosts=module_names(http_hosts),
+            http_private=http_private,
+            commands=module_names(commands),
+        )
+        registry = load_tools(module_names(tools))
+        registry.add_missing(built_in(built_ins))
+        asyncio.run(
+            serve(
+                registry,
+                task_queue=task_queue,
+                tools_only=tools_only,
+                metrics=metrics,
+                approval_floor=approval_floor,
+                agents=agents,
+                mcp=mcp,
+            )
+        )

@@ -1,0 +1,68 @@
+"""What the model writes, in three ways with one meaning (R9.2).
+
+A dialect teaches itself (`how`, `tools_text`), says what is sent beside the messages (`parameters`), and reads the answer
+while it streams (`reader`). Whatever the dialect, what it gives are calls as an agent file would write them, and everything
+behind it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from perdure.model.dialects.answers import Reader
+from perdure.model.dialects.asking import Ask
+from perdure.model.dialects.script import ScriptDialect
+from perdure.model.dialects.solution import SolutionDialect
+from perdure.model.dialects.tools import ToolsDialect
+from perdure.model.wire import Vocabulary
+from perdure.tools.tool import Tool
+from perdure.values.jsons import JsonObject
+
+
+class Dialect(Protocol):
+    @property
+    def how(self) -> str:
+        """What teaches the model to plan."""
+        ...
+
+    def only_output(self, ask: Ask) -> str:
+        """How to answer when no calls are wanted."""
+        ...
+
+    @property
+    def text_answers(self) -> bool:
+        """Whether text is an answer (R9.5)."""
+        ...
+
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether the model is shown its own answers and their results turn by turn, not as plan and state."""
+        ...
+
+    def tools_text(self, ask: Ask) -> str:
+        """The part of the prompt that lists the tools and the output's schema."""
+        ...
+
+    def plan(self, calls: list[JsonObject], ask: Ask) -> str:
+        """The calls of a plan message with their status, as text."""
+        ...
+
+    def parameters(self, ask: Ask) -> JsonObject:
+        """What is sent beside model and messages."""
+        ...
+
+    def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> Vocabulary:
+        """What the reader needs to know."""
+        ...
+
+    def reader(self, vocabulary: Vocabulary) -> Reader:
+        """A reader for one answer."""
+        ...
+
+
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "solution": SolutionDialect(),
+    "tools": ToolsDialect(),
+    "script": ScriptDialect(),
+}

@@ -1,0 +1,76 @@
+"""What a dialect is told of a Request, and the words that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure.tools.tool import Tool
+from perdure.values.jsons import Json, JsonObject, dumps
+
+LOOPS: Final = (
+    'Another agent. With "_each": "†state.list" it runs once per item and has †input.item and †input.index ("_parallel" at a '
+    'time, default 8); the result is the array of its outputs. With "_until": "†output.done" it is repeated until that is true '
+    '("_max" times at most, default 20), and has its last output as †state.previous.'
+)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One Request: what may be called, and what the output has to fit."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    output: JsonObject | bool = True
+    """JSON Schema."""
+    final: bool = False
+    """Only an output is wanted: no calls."""
+    max_calls: int | None = None
+    instances: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    """The kinds of data that references can name, beside `state`."""
+
+
+def written_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Tool → how it is written, of names as written → tool."""
+    return {tool: name for name, tool in names.items()}
+
+
+def plan_text(calls: Sequence[JsonObject]) -> str:
+    """A plan message's calls, one JSON object a line."""
+    return "\n".join(dumps(call) for call in calls)
+
+
+def tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
+    """What each tool is and takes, and the output's schema."""
+    lines = ["Tools:"] if tools else ["There are no tools."]
+    lines += [
+        f"- {tool.name} {dumps(parameters_text(tool.parameters))}" + "".join(f"\n  {note}" for note in tool_notes(tool))
+        for tool in tools.values()
+    ]
+    lines.append(f"Schema of the output: {dumps(output_schema)}")
+    return "\n".join(lines)
+
+
+def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
+    """What is to be known of a tool beside its parameters."""
+    notes = []
+    if tool.description and tool.description != tool.name:
+        notes.append(tool.description.strip())
+    if tool.output_path:
+        notes.append(f"Always writes to {tool.output_path}.")
+    if tool.delegate is not None:
+        notes.append(loops)
+    if tool.scope_choice is not None:
+        notes.append(f"_scopes: a list of what of this context it is given, from {', '.join(tool.scope_choice)}.")
+    if tool.latent:
+        schema = "" if tool.output is None else f", which must fit {dumps(tool.output)}"
+        notes.append(f"It has no code: write its result yourself as _output{schema}.")
+    elif tool.output is not None:
+        notes.append(f"Returns {dumps(tool.output)}.")
+    return notes
+
+
+def parameters_text(parameters: JsonObject) -> JsonObject:
+    """The parameters' schema without what says nothing."""
+    return {key: value for key, value in parameters.items() if key != "type" and value not in ({}, [])}

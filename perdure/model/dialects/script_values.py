@@ -1,0 +1,156 @@
+"""What may stand in a script's call, as JSON: literals, and names that become references (R9.2). Nothing is evaluated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from perdure.model.dialects.script_writer import CONSTANTS
+from perdure.values.jsons import Json
+from perdure.values.references import DAGGER, Reference
+
+_ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists and dicts"
+_HINTS: Final[dict[type[ast.AST], str]] = {
+    ast.Call: "a call cannot stand inside another: give it a line and a name of its own, and use the name here",
+    ast.JoinedStr: 'f-strings are not read: write "… {†state.name} …" without the f',
+    ast.BinOp: "nothing is computed here: let a tool do it",
+    ast.Compare: "nothing is compared here: let a tool do it",
+    ast.IfExp: "a condition is written as a branch: yes, no = tool(…)",
+    ast.Lambda: "a lambda is not data",
+    ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
+}
+_LARGEST: Final = 1.7976931348623157e308
+"""Beyond it no 64-bit float lies, and other programs that read the JSON would fail."""
+
+
+class NotAllowedError(Exception):
+    """Something that a script cannot say; `node` is where."""
+
+    def __init__(self, node: ast.AST, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+        self.message = message
+
+    def position(self, lines: Sequence[str]) -> tuple[int, int]:
+        """Line and column from 1; `ast` counts bytes."""
+        number = min(getattr(self.node, "lineno", 1), len(lines))
+        before = lines[number - 1].encode(errors="replace")[: getattr(self.node, "col_offset", 0)]
+        return number, len(before.decode(errors="replace")) + 1
+
+
+class Values:
+    """Turns nodes into JSON. With `data` strings are data, whatever they look like (R5.8)."""
+
+    def __init__(self, kinds: Iterable[str], *, data: bool = False) -> None:
+        self._kinds = {"input", "state", *kinds}
+        self._data = data
+
+    def value(self, node: ast.expr) -> Json:
+        """Raises `NotAllowedError`."""
+        if isinstance(node, ast.Constant):
+            return self._constant(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            number = self._constant(node.operand)
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                return -number
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self.value(child) for child in node.elts]
+        if isinstance(node, ast.Dict):
+            return {self._key(key, node): self.value(child) for key, child in zip(node.keys, node.values, strict=True)}
+        if isinstance(node, ast.Name) and node.id in CONSTANTS:
+            return CONSTANTS[node.id]
+        return self._expression(node)
+
+    def until(self, node: ast.expr) -> Json:
+        """The condition of a loop, in which `output` is the delegate's."""
+        return Values([*self._kinds, "output"]).value(node)
+
+    def _constant(self, node: ast.Constant) -> Json:
+        value = node.value
+        if isinstance(value, str):
+            return value.replace(DAGGER, DAGGER * 2) if self._data else value
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            if abs(value) > _LARGEST:
+                raise NotAllowedError(node, "the number is outside the range of a 64-bit float")
+            return value
+        raise NotAllowedError(node, f"{type(value).__name__} is not JSON; {_ALLOWED}")
+
+    def _key(self, key: ast.expr | None, node: ast.Dict) -> str:
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            raise NotAllowedError(key or node, "the keys of a dict are text")
+        return key.value
+
+    def _expression(self, node: ast.expr) -> str:
+        """A name, or names joined by `or` and `and`, as an expression (R3.3)."""
+        if not isinstance(node, ast.BoolOp):
+            return str(self.reference(node))
+        word = " || " if isinstance(node.op, ast.Or) else " && "
+        parts = [self._expression(child) for child in node.values]
+        return word.join(
+            f"({part})" if isinstance(child, ast.BoolOp) and isinstance(child.op, ast.Or) else part
+            for child, part in zip(node.values, parts, strict=True)
+        )
+
+    def reference(self, node: ast.expr) -> Reference:
+        """`profile.items[0]["odd key"]` as `†state.profile.items[0]["odd key"]`."""
+        path: list[str | int] = []
+        start = node
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                path.append(self._name(node.attr, node))
+                node = node.value
+            elif isinstance(node, ast.Subscript):
+                path.append(self._index(node))
+                node = node.value
+            else:
+                what = _HINTS.get(type(node), f"{words(node)} is not read here; {_ALLOWED}")
+                raise NotAllowedError(start if node is start else node, what)
+        root = self._name(node.id, node)
+        path.reverse()
+        return Reference(root, tuple(path)) if root in self._kinds else Reference("state", (root, *path))
+
+    def output_path(self, targets: Sequence[ast.expr]) -> str:
+        """`a, error = b, error = f()` as `†state.a && †state.b || †state.error` (R4.3)."""
+        rows = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in targets]
+        if len({len(row) for row in rows}) != 1 or not rows[0]:
+            raise NotAllowedError(targets[-1], "every name before = needs as many alternatives as the first")
+        columns = zip(*rows, strict=True)
+        return " || ".join(" && ".join(dict.fromkeys(str(self._target(node)) for node in column)) for column in columns)
+
+    def _target(self, node: ast.expr) -> Reference:
+        reference = self.reference(node)
+        if reference.kind != "state" or not reference.path or (isinstance(node, ast.Name) and node.id in CONSTANTS):
+            raise NotAllowedError(node, f"results are kept in the state; write state.{reference.kind} = …")
+        return reference
+
+    def dotted(self, node: ast.expr) -> str:
+        """The tool that is called, as written."""
+        parts: list[str] = []
+        start = node
+        while isinstance(node, ast.Attribute):
+            parts.append(self._name(node.attr, node))
+            node = node.value
+        if not isinstance(node, ast.Name):
+            raise NotAllowedError(start, "what is called must be a tool's name")
+        return ".".join([self._name(node.id, node), *reversed(parts)])
+
+    def _index(self, node: ast.Subscript) -> str | int:
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if isinstance(index, str) or (isinstance(index, int) and not isinstance(index, bool) and index < 10**9):
+            return index
+        raise NotAllowedError(node.slice, 'an index is a number from 0 or text: items[0], d["odd key"]')
+
+    @staticmethod
+    def _name(name: str, node: ast.expr) -> str:
+        if name.startswith("__"):
+            raise NotAllowedError(node, f"{name} is no name of this plan")
+        return name
+
+
+def words(node: ast.AST) -> str:
+    """`ListComp` as `list comp`."""
+    name = type(node).__name__
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -1,0 +1,127 @@
+"""Writing calls in Python's call syntax: the other direction of `script_reader` (R9.2)."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from perdure.errors import ReferenceSyntaxError
+from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.references import Both, Either, Expression, Path, Reference, parse_expression
+from perdure.values.state import parse_output_path
+from perdure.values.templates import is_expression
+
+CONSTANTS: Final[Mapping[str, Json]] = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "true": True,
+    "false": False,
+    "null": None,
+}
+"""Those of Python, and of JSON, which a model may fall into."""
+
+
+def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()) -> str:
+    """One call as a line of script. `names`: tool → how a script calls it; `kinds`: those that references can name."""
+    writer = _Writer(kinds)
+    tool = str(call.get("_tool", "?"))
+    arguments = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
+    target = writer.target(call.get("_outputPath"))
+    if target is None:
+        arguments["_outputPath"] = call["_outputPath"]
+    written = [f"{key}={writer.value(value)}" for key, value in arguments.items() if plain(key)]
+    if odd := {key: value for key, value in arguments.items() if not plain(key)}:
+        written.append(f"**{writer.value(odd)}")
+    line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
+    return f"{target} = {line}" if target else line
+
+
+def write_output(output: Json) -> str:
+    """The output as a line of script; its strings are data, whatever they look like."""
+    writer = _Writer((), data=True)
+    if isinstance(output, dict) and output and all(map(plain, output)):
+        return f"output({', '.join(f'{key}={writer.value(value)}' for key, value in output.items())})"
+    return f"output({writer.value(output)})"
+
+
+def is_name(text: str) -> bool:
+    """Whether Python takes it as a name."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def plain(key: str) -> bool:
+    """Whether a script may name it so: a name of Python's, but none of its own special ones."""
+    return is_name(key) and not key.startswith("__")
+
+
+class _Writer:
+    def __init__(self, kinds: Iterable[str], *, data: bool = False) -> None:
+        self._kinds = {"input", "state", "output", *kinds}
+        self._data = data
+
+    def value(self, value: Json) -> str:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{dumps(name)}: {self.value(child)}" for name, child in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self.value, value)) + "]"
+        return repr(value)
+
+    def _text(self, text: str) -> str:
+        if not self._data and is_expression(text):
+            try:
+                return self._expression(parse_expression(text.strip()))
+            except ReferenceSyntaxError:
+                pass
+        return dumps(text)
+
+    def _expression(self, expression: Expression) -> str:
+        if isinstance(expression, Reference):
+            return self.name(expression)
+        word = " or " if isinstance(expression, Either) else " and "
+        parts = [
+            f"({self._expression(item)})"
+            if not isinstance(item, Reference) and _looser(item, expression)
+            else self._expression(item)
+            for item in expression.items
+        ]
+        return word.join(parts)
+
+    def name(self, reference: Reference) -> str:
+        path = reference.path
+        if reference.kind != "state":
+            return reference.kind + _steps(path) if plain(reference.kind) else dumps(str(reference))
+        first = path[0] if path else None
+        bare = isinstance(first, str) and plain(first) and first not in self._kinds and first not in CONSTANTS
+        return f"{first}{_steps(path[1:])}" if bare else f"state{_steps(path)}"
+
+    def target(self, output_path: Json) -> str | None:
+        """The names before `=`; empty without a path, `None` where only the path itself can say it."""
+        if output_path is None:
+            return ""
+        try:
+            alternatives = parse_output_path(output_path) if isinstance(output_path, str) else ()
+        except ReferenceSyntaxError:
+            return None
+        if not alternatives or any(not path for paths in alternatives for path in paths):
+            return None
+        width = max(map(len, alternatives))
+        rows = [
+            ", ".join(self.name(Reference("state", paths[min(index, len(paths) - 1)])) for paths in alternatives)
+            for index in range(width)
+        ]
+        return " = ".join(rows)
+
+
+def _looser(inner: Expression, outer: Expression) -> bool:
+    """Whether the inner one needs parentheses to be read as written."""
+    return isinstance(inner, Either) or isinstance(outer, Both)
+
+
+def _steps(path: Path) -> str:
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" if plain(part) else f"[{dumps(part)}]" for part in path
+    )

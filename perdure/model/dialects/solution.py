@@ -1,0 +1,140 @@
+"""The dialect `solution`: one JSON document `{"calls": [...], "output": …}` under a composed schema (R9.2, R9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ijson
+
+from perdure.errors import CallError, JsonError
+from perdure.model.composing import compose
+from perdure.model.dialects.answers import Solution, ToolDelta, Unwrapper, whole_document
+from perdure.model.dialects.asking import Ask, plan_text, tools_text
+from perdure.model.strictness import make_strict
+from perdure.model.wire import Vocabulary
+from perdure.tools.tool import Tool
+from perdure.values.jsons import Json, JsonObject, check, dumps, loads
+
+HOW_TO_PLAN: Final = """\
+You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
+
+calls: what to do now. Each is {"_tool": name, parameters…, "_outputPath": "†state.some.name"}. The engine runs every call as \
+soon as what it reads is there, all that can in parallel; the order of the list does not matter where the wiring tells it.
+- A parameter may be a reference instead of a value: "†state.profile.name", "†input.items[0]", "†state[\\"odd key\\"]". Inside a \
+longer text write {†state.name}. To pass a result on, write it to a path and refer to it: never copy it out.
+- "a || b" is the first that exists; "a && b" waits for both and is b. Both join references and output paths.
+- "_outputPath": "†state.ok || †state.error" is a branch: success writes the first, failure {"code","message"} to the last. What \
+reads the path not taken is skipped.
+- "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
+read it.
+- The graph must have no cycle, and every path read must exist or be written by a call.
+output: null while calls' results are needed to decide; else the answer. When the task is solved, give the output: no further \
+calls are needed.
+Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
+
+
+class SolutionDialect:
+    """See the module."""
+
+    how: Final = HOW_TO_PLAN
+    text_answers: Final = False
+    keeps_turns: Final = False
+
+    def only_output(self, ask: Ask) -> str:
+        return 'Answer with {"output": …}'
+
+    def tools_text(self, ask: Ask) -> str:
+        return tools_text(ask.tools, ask.output)
+
+    def plan(self, calls: list[JsonObject], ask: Ask) -> str:
+        return plan_text(calls)
+
+    def parameters(self, ask: Ask) -> JsonObject:
+        plain = compose(ask.tools, ask.output, final=ask.final, max_calls=ask.max_calls, instances=ask.instances)
+        strict, problems = make_strict(plain)
+        schema = (
+            {"name": "solution", "schema": plain}
+            if problems
+            else {"name": "solution", "schema": strict, "strict": True}
+        )
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+    def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> Vocabulary:
+        return Vocabulary()
+
+    def reader(self, vocabulary: Vocabulary) -> SolutionReader:
+        return SolutionReader()
+
+
+class SolutionReader:
+    """Gives each element of `calls` once it has closed.
+
+    While it streams it only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the
+    whole answer was is decided when it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Json] = ijson.sendable_list()
+        self._parser: Any = ijson.items_coro(self._found, "calls.item", use_float=True)
+        self._wrapped = Unwrapper()
+        self._text: list[str] = []
+
+    def push(self, text: str) -> list[Json]:
+        self._text.append(text)
+        inner = self._wrapped.push(text)
+        if self._parser is None or not inner:
+            return []
+        try:
+            self._parser.send(inner.encode())
+        except (ijson.JSONError, StopIteration, UnicodeEncodeError, OverflowError):
+            self._parser = None
+        closed = list(self._found)
+        self._found.clear()
+        return [call for call in closed if self._carriable(call)]
+
+    def push_tool(self, delta: ToolDelta) -> list[Json]:
+        return []
+
+    def close(self, finish_reason: str | None = None) -> Solution:
+        return parse_solution("".join(self._text), finish_reason)
+
+    def _carriable(self, call: Json) -> bool:
+        """From the first call on that cannot be carried none is given: the order must not have holes."""
+        try:
+            check(call)
+        except JsonError:
+            self._parser = None
+        return self._parser is not None
+
+
+def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
+    """The Solution that a finished answer holds. Never raises: whatever a model can write is an answer to it."""
+    text = whole_document(text)
+    if not text:
+        return _no_solution("empty_answer", "the answer was empty")
+    try:
+        document = loads(text, source="the answer")
+    except JsonError as error:
+        if finish_reason == "length":
+            return _no_solution(
+                "cut_off", "the answer was cut off at the model's length limit; plan fewer calls at a time"
+            )
+        return _no_solution("not_json", f"{error}. It began: {text[:120]!r}")
+    if not isinstance(document, dict) or not document.keys() & {"calls", "output"}:
+        return _no_solution(
+            "not_a_solution", f"expected an object with 'calls' and 'output', not {dumps(document)[:120]}"
+        )
+    unknown = sorted(document.keys() - {"calls", "output"})
+    if unknown:
+        return _no_solution("not_a_solution", f"unknown keys {', '.join(unknown[:5])} beside 'calls' and 'output'")
+    calls = document.get("calls")
+    if calls is not None and not isinstance(calls, list):
+        return _no_solution("not_a_solution", f"'calls' must be an array, not {dumps(calls)[:120]}")
+    return Solution(calls or [], document.get("output"))
+
+
+def _no_solution(code: str, message: str) -> Solution:
+    return Solution(
+        problem=CallError(code, f'{message}. Answer with one JSON object {{"calls": [...], "output": ...}}')
+    )

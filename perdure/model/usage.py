@@ -1,0 +1,93 @@
+"""Tokens and money, per Request and per run, by model (R9.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field
+
+from perdure.values.wire import Wire
+
+
+class Price(Wire):
+    """Dollars per million tokens."""
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+
+
+PRICES: Final[Mapping[str, Price]] = {
+    name: Price(prompt=prompt, completion=completion)
+    for name, prompt, completion in [
+        ("gpt-4o", 2.50, 10.00),
+        ("gpt-4o-mini", 0.15, 0.60),
+        ("gpt-4.1", 2.00, 8.00),
+        ("gpt-4.1-mini", 0.40, 1.60),
+        ("gpt-4.1-nano", 0.10, 0.40),
+        ("gpt-5", 1.25, 10.00),
+        ("gpt-5-mini", 0.25, 2.00),
+        ("gpt-5-nano", 0.05, 0.40),
+        ("o3", 2.00, 8.00),
+        ("o4-mini", 1.10, 4.40),
+    ]
+}
+"""List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` go before them."""
+
+
+class Usage(Wire):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def cost_at(self, price: Price | None) -> float | None:
+        """Dollars; `None` where the price is not known."""
+        if price is None:
+            return None
+        return (self.prompt_tokens * price.prompt + self.completion_tokens * price.completion) / 1_000_000
+
+
+class ModelUsage(Usage):
+    requests: int = 0
+    cost: float | None = None
+    """Dollars; `None` where no price is known."""
+
+
+class RunUsage(Usage):
+    cost: float | None = None
+    """Dollars; `None` where the price of a model that was used is not known."""
+    by_model: dict[str, ModelUsage] = Field(default_factory=dict)
+
+    def count(self, model: str, usage: Usage, prices: Mapping[str, Price]) -> None:
+        """Add what one Request has used."""
+        self._add(
+            model,
+            ModelUsage(
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                requests=1,
+                cost=usage.cost_at(prices.get(model)),
+            ),
+        )
+
+    def include(self, child: RunUsage) -> None:
+        """Add what a delegate has used (R9.6)."""
+        for model, usage in child.by_model.items():
+            self._add(model, usage)
+
+    def _add(self, model: str, usage: ModelUsage) -> None:
+        before = self.by_model.get(model, ModelUsage(cost=0.0))
+        known = before.cost is not None and usage.cost is not None
+        self.by_model[model] = ModelUsage(
+            prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
+            completion_tokens=before.completion_tokens + usage.completion_tokens,
+            requests=before.requests + usage.requests,
+            cost=(before.cost or 0.0) + (usage.cost or 0.0) if known else None,
+        )
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        costs = [each.cost for each in self.by_model.values()]
+        self.cost = None if None in costs else sum(cost for cost in costs if cost is not None)

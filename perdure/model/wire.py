@@ -1,0 +1,91 @@
+"""The wire of a Request: what its activity is given, what it asks for, what it delivers and returns."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from perdure.model.usage import Usage
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.wire import Wire
+
+KEPT_TEXT: Final = 100_000
+
+
+class RequestInput(Wire):
+    """One model invocation. The context is not in it: the activity asks its workflow, so that history stays small."""
+
+    number: int
+    model: str
+    reason: str
+    earlier_attempts: int = 0
+    """Of activities before this one that were asked for the same Request, so that an attempt's number says whose it is."""
+    stream: bool = True
+    """Whether calls are delivered while the model is still writing (R6.3)."""
+
+
+class Delivery(Wire):
+    """Calls of a Request that have closed in the model's stream, signalled to the run by the attempt that reads it."""
+
+    number: int
+    attempt: int
+    first: int
+    """Index of the first of them in the Solution's list."""
+    calls: list[Any]
+
+
+class Vocabulary(Wire):
+    """What the reader of an answer has to know to read it."""
+
+    names: dict[str, str] = Field(default_factory=dict)
+    """As written → the tool's name, where they differ."""
+    parameters: dict[str, list[str]] = Field(default_factory=dict)
+    """Tool → its parameters in their order."""
+    kinds: list[str] = Field(default_factory=list)
+    """The kinds of data that references can name."""
+
+
+class RequestContext(Wire):
+    """What the activity is told when it asks: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
+
+    messages: list[JsonObject]
+    parameters: JsonObject = Field(default_factory=dict)
+    """What is sent beside them: `response_format`, `tools`."""
+    dialect: str = "solution"
+    vocabulary: Vocabulary = Field(default_factory=Vocabulary)
+    released: int = 0
+    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
+
+
+class RequestResult(Wire):
+    """The Solution, or why the answer was none: a `problem` is told to the model and the loop goes on."""
+
+    calls: list[Any] = Field(default_factory=list)
+    output: Json = None
+    wired: bool = False
+    """Whether references in the output stand for values (dialect `script`)."""
+    text: str = ""
+    """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
+    problem: JsonObject | None = None
+    """`{"code", "message"}`."""
+    model: str = ""
+    usage: Usage = Field(default_factory=Usage)
+    attempt: int = 1
+    """Which attempt of the activity it is the answer to."""
+
+
+class RequestView(Wire):
+    """A Request as `watch` shows it."""
+
+    number: int
+    model: str
+    reason: str
+    status: Literal["running", "done"] = "running"
+    usage: Usage = Field(default_factory=Usage)
+    cost: float | None = None
+    """Dollars; `None` where no price is known."""
+    messages: int = 0
+    """Chat messages sent."""
+    text: str = ""
+    """The beginning of what the model said beside calls, or in their place."""

@@ -1,0 +1,203 @@
+"""The pages, and what their buttons do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from perdure.cli.approval_commands import age
+from perdure.cli.errors import CommandError
+from perdure.client.approvals import Waiting, decide
+from perdure.client.runs import fetch_run
+from perdure.errors import JsonError
+from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
+from perdure.pages.guards import Guards
+from perdure.pages.live import Live
+from perdure.run.views.drawing import Drawing, draw_run, to_svg
+from perdure.run.wire import RunView
+from perdure.values.jsons import JsonObject, dumps, loads
+
+HERE: Final = Path(__file__).parent
+_LOOPBACK: Final = ["localhost", "127.0.0.1"]
+
+
+class Inbox:
+    """The pages over one client; `token` is asked for where others than this machine can reach them."""
+
+    def __init__(self, client: Client, token: str | None = None) -> None:
+        self._client = client
+        self._guards = Guards(token)
+        self._live = Live(client)
+        self._pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
+        self._pages.globals.update(age=age, dumps=dumps, prefix=PREFIX)
+        # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
+        hosts = ["*"] if token is not None else _LOOPBACK
+        self.app = Starlette(
+            routes=[
+                Route("/", self._show),
+                Route("/list", self._list),
+                Route("/events", self._events),
+                Route("/decide", self._decide, methods=["POST"]),
+                Route("/sign-in", self._sign_in, methods=["POST"]),
+                Mount("/static", StaticFiles(directory=HERE / "static")),
+            ],
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+        )
+
+    async def _show(self, request: Request) -> Response:
+        return await self._page(request, said=request.query_params.get("said", ""))
+
+    async def _page(
+        self,
+        request: Request,
+        *,
+        said: str = "",
+        problem: str = "",
+        typed: dict[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        if not self._guards.admits(request):
+            return self._ask_for_token()
+        waiting: list[Waiting] = []
+        try:
+            waiting = await self._live.look()
+        except (CommandError, RPCError) as error:
+            problem = str(error)
+        chosen = _chosen(waiting, request.query_params if typed is None else typed)
+        session, csrf = self._guards.csrf(request)
+        page = self._pages.get_template("inbox.html").render(
+            waiting=waiting,
+            chosen=chosen,
+            fields=_fields(chosen, typed),
+            drawing=Markup(await self._drawing(chosen)) if chosen else "",
+            gone=not chosen and "run" in request.query_params,
+            typed=typed or {},
+            by=(typed or {}).get("by", request.cookies.get("perdure_by", "")),
+            namespace=self._client.namespace,
+            csrf=csrf,
+            said=said,
+            problem=problem,
+        )
+        return self._guards.finish(HTMLResponse(page, status), session)
+
+    async def _list(self, request: Request) -> Response:
+        """The list alone, for a page that is open."""
+        if not self._guards.admits(request):
+            return self._ask_for_token()
+        try:
+            waiting = await self._live.look()
+        except (CommandError, RPCError) as error:
+            return self._guards.finish(PlainTextResponse(str(error), 503))
+        key = (request.query_params.get("run"), request.query_params.get("call"))
+        chosen = next((one for one in waiting if (one.run_id, one.offer.call) == key), None)
+        part = self._pages.get_template("list.html").render(waiting=waiting, chosen=chosen)
+        return self._guards.finish(HTMLResponse(part))
+
+    async def _events(self, request: Request) -> Response:
+        if not self._guards.admits(request):
+            return self._ask_for_token()
+        return self._guards.finish(StreamingResponse(self._live.events(), media_type="text/event-stream"))
+
+    async def _decide(self, request: Request) -> Response:
+        if not self._guards.admits(request):
+            return self._ask_for_token()
+        form = {key: str(value) for key, value in (await request.form()).items()}
+        if not self._guards.is_own_form(request, form.get("csrf", "")):
+            refusal = "This form did not come from this page. Reload the page and try again."
+            return self._guards.finish(PlainTextResponse(refusal, 403))
+        try:
+            decision = await self._decision(form)
+            done = await decide(self._client, form["run"], decision)
+        except (CommandError, FormError, JsonError) as error:
+            return await self._page(request, problem=str(error), typed=form, status=422)
+        words = {
+            "approve": "approved",
+            "reject": "rejected",
+            "edit": "approved with changes",
+            "replace": "replaced",
+            "answer": "answered",
+        }
+        said = f"{form['run']} {done['call']}: {words[done['decision']]}"
+        response = RedirectResponse("/?" + urlencode({"said": said}), 303)
+        response.set_cookie("perdure_by", form.get("by", ""), httponly=True, samesite="strict", max_age=30_000_000)
+        return self._guards.finish(response)
+
+    async def _decision(self, form: dict[str, str]) -> JsonObject:
+        decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
+        if form["action"] == "answer":
+            return decision | {"decision": "answer", "answer": form.get("answer", "")}
+        if form["action"] == "reject":
+            return decision | {"decision": "reject"}
+        if form["action"] == "replace":
+            return decision | {"decision": "replace", "with": loads(form.get("with", ""), source="the other call")}
+        if form["action"] == "remember":
+            decision["remember"] = True
+        chosen = _chosen(await self._live.look(), form)
+        if chosen is None:
+            return decision | {"decision": "approve"}  # the run itself says best what has become of it
+        if chosen.offer.calls is not None:
+            calls = loads(form.get("calls", dumps(chosen.offer.calls)), source="the calls")
+            return decision | (
+                {"decision": "approve"} if calls == chosen.offer.calls else {"decision": "edit", "calls": calls}
+            )
+        params = read_fields(make_fields(chosen.offer.parameters, chosen.offer.params), form)
+        changed = params != chosen.offer.params
+        return decision | ({"decision": "edit", "params": params} if changed else {"decision": "approve"})
+
+    async def _sign_in(self, request: Request) -> Response:
+        form = await request.form()
+        if not self._guards.is_token(str(form.get("token", ""))):
+            return self._ask_for_token("That is not the token.")
+        response = RedirectResponse("/", 303)
+        self._guards.sign_in(response)
+        return self._guards.finish(response)
+
+    def _ask_for_token(self, problem: str = "") -> Response:
+        page = self._pages.get_template("sign_in.html").render(problem=problem)
+        return self._guards.finish(HTMLResponse(page, 401))
+
+    async def _drawing(self, chosen: Waiting) -> str:
+        """The plan of the Request that the call belongs to, with the call lit."""
+        try:
+            view: RunView = await fetch_run(self._client, chosen.run_id)
+        except CommandError as error:
+            return f"<p>{escape(str(error))}</p>"
+        number = chosen.offer.call.split(".")[0]
+        whole = draw_run(view)
+        nodes = [node for node in whole.nodes if node.id.split(".")[0] == number]
+        ids = {node.id for node in nodes}
+        edges = [edge for edge in whole.edges if edge[0] in ids and edge[1] in ids]
+        return to_svg(Drawing(nodes, edges), lit=chosen.offer.call)
+
+
+def _chosen(waiting: list[Waiting], wanted: Any) -> Waiting | None:
+    """What is asked for; without being asked, the oldest."""
+    key = (wanted.get("run"), wanted.get("call"))
+    if key == (None, None):
+        return waiting[0] if waiting else None
+    return next((one for one in waiting if (one.run_id, one.offer.call) == key), None)
+
+
+def _fields(chosen: Waiting | None, typed: dict[str, str] | None) -> list[Field]:
+    """The form's fields, with what was typed where it could not be taken."""
+    if chosen is None or chosen.offer.calls is not None:
+        return []
+    fields = make_fields(chosen.offer.parameters, chosen.offer.params)
+    if typed is None:
+        return fields
+    return [replace(each, text=typed.get(PREFIX + each.name, each.text)) for each in fields]

@@ -1,0 +1,68 @@
+"""What waits, looked at once for all who watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from perdure.cli.errors import CommandError
+from perdure.client.approvals import Waiting, list_waiting
+from perdure.values.jsons import dumps
+
+INTERVAL: Final = 1.0
+"""Seconds between looks, while anybody watches."""
+KEEP_ALIVE: Final = 15.0
+"""Seconds after which a silent stream says that it is there."""
+
+
+class Live:
+    """One loop of looking, however many pages are open."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._fingerprint = ""
+        self._watchers = 0
+        self._changed = asyncio.Condition()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def look(self) -> list[Waiting]:
+        """All that waits, oldest first. Raises `CommandError`."""
+        waiting, _ = await list_waiting(self._client)
+        fingerprint = dumps([(one.run_id, one.offer.call, one.offer.digest) for one in waiting])
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
+            async with self._changed:
+                self._changed.notify_all()
+        return waiting
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events: `changed` whenever the list did."""
+        self._watchers += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_on())
+        seen = [self._fingerprint]
+        try:
+            yield "retry: 2000\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE), self._changed:
+                        await self._changed.wait_for(lambda: self._fingerprint not in seen)
+                except TimeoutError:
+                    yield ": still here\n\n"
+                    continue
+                seen[:] = [self._fingerprint]
+                yield "event: changed\ndata: {}\n\n"
+        finally:
+            self._watchers -= 1
+
+    async def _look_on(self) -> None:
+        while self._watchers:
+            # The page says it when it is loaded; a server that comes back is found again.
+            with contextlib.suppress(CommandError, RPCError):
+                await self.look()
+            await asyncio.sleep(INTERVAL)

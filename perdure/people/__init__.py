@@ -1,0 +1,1 @@
+"""Who is asked, what waits, and what a decision does."""

@@ -1,0 +1,80 @@
+"""What a person decides about a call, or about a plan, that waits (R7.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from perdure.errors import DecisionError
+from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.messages import first_problem
+
+Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
+KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
+
+
+class Decision(BaseModel):
+    """A decision as a person types it: `{"call": "1.0", "decision": "reject", "reason": "still needed"}`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
+
+    call: str
+    """The call's id; a Request's number alone is its whole plan (R7.6)."""
+    decision: Kind
+    reason: str = ""
+    params: JsonObject | None = None
+    """`edit`: all parameters of the call, in place of those shown."""
+    calls: list[Any] | None = None
+    """`edit` of a plan: all its calls."""
+    replacement: JsonObject | None = Field(default=None, alias="with")
+    """`replace`: the other call. Without an `_outputPath` it writes where the call would have."""
+    answer: Json = None
+    """`answer`: to the question that a call of `ask_person` asks."""
+    by: str = ""
+    remember: bool = False
+    """Do not ask about this tool again in this run (R7.7)."""
+    digest: str | None = None
+    """Of what was shown; if something else waits by now, the decision is refused."""
+
+
+class Approval(BaseModel):
+    """What became of a call that was offered, as `run --json` prints it (section 11)."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    requested_at: str
+    decision: Kind | Literal["timeout"] | None = None
+    by: str = ""
+    reason: str = ""
+
+
+def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
+    """Read a decision; `kind` is what the signal's name says. Raises `DecisionError` with what would be right."""
+    if not isinstance(raw, dict):
+        example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
+        raise DecisionError(f"{shorten(raw, 60)} is no decision: expected an object such as {example}")
+    if kind is not None and raw.get("decision", kind) != kind:
+        raise DecisionError(f"the decision says {raw['decision']!r}, but was sent as {kind!r}")
+    try:
+        decision = Decision.model_validate(raw if kind is None else {**raw, "decision": kind})
+    except ValidationError as error:
+        raise DecisionError(f"no decision: {first_problem(error)}") from None
+    wanted = {"edit": decision.params is not None or decision.calls is not None, "replace": bool(decision.replacement)}
+    if not wanted.get(decision.decision, True):
+        raise DecisionError(
+            "an edit needs 'params' (or 'calls', of a plan)"
+            if decision.decision == "edit"
+            else "a replacement needs 'with', the other call: {\"_tool\": …}"
+        )
+    if decision.remember and decision.decision not in ("approve", "edit"):
+        raise DecisionError(f"'remember' goes with approve and edit, not with {decision.decision}")
+    return decision
+
+
+def digest(shown: Mapping[str, Any] | list[Any]) -> str:
+    """What names the exact parameters, or calls, that a person was shown."""
+    return hashlib.sha256(dumps(shown, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,283 @@
+"""The desk: what waits for a person in a run, and what becomes of each decision (section 7).
+
+Pure rules. A decision is judged without changing anything (`judge`), so that an update can refuse it, and then applied.
+A driver waits for the decision or the timeout, and runs the call or ends it as the verdict says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.errors import CallError, DecisionError
+from perdure.people.decisions import Approval, Decision, digest
+from perdure.people.policies import Guard, Policy
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.plan import Plan
+from perdure.plan.revisions import adopt
+from perdure.tools.engine import answer_problem
+from perdure.values.jsons import Json, JsonObject, shorten
+
+PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
+KEPT_REFUSALS: Final = 20
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """One call, or a whole plan, that waits."""
+
+    id: str
+    """The call's id, or the Request's number for its plan."""
+    reason: str
+    plan: Plan
+    approval: Approval
+    call: Call | None = None
+    """`None`: it is the plan."""
+    floor: bool = False
+    """The worker's floor asks: nothing but a person can let it pass."""
+    question: bool = False
+    """It asks something, and the answer is its result."""
+
+    @property
+    def shown(self) -> Any:
+        """What the digest names: the resolved parameters, or the calls as written."""
+        if self.call is None:
+            return [call.raw for call in self.plan.calls]
+        return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
+
+    @property
+    def title(self) -> str:
+        return f"the plan of Request {self.id}" if self.call is None else f"{self.id} {self.call.tool_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of an offer: without an outcome it runs."""
+
+    outcome: Outcome | None = None
+    plan: Plan | None = None
+    """The plan that takes the place of the one offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A decision that can be followed."""
+
+    offer: Offer
+    decision: Decision
+    call: Call | None = None
+    """The revised call."""
+    plan: Plan | None = None
+    """The revised plan."""
+
+
+@dataclass
+class Desk:
+    """`new_plan` makes an empty plan for the running Request: an edited plan is checked in it as a whole."""
+
+    guard: Guard = field(default_factory=Guard)
+    waiting: dict[str, Offer] = field(default_factory=dict)
+    refusals: list[JsonObject] = field(default_factory=list)
+    """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
+    feedback: list[JsonObject] = field(default_factory=list)
+    """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
+    new_plan: Callable[[], Plan] | None = None
+    _decided: dict[str, Approval] = field(default_factory=dict)
+    _approved_plan: int | None = None
+
+    def offer_call(self, plan: Plan, call: Call, time: str) -> Offer | None:
+        """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
+        assert call.tool is not None
+        reason = self.guard.why(call.tool, call.params)
+        if reason is not None and call.items is not None:
+            reason = f"{reason}, and runs for each of {len(call.items)} items"
+        if reason is None or self._covered_by_plan(plan, call):
+            return None
+        call.approval = Approval(requested_at=time)
+        offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool))
+        self.waiting[offer.id] = offer
+        plan.hold(call)
+        return offer
+
+    def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
+        """Offer a call whose result is what a person answers."""
+        call.approval = Approval(requested_at=time)
+        offer = Offer(call.id, str(call.params.get("question", "")), plan, call.approval, call, question=True)
+        self.waiting[offer.id] = offer
+        plan.hold(call)
+        return offer
+
+    def offer_plan(self, plan: Plan, time: str) -> Offer | None:
+        """Offer a complete plan, if plans are asked about and any of it would run (R7.6)."""
+        if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
+            return None
+        offer = Offer(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
+        self.waiting[offer.id] = offer
+        for call in plan.calls:
+            call.approval = None if call.ended else offer.approval
+        return offer
+
+    def judge(self, decision: Decision) -> Judged:
+        """Whether the decision can be followed; changes nothing. Raises `DecisionError` with the reason (R7.2, R7.3)."""
+        offer = self.waiting.get(decision.call)
+        if offer is None:
+            raise DecisionError(self._no_offer(decision.call))
+        if decision.digest is not None and decision.digest != digest(offer.shown):
+            raise DecisionError(
+                f"{offer.title} is not what was shown: its digest is {digest(offer.shown)}, not {decision.digest}"
+            )
+        if decision.decision == "answer" or offer.question:
+            return self._judge_answer(offer, decision)
+        if offer.call is None:
+            return Judged(offer, decision, plan=self._revised_plan(offer, decision))
+        call = offer.call
+        if decision.decision == "edit":
+            if decision.params is None:
+                raise DecisionError(f"{offer.title} is a call: an edit of it needs 'params'")
+            kept = {key: value for key, value in call.raw.items() if key.startswith("_")}
+            return Judged(offer, decision, offer.plan.revised(call, kept | decision.params))
+        if decision.decision == "replace":
+            assert decision.replacement is not None
+            return Judged(offer, decision, offer.plan.revised(call, decision.replacement))
+        return Judged(offer, decision)
+
+    def _judge_answer(self, offer: Offer, decision: Decision) -> Judged:
+        if not offer.question:
+            raise DecisionError(f"{offer.title} asks nothing: approve it, reject it, edit it or replace it")
+        if decision.decision not in ("answer", "reject"):
+            raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
+        assert offer.call is not None
+        problem = answer_problem(offer.call.params, decision.answer) if decision.decision == "answer" else None
+        if problem is not None:
+            raise DecisionError(f"{offer.title}: {problem}")
+        return Judged(offer, decision)
+
+    def apply(self, judged: Judged) -> Verdict:
+        """Follow a decision that was judged."""
+        offer, decision = judged.offer, judged.decision
+        approval = self._settle(offer)
+        approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
+        if decision.decision == "answer":
+            return Verdict(Returned(decision.answer))
+        if decision.remember and offer.call is not None:
+            self.guard.remembered[offer.call.tool_name] = None
+        if decision.decision == "reject":
+            reason = decision.reason or "no reason was given"
+            self._tell(offer, approval, {})
+            return Verdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
+        if judged.call is not None and offer.call is not None:
+            changed = decision.decision == "edit"
+            before = offer.call.params if changed else offer.call.raw
+            adopt(offer.call, judged.call)
+            after = offer.call.params if changed else offer.call.raw
+            self._tell(offer, approval, {"before": before, "after": after})
+        elif judged.plan is not None:
+            plans = [[call.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
+            self._tell(offer, approval, {"before": plans[0], "after": plans[1]})
+        if offer.call is None:
+            self._approve_plan(judged.plan or offer.plan, approval)
+        return Verdict(plan=judged.plan)
+
+    def time_out(self, offer: Offer, seconds: float) -> Verdict:
+        """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
+        approval = self._settle(offer)
+        means = self.guard.policy.on_timeout
+        floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan))
+        means = "reject" if means == "approve" and floor else means
+        approval.decision, approval.by = "timeout", "timeout"
+        approval.reason = f"nobody decided within {seconds:g} s"
+        if offer.question:
+            return Verdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
+        if means == "approve":
+            if offer.call is None:
+                self._approve_plan(offer.plan, approval)
+            return Verdict()
+        if means == "fail":
+            return Verdict(Failed(CallError("approval_timeout", approval.reason)))
+        self._tell(offer, approval, {})
+        return Verdict(Rejected(f"rejected: {approval.reason}"))
+
+    def released(self) -> list[Offer]:
+        """Judge anew all that waits, after the policy changed: what nobody needs to be asked about any more (R7.7)."""
+        free = [offer for offer in self.waiting.values() if not self._asks(offer)]
+        for offer in free:
+            approval = self._settle(offer)
+            approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
+        return free
+
+    def refuse(self, raw: Json, problem: str, time: str) -> None:
+        """Keep a decision that changed nothing where `show` finds it."""
+        refusal = {"time": time, "decision": shorten(raw, 300), "problem": problem}
+        self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
+
+    def change_policy(self, change: Policy) -> None:
+        self.guard.loosen_or_tighten(change)
+
+    def withdraw(self, offers: Iterable[Offer]) -> None:
+        """Nobody needs to decide any more: the run is ending."""
+        for offer in list(offers):
+            self.waiting.pop(offer.id, None)
+
+    def _approve_plan(self, plan: Plan, approval: Approval) -> None:
+        self._approved_plan = plan.request
+        for call in plan.calls:
+            call.approval = approval
+
+    def _asks(self, offer: Offer) -> bool:
+        if offer.call is None:
+            return self.guard.policy.scope == "plan"
+        if offer.question:
+            return True
+        assert offer.call.tool is not None
+        return self.guard.why(offer.call.tool, offer.call.params) is not None
+
+    def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
+        """Its plan was approved as a whole. What the floor asks about is only covered if its parameters were seen then."""
+        assert call.tool is not None
+        unseen = bool(call.template.sites) and self.guard.floor_asks(call.tool)
+        return self._approved_plan == plan.request and not unseen
+
+    def _floor_asks_in(self, plan: Plan) -> bool:
+        return any(call.tool is not None and self.guard.floor_asks(call.tool) for call in plan.calls)
+
+    def _revised_plan(self, offer: Offer, decision: Decision) -> Plan | None:
+        if decision.decision in ("approve", "reject"):
+            return None
+        if decision.decision == "replace" or decision.calls is None:
+            raise DecisionError(f"{offer.title} is a plan: approve it, reject it, or edit it with 'calls'")
+        assert self.new_plan is not None
+        plan = self.new_plan()
+        for raw in decision.calls:
+            plan.add(raw)
+        plan.close()
+        problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
+        if problems:
+            raise DecisionError(f"{offer.title} would be wrong: {'; '.join(problems[:5])}")
+        return plan
+
+    def _settle(self, offer: Offer) -> Approval:
+        del self.waiting[offer.id]
+        self._decided[offer.id] = offer.approval
+        return offer.approval
+
+    def _tell(self, offer: Offer, approval: Approval, more: JsonObject) -> None:
+        """A feedback message (R2.5)."""
+        about = f"plan {offer.id}" if offer.call is None else offer.call.as_plan_entry()
+        message = {"type": "feedback", "call": about, "decision": approval.decision, **more}
+        if approval.by and approval.by != "timeout":
+            message["by"] = approval.by
+        if approval.reason:
+            message["reason"] = approval.reason
+        self.feedback.append(message)
+
+    def _no_offer(self, call_id: str) -> str:
+        if (approval := self._decided.get(call_id)) is not None:
+            return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
+        waiting = ", ".join(self.waiting)
+        return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
+
+
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""

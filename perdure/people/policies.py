@@ -1,0 +1,123 @@
+"""Which calls a person is asked about (R7.1): three layers, of which the lowest cannot be loosened.
+
+The worker's floor is a level and nothing else, and it judges by what the tool's code declares: an agent file that calls a
+dangerous activity safe does not get below it. Above it stands the agent file's policy with the run's own changes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from perdure.errors import DecisionError
+from perdure.tools.tool import Tool, check_rule
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import first_problem
+from perdure.values.schemas import Schema
+
+Ask: TypeAlias = Literal["never", "dangerous", "unsafe", "always"]
+"""What a policy asks about, from the loosest to the strictest: `unsafe` is all that is not declared safe."""
+
+ASKS: Final[tuple[Ask, ...]] = ("never", "dangerous", "unsafe", "always")
+
+
+class Policy(BaseModel):
+    """`config.approval` of an agent file; with only some of its keys, a change to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scope: Literal["calls", "plan"] = "calls"
+    """`plan` offers a Request's whole plan once, in place of its calls one by one (R7.6)."""
+    ask: Ask = "dangerous"
+    tools: dict[str, Any] = Field(default_factory=dict)
+    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
+    on_timeout: Literal["reject", "approve", "fail"] = "reject"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_scope_alone(cls, policy: Any) -> Any:
+        return {"scope": policy} if isinstance(policy, str) else policy
+
+    @field_validator("tools")
+    @classmethod
+    def _usable_rules(cls, tools: dict[str, Any]) -> dict[str, Any]:
+        for name, rule in tools.items():
+            if problem := check_rule(rule):
+                raise ValueError(f"{name}: {problem}")
+        return tools
+
+    def changed(self, change: Policy) -> Policy:
+        """This policy with the keys that the change sets; exceptions per tool are added to those that are there."""
+        keys = {key: getattr(change, key) for key in change.model_fields_set}
+        if "tools" in keys:
+            keys["tools"] = self.tools | change.tools
+        merged: Policy = self.model_copy(update=keys)
+        return merged
+
+    def as_change(self) -> JsonObject:
+        """Only the keys that were set."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def parse_policy(raw: Json) -> Policy:
+    """A change to a policy. Raises `DecisionError`."""
+    try:
+        return Policy.model_validate(raw)
+    except ValidationError as error:
+        raise DecisionError(f"the policy is none: {first_problem(error)}; ask is one of {', '.join(ASKS)}") from None
+
+
+class Guard:
+    """The three layers of one run."""
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        floor: Ask = "never",
+        change: Policy | None = None,
+        remembered: Iterable[str] = (),
+    ) -> None:
+        self.floor: Ask = floor
+        self.change = change or Policy()
+        self.remembered = dict.fromkeys(remembered)
+        """Tools that a person does not want to be asked about again (R7.7), in the order of those decisions."""
+        self._base = policy or Policy()
+        self.policy = self._base.changed(self.change)
+        """The agent file's with the run's changes."""
+
+    def loosen_or_tighten(self, change: Policy) -> None:
+        """Change the run's own layer (R7.7)."""
+        self.change = self.change.changed(change)
+        self.policy = self._base.changed(self.change)
+
+    def floor_asks(self, tool: Tool) -> bool:
+        return _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous)
+
+    def why(self, tool: Tool, params: JsonObject | None) -> str | None:
+        """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held."""
+        if self.floor_asks(tool):
+            return f"the worker asks about all that is {_LEVELS[self.floor]}"
+        if tool.name in self.remembered:
+            return None
+        policy = self.policy
+        rule = policy.tools.get(tool.name, tool.approval)
+        if isinstance(rule, dict):
+            holds = params is None or not Schema(rule["when"]).errors(params)
+            return "its parameters meet the condition for asking" if holds else None
+        if rule is not None:
+            return f"{tool.name} is always asked about" if rule == "always" else None
+        if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous):
+            return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
+        return None
+
+
+_LEVELS: Final = {"never": "", "dangerous": "dangerous", "unsafe": "not declared safe", "always": "called"}
+
+
+def _level_asks(ask: Ask, *, safe: bool, dangerous: bool) -> bool:
+    return ask == "always" or (ask == "unsafe" and (dangerous or not safe)) or (ask != "never" and dangerous)

@@ -1,0 +1,300 @@
+"""A call: one use of a tool, as the model wrote it and as the plan follows it (R5.4, R5.7, R6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from perdure.errors import CallError, ReferenceSyntaxError
+from perdure.people.decisions import Approval
+from perdure.plan.iteration import LOOP_KEYS, loop_problems
+from perdure.tools.tool import Tool, close_names
+from perdure.values.instances import foreign_problems, scope_path, scope_template
+from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
+from perdure.values.schemas import Schema
+from perdure.values.state import METHODS, Alternatives, OutputMethod, Write, parse_output_path, show
+from perdure.values.templates import Template, parse_template
+
+Status: TypeAlias = Literal[
+    "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
+]
+"""`waiting`: ready, and a person is asked."""
+ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
+
+NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
+"""What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
+
+EMPTY_TEMPLATE: Final = Template({}, ())
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One node of a plan. The plan sets `status` and what follows it; a driver only reports ends."""
+
+    id: str
+    """`R.N`: Request number and index (R5.7)."""
+    index: int
+    raw: JsonObject
+    """The call as written, without the engine's notes."""
+    tool: Tool | None = None
+    params: JsonObject = field(default_factory=dict)
+    """As written until the call is ready, resolved from then on."""
+    template: Template = EMPTY_TEMPLATE
+    paths: Alternatives = ()
+    """Where the result goes; empty: to the context only (R4.4)."""
+    method: OutputMethod = "set"
+    status: Status = "pending"
+    reason: str = ""
+    """Why it was skipped, in words."""
+    branch: bool = False
+    """Skipped because a branch was not taken, itself or what it reads: nothing has gone wrong."""
+    error: CallError | None = None
+    result: Json = None
+    writes: list[Write] = field(default_factory=list)
+    started: str | None = None
+    """ISO 8601: when it was handed to its activity."""
+    ended_at: str | None = None
+    attempts: int = 0
+    scopes: list[str] = field(default_factory=list)
+    """What of the parent's context a delegate is given (R8.2)."""
+    written_id: str | None = None
+    """The id that a native tool call came with."""
+    instance: str | None = None
+    """Which of the independent contexts it reads and writes; `None`: what is shared (R8.8)."""
+    items: list[Any] | None = None
+    """What `_each` resolved to: the delegate runs once for each (R8.5)."""
+    notes: list[CallError] = field(default_factory=list)
+    """What the model is told although the call is done: iterations that failed."""
+    approval: Approval | None = None
+    """Set when it was ever offered to a person (section 7)."""
+
+    @property
+    def tool_name(self) -> str:
+        return str(self.raw.get("_tool", "?"))
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def written_params(self) -> JsonObject:
+        """The parameters as the model wrote them, with their references."""
+        return {key: value for key, value in self.raw.items() if not key.startswith("_")}
+
+    @property
+    def loops(self) -> bool:
+        """Whether its delegate runs more than once (R8.5, R8.6)."""
+        return "_each" in self.raw or "_until" in self.raw
+
+    def take_resolved(self, values: JsonObject) -> None:
+        """The parameters, and what `_each` names, with every reference replaced."""
+        self.params = {key: value for key, value in values.items() if key != "_each"}
+        self.items = values.get("_each")
+
+    @property
+    def reads(self) -> list[str]:
+        """What it reads, as references."""
+        return list(dict.fromkeys(map(str, self.template.references())))
+
+    @property
+    def target(self) -> str:
+        """Its output path as written, or as its tool fixes it; empty without one."""
+        fixed = self.tool.output_path if self.tool is not None else None
+        return str(self.raw.get("_outputPath") or fixed or "")
+
+    @property
+    def branches(self) -> bool:
+        """Whether a failure is written to the last alternative instead of raised (R4.3)."""
+        return len(self.paths) > 1
+
+    def as_plan_entry(self) -> JsonObject:
+        """The call as a plan message shows it: as written, with its id and status (R2.5)."""
+        entry = {**self.raw, "_id": self.id, "_status": self.status}
+        if self.reason:
+            entry["_reason"] = self.reason
+        return entry
+
+
+def check_call(
+    raw: Json,
+    *,
+    id: str,
+    index: int,
+    tools: Mapping[str, Tool],
+    state_schema: Schema | None = None,
+    instances: Collection[str] = (),
+    kinds: Collection[str] = (),
+) -> Call:
+    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
+    if not isinstance(raw, dict):
+        return _invalid(
+            Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        )
+    call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
+    call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
+    if "_syntax" in raw:
+        return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
+    name = raw.get("_tool")
+    tool = tools.get(name) if isinstance(name, str) else None
+    if tool is None:
+        close = close_names(str(name), tools)
+        what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
+        return _invalid(
+            call,
+            "unknown_tool",
+            f"{what}; {_offer(close, len(tools))}",
+        )
+    call.tool = tool
+    call.raw = _without_nulls(call.raw, tool)
+    call.params = call.written_params
+    instance = call.raw.get("_instance")
+    problems = [
+        *_meta_problems(call, tool),
+        *_path_problems(call, tool, state_schema),
+        *_param_problems(call, tool),
+        *_instance_problems(call, instance, instances),
+    ]
+    if problems:
+        call.status = "invalid"
+        call.error = CallError("invalid_call", "; ".join(problems[:5]), tuple(problems))
+    elif instance is not None:
+        call.instance = instance
+        call.template = scope_template(call.template, instance, kinds)
+        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
+    return call
+
+
+def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
+    """The call without what is `null` because strict mode leaves nothing out; a `null` that the tool takes stays."""
+    schema = tool.parameters_schema
+
+    def walk(value: Json, path: tuple[str | int, ...]) -> Json:
+        if isinstance(value, list):
+            return [walk(child, (*path, index)) for index, child in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
+        return {
+            key: walk(child, (*path, key))
+            for key, child in value.items()
+            if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
+        }
+
+    meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
+    parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
+    return meta | (walk(parameters, ()) if has_null(parameters) else parameters)
+
+
+def _refuses_null(schemas: list[Schema] | None) -> bool:
+    return any(schema.errors(None) for schema in schemas or ())
+
+
+def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
+    if instance is None or (isinstance(instance, str) and instance in instances):
+        return [] if not instances else foreign_problems(call.template, call.paths, shared=instance is None)
+    if not instances:
+        return ["$._instance: there are no instances in this context"]
+    known = ", ".join(close_names(str(instance), instances))
+    return [f"$._instance: there is no instance {shorten(instance, 60)}; close to it are {known}"]
+
+
+def _offer(close: list[str], count: int) -> str:
+    if not close:
+        return "no tools are offered"
+    return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
+
+
+def check_resolved(call: Call) -> CallError | None:
+    """The parameters with every value in its place, against the tool's schema (R3.1)."""
+    assert call.tool is not None
+    problems = call.tool.parameters_schema.errors(call.params)
+    if "_each" in call.raw and not isinstance(call.items, list):
+        problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
+    return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
+
+
+def _invalid(call: Call, code: str, message: str) -> Call:
+    call.status, call.error = "invalid", CallError(code, message)
+    return call
+
+
+def _meta_problems(call: Call, tool: Tool) -> list[str]:
+    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", *(("_output",) if tool.latent else ())}
+    if tool.scope_choice is not None:
+        allowed.add("_scopes")
+    if tool.delegate is not None:
+        allowed |= LOOP_KEYS
+    unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
+    if "_output" in unknown:
+        unknown.remove("_output")
+        return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
+    if unknown:
+        return [
+            f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
+        ]
+    chosen = call.raw.get("_scopes", [])
+    if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
+        return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
+    call.scopes = [*(tool.scopes or ()), *chosen]
+    if loop := loop_problems(call.raw):
+        return loop
+    if not tool.latent:
+        return []
+    if "_output" not in call.raw:
+        return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
+    call.result = call.raw["_output"]
+    return [] if tool.output_schema is None else tool.output_schema.errors(call.result, root=("_output",))
+
+
+def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
+    text, method = call.raw.get("_outputPath"), call.raw.get("_outputMethod")
+    if text is not None and tool.output_path is not None and text != tool.output_path:
+        return [f"$._outputPath is {shorten(text, 80)}, but the tool {tool.name!r} always writes to {tool.output_path}"]
+    if method is not None and tool.output_method is not None and method != tool.output_method:
+        return [
+            f"$._outputMethod is {shorten(method, 40)}, but the tool {tool.name!r} always uses {tool.output_method}"
+        ]
+    text = tool.output_path if text is None else text
+    method = tool.output_method or "set" if method is None else method
+    if method not in METHODS:
+        return [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
+    call.method = method
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        return [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
+    try:
+        call.paths = parse_output_path(text)
+    except ReferenceSyntaxError as error:
+        return [f"$._outputPath: {error}"]
+    if state_schema is None:
+        return []
+    return [
+        f"$._outputPath: {show(path)} is not in the state's schema"
+        for alternative in call.paths
+        for path in alternative
+        if state_schema.at(path) is None
+    ]
+
+
+def _param_problems(call: Call, tool: Tool) -> list[str]:
+    each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
+    call.template, malformed = parse_template(call.params | each)
+    if malformed:
+        return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
+    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites))
+
+
+def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
+    """The alternative of the call's output path that a returned branch addresses, or `None` (R4.3, R12.4)."""
+    try:
+        wanted = parse_output_path(text)
+    except ReferenceSyntaxError:
+        return None
+    if call.instance is not None:
+        wanted = tuple(tuple(scope_path(path, call.instance) for path in paths) for paths in wanted)
+    for alternative in call.paths:
+        if wanted == (alternative,) or (len(wanted) == 1 and any(wanted[0] == (path,) for path in alternative)):
+            return alternative
+    return None

@@ -1,0 +1,129 @@
+"""The wiring of a plan: which call reads what which other call writes, kept up to date as calls arrive and end (R5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from perdure.plan.calls import Call
+from perdure.plan.edges.bindings import Binding
+from perdure.plan.edges.cycles import Edge
+from perdure.plan.edges.writers import PathIndex, Writers
+from perdure.values.jsons import Json
+from perdure.values.references import MISSING, Reference
+from perdure.values.state import stands_alone
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A call with what it reads and who reads it."""
+
+    call: Call
+    bindings: dict[Reference, Binding] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    """Indexes of the bound writers that have not ended. Only asked for members and emptiness, never for its order."""
+    readers: list[int] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether something it reads may yet be written by a call that has not arrived."""
+        return any(binding.open for binding in self.bindings.values())
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self.waiting) or self.open
+
+    @property
+    def wired(self) -> bool:
+        """Whether it reads anything that a call of the same plan writes, or may write."""
+        return any(binding.writers or binding.open for binding in self.bindings.values())
+
+
+class Wiring:
+    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made."""
+
+    def __init__(self, base: Mapping[str, Json]) -> None:
+        self.nodes: list[Node] = []
+        self.base = base
+        self._writers = Writers()
+        self._open: PathIndex[tuple[Node, Binding]] = PathIndex()
+        self._final = False
+
+    def add(self, call: Call) -> Node:
+        """The next call of the list, bound to what stands before it."""
+        node = Node(call)
+        self.nodes.append(node)
+        for path in _written_paths(call):
+            self._writers.add(path, call.index, sets=stands_alone(call.method, path))
+        for reference in call.template.references():
+            if reference not in node.bindings:
+                binding = Binding(reference, call.index, self.base.get(reference.kind, MISSING))
+                binding.bind(self._writers)
+                node.bindings[reference] = binding
+                self._note_open(node, binding)
+        self._wait_for_writers(node)
+        return node
+
+    def rebind_open(self, writer: Call) -> list[Node]:
+        """The new call may be the later writer that earlier readers wait for. Returns those that are bound by it."""
+        bound: list[Node] = []
+        if writer.method != "set":
+            return bound
+        for path in _written_paths(writer):
+            for waiting in [*self._open.above(path), *self._open.below(path)]:
+                for node, binding in waiting:
+                    if binding.open and node.call is not writer:
+                        binding.bind_forward(self._writers, final=False)
+                        if not binding.open:
+                            self._wait_for_writers(node)
+                            bound.append(node)
+                waiting[:] = [(node, binding) for node, binding in waiting if binding.open]
+        return bound
+
+    def close(self) -> list[Node]:
+        """No call will arrive any more. Returns the nodes that were still open, now bound to what there is."""
+        self._final = True
+        still_open = [node for node in self.nodes if node.open]
+        for node in still_open:
+            for binding in node.bindings.values():
+                if binding.open:
+                    binding.bind_forward(self._writers, final=True)
+            self._wait_for_writers(node)
+        return still_open
+
+    def end(self, call: Call) -> Iterator[Node]:
+        """A call ended: the readers that wait for nothing any more."""
+        for index in self.nodes[call.index].readers:
+            node = self.nodes[index]
+            node.waiting.discard(call.index)
+            if not node.blocked:
+                yield node
+
+    def move_on(self, node: Node, binding: Binding) -> bool:
+        """The binding's writers went another branch: bind to the next ones. Whether there are, or may be, any."""
+        moved = binding.move_on(self._writers, final=self._final)
+        self._note_open(node, binding)
+        self._wait_for_writers(node)
+        return moved
+
+    def edges(self) -> Iterator[Edge]:
+        """Writer, reader and what the reader reads, in the order of the readers."""
+        for node in self.nodes:
+            for reference, binding in node.bindings.items():
+                for writer in binding.writers:
+                    yield writer, node.call.index, reference
+
+    def _note_open(self, node: Node, binding: Binding) -> None:
+        if binding.open:
+            self._open.add(binding.reference.path, (node, binding))
+
+    def _wait_for_writers(self, node: Node) -> None:
+        for binding in node.bindings.values():
+            for writer in binding.writers:
+                if writer not in node.waiting and not self.nodes[writer].call.ended:
+                    node.waiting.add(writer)
+                    self.nodes[writer].readers.append(node.call.index)
+
+
+def _written_paths(call: Call) -> list[tuple[str | int, ...]]:
+    return list(dict.fromkeys(path for alternative in call.paths for path in alternative))

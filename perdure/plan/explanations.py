@@ -1,0 +1,71 @@
+"""Why a call cannot run, in words for a model or a person: short, and naming what would be right (R5.4, R5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from perdure.errors import CallError, StateError
+from perdure.plan.calls import Call
+from perdure.plan.edges.bindings import Found
+from perdure.plan.edges.wiring import Node
+from perdure.values.jsons import Json, json_path
+from perdure.values.paths import UNKNOWN, near
+from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
+from perdure.values.state import Tree, Write
+
+
+def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) -> CallError:
+    """Nothing stands at the reference and no call writes it; `known` holds by kind what can be read."""
+    if reference.kind not in known:
+        kinds = ", ".join(f"†{kind}" for kind in known)
+        return CallError("missing_path", f"{where}: there is no {reference}; what can be read are {kinds}")
+    close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
+    hint = f"near it are {', '.join(close)}" if close else f"†{reference.kind} is empty"
+    return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
+
+
+def impossible(node: Node) -> list[tuple[Reference, str]]:
+    """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5)."""
+
+    def possible(reference: Reference) -> Json | Missing:
+        return True if node.bindings[reference].possible else MISSING
+
+    return [
+        (next(ref for ref in references(site.expression) if possible(ref) is MISSING), json_path(site.path))
+        for site in node.call.template.sites
+        if evaluate(site.expression, possible) is MISSING
+    ]
+
+
+def state_shape(state: Json, calls: Iterable[Call]) -> Json:
+    """The state as it is, with every path that the calls would write."""
+    tree = Tree(state)
+    for call in calls:
+        for path in (path for alternative in call.paths for path in alternative if path):
+            try:
+                tree.apply(Write(path=path, value=UNKNOWN, method="merge"))
+            except StateError:
+                continue
+    return tree.value
+
+
+def why_skipped(
+    node: Node, expression: Expression, where: str, found: Mapping[Reference, Found], calls: Sequence[Call]
+) -> tuple[str, bool] | None:
+    """Which writer is to blame for an expression without a value, and whether it only took another branch.
+
+    `None` when no writer is: then a path is missing inside a value that is there. A failure is told before a branch.
+    """
+    for kind in ("broken", "branch"):
+        reference = next((each for each in references(expression) if found[each] == kind), None)
+        if reference is not None:
+            writers = [calls[index] for index in node.bindings[reference].writers]
+            blamed = next((writer for writer in writers if _blamed(writer, kind)), writers[0])
+            what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
+            return f"{where} reads {reference} from {blamed.id} {blamed.tool_name}, which {what}", kind == "branch"
+    return None
+
+
+def _blamed(writer: Call, kind: str) -> bool:
+    ended_with_a_write = writer.status in ("done", "failed") and bool(writer.writes)
+    return ended_with_a_write == (kind == "branch")

@@ -1,0 +1,34 @@
+"""How a running call can end: data, not exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perdure.errors import CallError
+from perdure.values.jsons import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The tool returned a value, perhaps to one alternative of its output path (R12.4)."""
+
+    value: Json
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The tool raised, timed out or used up its retries (R6.6)."""
+
+    error: CallError
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A person did not want it run (R7.2)."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Returned | Failed | Rejected

@@ -1,0 +1,336 @@
+"""The plan: calls as a data-flow graph, and which of them is ready (section 5).
+
+A plain object that does no I/O. Calls arrive by `add`, in the order of the model's list; a driver takes what is ready,
+carries it out, and reports each end. All rules of ordering, branching, skipping and writing are decided here.
+
+    plan.add(call) …  plan.take_ready() → run them → plan.end(call, outcome) …  plan.close()  … until plan.settled
+
+A call that arrived can become ready before the list is closed (R6.3): it binds to what stands before it. Only what nothing
+before it offers waits for later calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal
+
+from perdure.errors import CallError, StateError
+from perdure.plan.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
+from perdure.plan.edges.bindings import Found
+from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
+from perdure.plan.edges.wiring import Node, Wiring
+from perdure.plan.explanations import impossible, missing_path, state_shape, why_skipped
+from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.revisions import revise
+from perdure.tools.tool import Tool
+from perdure.values.instances import values_for, without_instance
+from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.paths import UNKNOWN
+from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.schemas import Schema
+from perdure.values.state import State, Write
+
+
+class Plan:
+    """The calls of one Request.
+
+    `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
+    the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred (R5.10).
+    With `dry_run` results are unknown, so nothing is checked against them (R5.6).
+    """
+
+    def __init__(
+        self,
+        request: int,
+        *,
+        tools: Mapping[str, Tool],
+        state: State,
+        data: Mapping[str, Json] | None = None,
+        state_schema: Schema | None = None,
+        execution: Literal["drain", "step"] = "drain",
+        max_calls: int = 500,
+        dry_run: bool = False,
+        instances: Collection[str] = (),
+    ) -> None:
+        self.request = request
+        self.calls: list[Call] = []
+        self.done = 0
+        """Calls that ended well."""
+        self.closed = False
+        self.state = state
+        self._tools = tools
+        self._state_schema = state_schema
+        self._step = execution == "step"
+        self._max_calls = max_calls
+        self._dry_run = dry_run
+        self._instances = instances
+        self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
+        self._completion: dict[int, int] = {}
+        self._running = 0
+        self._ready: list[Call] = []
+        self._to_settle: deque[Node] = deque()
+        self._known: Mapping[str, Json] | None = None
+
+    def add(self, raw: Json) -> Call:
+        """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6)."""
+        index = len(self.calls)
+        call = self._checked(raw, f"{self.request}.{index}", index)
+        if index >= self._max_calls:
+            self._refuse_surplus(call)
+        self.calls.append(call)
+        self._known = None
+        node = self._wiring.add(call)
+        if call.ended:
+            self._completion[index] = len(self._completion)
+        if not node.open:
+            self._refuse_impossible(node)
+        self._to_settle.extend([node, *self._wiring.rebind_open(call)])
+        self._settle_all()
+        return call
+
+    def _checked(self, raw: Json, id: str, index: int) -> Call:
+        return check_call(
+            raw,
+            id=id,
+            index=index,
+            tools=self._tools,
+            state_schema=self._state_schema,
+            instances=self._instances,
+            kinds=self._wiring.base.keys(),
+        )
+
+    def close(self, *, drain: bool = False) -> None:
+        """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
+        self.closed = True
+        self._step = self._step and not drain
+        for node in self._wiring.close():
+            self._refuse_impossible(node)
+        self._refuse_cycles()
+        for node in self._wiring.nodes:
+            if self._step and node.call.status == "pending" and node.wired:
+                self._end_without_result(
+                    node.call, "deferred", reason="step mode: it reads what another call of this plan writes"
+                )
+        self._to_settle.extend(self._wiring.nodes)
+        self._settle_all()
+
+    def take_ready(self, time: str = "") -> list[Call]:
+        """The calls that became ready since the last time, now running, with their parameters resolved."""
+        ready, self._ready = self._ready, []
+        for call in ready:
+            call.status, call.started = "running", time
+        self._running += len(ready)
+        return ready
+
+    def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
+        """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
+        call.ended_at = time
+        self._running -= 1
+        if isinstance(outcome, Rejected):
+            call.status, call.reason = "rejected", outcome.reason
+            error = None
+        else:
+            error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
+        if error is not None:
+            call.status, call.error = "failed", error
+            if call.branches:
+                value: Json = error.as_json()
+                self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
+        self._note_end(call)
+        self._settle_all()
+
+    def hold(self, call: Call) -> None:
+        """A call that was taken waits for a person."""
+        call.status, call.started = "waiting", None
+
+    def resume(self, call: Call, time: str = "") -> None:
+        """It runs now."""
+        call.status, call.started = "running", time
+
+    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
+        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
+        self._ready.clear()
+        for call in self.calls:
+            if not call.ended:
+                call.ended_at = time
+                self._end_without_result(call, status, reason=reason)
+
+    def revised(self, call: Call, raw: JsonObject) -> Call:
+        """A waiting call as a person would have it, checked like the model's own (R7.2).
+
+        What it refers to is read as it stands now. Raises `DecisionError` with everything that is wrong with it.
+        """
+        readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
+        now = {**self._wiring.base, "state": self.state.snapshot()}
+        return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
+        return self.closed and len(self._completion) == len(self.calls)
+
+    @property
+    def errors(self) -> list[Call]:
+        """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
+        return [call for call in self.calls if call.error is not None and not call.writes]
+
+    def edges(self) -> list[Edge]:
+        """Writer, reader and what the reader reads, in the order of the readers."""
+        return list(self._wiring.edges())
+
+    def named_edges(self) -> list[tuple[str, str, str]]:
+        """The same with call ids and the reference's text."""
+        return [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+
+    def values(self, call: Call) -> Mapping[str, Json]:
+        """The value of each kind when the plan was made, as the call's instance sees it."""
+        return values_for(self._wiring.base, call.instance)
+
+    # How a call ends.
+
+    def _end_returned(self, call: Call, outcome: Returned, time: str) -> CallError | None:
+        """Write the result and mark the call done, or invalid (R4.5); an error where the tool chose no real branch."""
+        alternative = call.paths[0] if call.paths else ()
+        if outcome.branch is not None:
+            chosen = find_branch(call, outcome.branch)
+            if chosen is None:
+                offered = " || ".join(" && ".join(str(Reference("state", p)) for p in paths) for paths in call.paths)
+                return CallError(
+                    "unknown_branch",
+                    f"the tool addressed {outcome.branch}, not one of {offered or 'its paths: it has none'}",
+                )
+            alternative = chosen
+        call.result, call.status = outcome.value, "done"
+        self._write(call, alternative, outcome.value, time)
+        return None
+
+    def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> None:
+        """All of the paths or none; a value that the state cannot take makes the call invalid (R4.5)."""
+        writes = [Write(path=path, value=value, method=call.method, call=call.id, time=time) for path in paths]
+        try:
+            for write in writes:
+                self._check_write(write)
+            for write in writes:
+                self.state.append(write)
+                call.writes.append(write)
+        except StateError as error:
+            call.status, call.error = "invalid", CallError("invalid_write", str(error))
+
+    def _check_write(self, write: Write) -> None:
+        value = self.state.preview(write)
+        if self._state_schema is None or value is UNKNOWN:
+            return
+        for schema in self._state_schema.at(without_instance(write.path)) or ():
+            if problems := schema.errors(value, root=("state", *write.path)):
+                raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
+
+    def _end_without_result(
+        self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
+    ) -> None:
+        call.status, call.error, call.reason, call.branch = status, error, reason, branch
+        self._note_end(call)
+
+    def _note_end(self, call: Call) -> None:
+        self.done += call.status == "done"
+        self._completion[call.index] = len(self._completion)
+        self._to_settle.extend(self._wiring.end(call))
+
+    # How a call becomes ready.
+
+    def _settle_all(self) -> None:
+        while True:
+            while self._to_settle:
+                node = self._to_settle.popleft()
+                if node.call.status == "pending" and not (self._step and node.wired):
+                    self._settle(node)
+            self._refuse_deadlock()
+            if not self._to_settle:
+                return
+
+    def _refuse_deadlock(self) -> None:
+        """Readers that moved on past a branch not taken may have come to wait for each other (R5.4)."""
+        if self.closed and not self._running and not self._ready and not self.settled:
+            self._refuse_cycles()
+
+    def _settle(self, node: Node) -> None:
+        """Everything that the call reads has ended: it is ready, skipped or invalid."""
+        if node.blocked:
+            return
+        found: dict[Reference, Json | Missing] = {}
+        why: dict[Reference, Found] = {}
+        call = node.call
+        for reference, binding in node.bindings.items():
+            try:
+                why[reference], found[reference] = binding.find(self.calls, self._completion)
+            except StateError as error:
+                self._end_without_result(
+                    call, "invalid", error=CallError("unreadable", f"{reference} cannot be read: {error}")
+                )
+                return
+            if why[reference] == "branch" and self._wiring.move_on(node, binding):
+                self._to_settle.append(node)
+                return
+        for site in call.template.sites:
+            if evaluate(site.expression, found.__getitem__) is MISSING:
+                self._end_unreadable(node, site.expression, json_path(site.path), why)
+                return
+        if not self._dry_run:
+            call.take_resolved(call.template.resolve(found.__getitem__))
+            if problem := check_resolved(call):
+                self._end_without_result(call, "invalid", error=problem)
+                return
+        call.status = "ready"
+        self._ready.append(call)
+
+    def _end_unreadable(self, node: Node, expression: Expression, where: str, why: Mapping[Reference, Found]) -> None:
+        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+        skipped = why_skipped(node, expression, where, why, self.calls)
+        if skipped is not None:
+            reason, branch = skipped
+            self._end_without_result(node.call, "skipped", reason=reason, branch=branch)
+        else:
+            missing = next(reference for reference in references(expression) if why[reference] == "nowhere")
+            self._end_without_result(node.call, "invalid", error=self._missing(missing, where))
+
+    # What is refused before it runs.
+
+    def _refuse_surplus(self, call: Call) -> None:
+        first = call.index == self._max_calls
+        call.status = "invalid" if first else "skipped"
+        call.reason = f"beyond the limit of {self._max_calls} calls"
+        message = f"a Solution may have {self._max_calls} calls at most; this one and all after it were not run"
+        call.error = CallError("too_many_calls", message) if first else None
+        call.paths, call.template = (), EMPTY_TEMPLATE
+
+    def _refuse_impossible(self, node: Node) -> None:
+        """An expression that nothing can ever satisfy is a structural error (R5.5)."""
+
+        missing = [self._missing(reference, where) for reference, where in impossible(node)]
+        if not missing:
+            return
+        # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
+        before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
+        problems = (*before, *(error.message for error in missing))
+        error = CallError("missing_path" if not before else "invalid_call", "; ".join(problems[:5]), problems)
+        if node.call.ended:
+            node.call.error = error
+        else:
+            self._end_without_result(node.call, "invalid", error=error)
+
+    def _refuse_cycles(self) -> None:
+        pending = [
+            edge for edge in self._wiring.edges() if not (self.calls[edge[0]].ended or self.calls[edge[1]].ended)
+        ]
+        if all(writer < reader for writer, reader, _ in pending):
+            return
+        names = [f"{call.id} {call.tool_name}" for call in self.calls]
+        for index, cycle in find_cycles(pending).items():
+            message = f"the call is on a cycle, so it can never start: {show_cycle(cycle, index, names)}"
+            self._end_without_result(self.calls[index], "invalid", error=CallError("cycle", message))
+
+    def _missing(self, reference: Reference, where: str) -> CallError:
+        if self._known is None:
+            shape = state_shape(self.state.snapshot(), self.calls)
+            self._known = {**self._wiring.base, "state": shape}
+        return missing_path(reference, where, self._known)

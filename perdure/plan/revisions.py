@@ -1,0 +1,61 @@
+"""A call as a person changed it: checked like the model's own, and put in the place of the call that waits (R7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+
+from perdure.errors import DecisionError
+from perdure.plan.calls import Call, check_resolved
+from perdure.tools.tool import Tool
+from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.paths import get
+from perdure.values.references import MISSING, Missing, Reference, evaluate
+
+
+def revise(
+    call: Call,
+    raw: JsonObject,
+    *,
+    check: Callable[[Json, str, int], Call],
+    tools: Mapping[str, Tool],
+    values: Mapping[str, Json],
+    readers: Set[str],
+) -> Call:
+    """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
+
+    `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
+    there are any, it has to. Raises `DecisionError`.
+    """
+    tool = tools.get(str(raw.get("_tool")))
+    if call.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
+        raw = {"_outputMethod": call.method, **raw, "_outputPath": call.target}
+    if call.instance is not None:
+        raw = {"_instance": call.instance, **raw}
+    revised = check(raw, call.id, call.index)
+    if revised.error is not None:
+        raise DecisionError(f"{call.id} would be wrong: {revised.error.message}")
+
+    def lookup(reference: Reference) -> Json | Missing:
+        return get(values.get(reference.kind, MISSING), reference.path)
+
+    for site in revised.template.sites:
+        if evaluate(site.expression, lookup) is MISSING:
+            raise DecisionError(
+                f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
+            )
+    revised.take_resolved(revised.template.resolve(lookup))
+    if problem := check_resolved(revised):
+        raise DecisionError(f"{call.id} would be wrong: {problem.message}")
+    if readers and revised.paths != call.paths:
+        raise DecisionError(
+            f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
+            f"this one would write {revised.target or 'nothing'}"
+        )
+    return revised
+
+
+def adopt(call: Call, revised: Call) -> None:
+    """Put the revised call in the place of the one that waits."""
+    call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
+    call.paths, call.method, call.result = revised.paths, revised.method, revised.result
+    call.scopes, call.items = revised.scopes, revised.items

@@ -1,0 +1,163 @@
+"""Agent files: a saved Request, and the configuration of its run (section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perdure.errors import AgentError, InputError
+from perdure.model.usage import Price
+from perdure.people.policies import Policy
+from perdure.values.instances import kind_of, state_key
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import (
+    AnyData,
+    DataMessage,
+    InputMessage,
+    Merged,
+    Message,
+    PlanMessage,
+    StateMessage,
+    SystemMessage,
+    TextMessage,
+    ToolMessage,
+    first_problem,
+    merge_data,
+    parse_messages,
+)
+from perdure.values.schemas import Schema
+
+
+class Models(BaseModel):
+    """Which model answers (R9.4). What the file leaves out is the worker's to say: see `perdure.activities.prepare`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fast: str = "gpt-4o-mini"
+    smart: str = "gpt-4o"
+    policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
+    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""
+    fallback: list[str] = Field(default_factory=list)
+    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
+
+
+class Config(BaseModel):
+    """The `config` of an agent file; every key may be left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: Models = Field(default_factory=Models)
+    dialect: Literal["solution", "tools", "script"] = "solution"
+    """What the model writes (R9.2)."""
+    start: Literal["plan", "model"] = "plan"
+    """Whether a `plan` in the context is run first, or is only shown to the model (R5.9)."""
+    execution: Literal["drain", "step"] = "drain"
+    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
+    stream: bool = True
+    """Whether calls start while the model is still writing (R6.3)."""
+    max_requests: int = Field(default=20, ge=1)
+    """Model invocations per run (R9.5)."""
+    max_calls: int = Field(default=500, ge=1)
+    """Calls per Solution (R6.8)."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Prompt and completion tokens of the run and its delegates (R9.5)."""
+    cost_budget: float | None = Field(default=None, gt=0)
+    """Dollars, by `prices`."""
+    deadline: float = Field(default=600.0, gt=0)
+    """Seconds of work; time spent waiting for a person does not count."""
+    stuck_after: int = Field(default=3, ge=2)
+    """So many answers in a row that ask for the same end the run."""
+    refine: bool = False
+    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Model → dollars per million tokens; those not named here are the worker's."""
+    approval: Policy = Field(default_factory=Policy)
+    """Which calls a person is asked about (section 7)."""
+
+
+class Agent(BaseModel):
+    """A saved Request. `context` keeps the messages as written: they are the run's input and travel as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    config: Config = Field(default_factory=Config)
+    context: list[Any] = Field(default_factory=list)
+    output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
+    """JSON Schema of the output; `{}` takes any."""
+    description: str = ""
+
+    def messages(self) -> list[Message]:
+        return parse_messages(self.context)
+
+
+def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
+    """Read an agent file's JSON. Raises `AgentError` with the JSON path of the first thing that is wrong (R2.1)."""
+    if not isinstance(document, dict):
+        raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
+    try:
+        agent = Agent.model_validate(document)
+        agent.messages()
+    except ValidationError as error:
+        raise AgentError(f"{source}: {first_problem(error)}") from None
+    except AgentError as error:
+        raise AgentError(f"{source}: {error}") from None
+    problem = None if isinstance(agent.output_schema, bool) else Schema(agent.output_schema).problem
+    if problem:
+        raise AgentError(f"{source}: 'schema' is no JSON Schema: {problem}")
+    return agent
+
+
+class Context:
+    """An agent's messages sorted by what they are for, with the run's input in its place (R2.2, R2.3).
+
+    Raises `InputError` when the input breaks its schema, with JSON path and reason.
+    """
+
+    def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
+        messages: Sequence[Message] = agent.messages()
+        self.system = [message.text for message in messages if isinstance(message, SystemMessage)]
+        self.texts = [message for message in messages if isinstance(message, TextMessage)]
+        self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+        plans = [message for message in messages if isinstance(message, PlanMessage)]
+        self.plan: list[Json] = plans[-1].plan if plans else []
+        self.plan_output: Json = plans[-1].output if plans else None
+        data: list[AnyData] = [m for m in messages if isinstance(m, InputMessage | StateMessage | DataMessage)]
+        if has_input:
+            data.append(InputMessage.model_validate({"type": "input", "input": run_input}))
+        self.data = [merged for merged in merge_data(data) if merged.kind != "state"]
+        states = [merged for merged in merge_data(data) if merged.kind == "state"]
+        self.state = next((each for each in states if each.instance is None), Merged(kind="state", instance=None))
+        self.instances = list(dict.fromkeys(each.instance for each in merge_data(data) if each.instance is not None))
+        """Names of the independent contexts (R8.8)."""
+        self._check(self.data)
+        for each in states:
+            if each.exists and not isinstance(each.value, dict):
+                raise InputError("the state must be a JSON object")
+        own = {each.instance: each.value for each in states if each.instance is not None and each.exists}
+        self.initial_state: JsonObject = (self.state.value if self.state.exists else {}) | {
+            state_key(name): own.get(name, {}) for name in self.instances
+        }
+        """What the run's state starts with, that of the instances under keys of their own."""
+
+    def values(self) -> JsonObject:
+        """The value of each kind that references can name, but for the state; an instance's under a kind of its own."""
+        return {
+            merged.kind if merged.instance is None else kind_of(merged.kind, merged.instance): merged.value
+            for merged in self.data
+            if merged.exists
+        }
+
+    @staticmethod
+    def _check(data: Sequence[Merged]) -> None:
+        for merged in data:
+            if merged.data_schema is None:
+                continue
+            schema = Schema(merged.data_schema)
+            if schema.problem:
+                raise InputError(f"the schema of {merged.kind!r} is no JSON Schema: {schema.problem}")
+            value = merged.value if merged.exists else {}
+            if problems := schema.errors(value):
+                raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")

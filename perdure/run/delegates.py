@@ -1,0 +1,147 @@
+"""Delegates: a saved Request as a tool of another, in a context of its own (R8.1 to R8.4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from perdure.errors import CallError, ProtocolError, ToolDefinitionError
+from perdure.plan.calls import Call
+from perdure.run.agents import parse_agent
+from perdure.tools.tool import ANONYMOUS, Tool, close_names
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import InputMessage, ToolMessage, merge_data
+from perdure.values.paths import get
+from perdure.values.references import MISSING
+
+MAX_DEPTH: Final = 5
+"""Delegates inside delegates: one that delegates to itself ends here, with an error, and not never."""
+
+_SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
+
+
+def wanted_delegates(tools: Iterable[Any]) -> list[str]:
+    """The names of saved Requests that tool messages name, in their order."""
+    names = []
+    for tool in tools:
+        name = tool.get("_delegate") if isinstance(tool, Mapping) else None
+        name = name.get("const") if isinstance(name, Mapping) else name
+        if isinstance(name, str) and name != ANONYMOUS:
+            names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def tools_of(document: JsonObject) -> list[str | JsonObject]:
+    """The tools that an agent file names."""
+    return [message.tool for message in parse_agent(document).messages() if isinstance(message, ToolMessage)]
+
+
+def merge_upfront(tool: Tool, document: JsonObject) -> Tool:
+    """The tool with the delegate's input schema as its parameters and the output's as its result's (R8.4).
+
+    What the tool says itself goes first. Raises `ToolDefinitionError`.
+    """
+    try:
+        agent = parse_agent(document)
+        inputs = merge_data([message for message in agent.messages() if isinstance(message, InputMessage)])
+    except ProtocolError as error:
+        raise ToolDefinitionError(
+            f"tool {tool.name!r}: its delegate {tool.delegate!r} cannot be used: {error}"
+        ) from None
+    schema = next((merged.data_schema for merged in inputs), None) or {}
+    parameters = {**schema, **tool.parameters}
+    parameters["properties"] = {**schema.get("properties", {}), **tool.parameters.get("properties", {})}
+    required = [*schema.get("required", []), *tool.parameters.get("required", [])]
+    parameters |= {"required": list(dict.fromkeys(required))} if required else {}
+    output = agent.output_schema if isinstance(agent.output_schema, dict) and agent.output_schema else None
+    update = {
+        "parameters": parameters,
+        "output": tool.output or output,
+        "description": tool.description or agent.description,
+    }
+    merged: Tool = Tool.model_validate(tool.model_dump() | update)
+    return merged
+
+
+def child_document(
+    call: Call,
+    delegates: Mapping[str, JsonObject],
+    problems: Mapping[str, str],
+    *,
+    base: Mapping[str, Json],
+    tools: Mapping[str, Tool],
+) -> JsonObject | CallError:
+    """The agent that a call of a delegate runs: its own context, and before it what the scopes give (R8.2).
+
+    `delegates` are those recorded with the run, `problems` why others could not be; `base` the parent's data by kind.
+    """
+    tool = call.tool
+    assert tool is not None
+    assert tool.delegate is not None
+    if tool.delegate == ANONYMOUS:
+        document = anonymous(tool)
+    elif tool.delegate in delegates:
+        document = delegates[tool.delegate]
+    else:
+        known = ", ".join(close_names(tool.delegate, delegates)) or "none"
+        reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
+        return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
+    given = scoped(call.scopes, base, tools)
+    return {**document, "context": [*given, *document.get("context", [])]}
+
+
+def anonymous(tool: Tool) -> JsonObject:
+    """A delegate that no file describes: the tool's description is its task, and its result's schema the output's."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "context": [{"type": "system", "text": tool.description}, {"type": "input", "schema": tool.parameters}],
+        "schema": tool.output or {},
+    }
+
+
+def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[JsonObject]:
+    """The parent's data, and tools, that a delegate is given: `profile`, `state.user`, `tools`, `tool:name` (R8.2).
+
+    A state becomes the child's to start from: what the child writes stays in the child. What does not exist is left out.
+    """
+    messages: list[JsonObject] = []
+    for scope in scopes:
+        name = scope.removeprefix("tool:") if scope.startswith("tool:") else None
+        if scope == "tools" or name is not None:
+            messages += [
+                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()}
+                for tool in tools.values()
+                if name in (None, tool.name)
+            ]
+            continue
+        found = _SCOPE.fullmatch(scope)
+        if found is None or found["kind"] not in base:
+            continue
+        path = tuple(found["path"].split(".")) if found["path"] else ()
+        value = get(base[found["kind"]], path)
+        if value is MISSING:
+            continue
+        for part in reversed(path):
+            value = {part: value}
+        if found["kind"] == "state":
+            messages.append({"type": "state", "state": value})
+        else:
+            # The parent's input is data to the child, whose own input is the call's parameters.
+            kind = "parent" if found["kind"] == "input" else found["kind"]
+            messages.append({"type": "data", "kind": kind, "data": value})
+    return messages
+
+
+def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObject]:
+    """The values of these kinds as data messages: what a tool's code is given of the context (R12.2)."""
+    return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
+
+
+def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
+    """An error when one more delegate would be too many; `lineage` are the agents above, the run's own last."""
+    if len(lineage) <= MAX_DEPTH:
+        return None
+    line = " → ".join([*lineage, name])
+    return CallError("too_deep", f"delegates may be {MAX_DEPTH} deep, and this would be one more: {line}")

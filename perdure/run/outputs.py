@@ -1,0 +1,84 @@
+"""The output: against its schema, out of plain text, and with references in it (R6.1, R6.5, R9.2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from perdure.errors import JsonError
+from perdure.values.jsons import Json, JsonObject, json_path, loads
+from perdure.values.paths import get
+from perdure.values.references import MISSING, Missing, Reference, evaluate
+from perdure.values.schemas import Schema
+from perdure.values.templates import parse_template
+
+_FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a text is to a schema.
+
+    `json`: a JSON document; `text`: the text itself is the output; `prose`: it is no output, and has to be put into form.
+    """
+
+    kind: Literal["json", "text", "prose"]
+    value: Json = None
+
+
+class Outputs:
+    """Checks and reads outputs of one schema; `True` and `{}` take anything, `False` nothing."""
+
+    def __init__(self, schema: JsonObject | bool) -> None:
+        self.any = schema is True or schema == {}
+        self._schema = Schema(schema) if isinstance(schema, dict) else None
+        self._none = schema is False
+
+    def problems(self, output: Json) -> list[str]:
+        """What is wrong with an output, one line each."""
+        if self._none:
+            return ["no output is allowed"]
+        return [] if self._schema is None else self._schema.errors(output)
+
+    def read_text(self, text: str, *, beside_calls: bool) -> Read:
+        """An answer in plain text. Beside calls it is a remark, unless it is a JSON document that fits the schema (R6.4)."""
+        document = _document(text)
+        structured = isinstance(document, dict | list)
+        if isinstance(document, dict) and set(document) == {"output"} and not self.any:
+            # How a structured answer is written; a schema that wants such an object itself goes first.
+            document = document if not self.problems(document) else document["output"]
+        fits = document is not MISSING and not self.problems(document)
+        if beside_calls:
+            return Read("json", document) if structured and fits else Read("prose")
+        if structured and (fits or not self.any):
+            return Read("json", document)
+        if not self.problems(text):
+            return Read("text", text)
+        return Read("json", document) if fits else Read("prose")
+
+
+def _document(text: str) -> Json | Missing:
+    """The JSON that the whole text is, a fence around it aside."""
+    fenced = _FENCE.fullmatch(text)
+    try:
+        return loads((fenced.group(1) if fenced else text).strip("\ufeff \t\r\n"))
+    except JsonError:
+        return MISSING
+
+
+def resolve_output(output: Json, values: Mapping[str, Json]) -> tuple[Json, list[str]]:
+    """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R5.9, R9.2)."""
+    template, malformed = parse_template(output)
+
+    def lookup(reference: Reference) -> Json | Missing:
+        return get(values.get(reference.kind, MISSING), reference.path)
+
+    wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
+    wrong += [
+        f"{json_path(site.path)}: {site.expression} does not exist"
+        for site in template.sites
+        if evaluate(site.expression, lookup) is MISSING
+    ]
+    return (None, wrong) if wrong else (template.resolve(lookup), [])

@@ -1,0 +1,116 @@
+"""What the model reads: how to plan, and the context as chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from perdure.model.dialects import Dialect
+from perdure.model.dialects.asking import Ask, written_names
+from perdure.model.dialects.tools import function_names, turn_messages
+from perdure.run.agents import Context
+from perdure.run.stopping import Limit
+from perdure.run.wire import Progress
+from perdure.values.instances import split_state
+from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.state import State
+
+INSTANCES: Final = (
+    'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
+    "(and what is shared) and writes to its state; write references without the instance's name. A call without it only sees "
+    "and writes what is shared. To do the same for several instances, write the calls for each."
+)
+
+FINAL: Final = "No more calls can be made: {limit}. {how}: the best answer that what is known so far allows."
+STRUCTURED: Final = "Now give that answer in the form that its schema asks for. {how}."
+REFINE: Final = "An answer was drafted: {draft}. Make it better where what is known so far allows, or repeat it. {how}."
+
+
+TIGHT: Final = 500
+"""Characters left of a value where the context was too long."""
+TIGHT_HISTORY: Final = 20
+"""Messages left of the history then."""
+
+
+def chat_messages(
+    context: Context, dialect: Dialect, ask: Ask, progress: Progress, state: State, limit: Limit | None
+) -> list[JsonObject]:
+    """The context of one Request as chat messages (R6.1).
+
+    A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
+    that it has led to, the last plan, and what returned to no path (R4.4).
+    """
+    shown, results, history = state.shown(tight=progress.tight), progress.results, progress.messages
+    if dialect.keeps_turns:  # each turn shows its results and its errors
+        shown, results = context.initial_state, {}
+        history = [message for message in history if message["type"] != "error" or message["call"] is None]
+    if progress.tight:
+        results = {id: {**result, "result": shorten(result["result"], TIGHT)} for id, result in results.items()}
+        history = [_tightened(message) for message in history[-TIGHT_HISTORY:]]
+    if progress.plan_message is not None:
+        history = [progress.plan_message, *history]
+    how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
+    if context.instances:
+        how.append(INSTANCES.format(names=", ".join(context.instances)))
+    system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)
+    chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
+    chat += [{"role": text.role, "content": text.text} for text in context.texts]
+    for merged in context.data:
+        title = merged.kind if merged.instance is None else f"{merged.kind} (instance {merged.instance})"
+        chat.append(_user(title, merged.value if merged.exists else None, merged.description, merged.data_schema))
+    shared, own = split_state(shown, context.instances)
+    if shared or context.state.data_schema is not None:
+        chat.append(_user("state", shared, context.state.description, context.state.data_schema))
+    chat += [_user(f"state (instance {name})", value) for name, value in own.items()]
+    if results:
+        chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
+    # Once for all turns: a run may have hundreds of them, and of tools.
+    names = written_names(function_names(ask.tools)) if dialect.keeps_turns else {}
+    for message in history:
+        chat += turn_messages(message, names) if message["type"] == "turn" else [_history(message, dialect, ask)]
+    if (last := _last_words(dialect, ask, progress, limit)) is not None:
+        chat.append({"role": "user", "content": last})
+    if not any(message["role"] != "system" for message in chat):
+        chat.append({"role": "user", "content": "Begin."})
+    return chat
+
+
+def _last_words(dialect: Dialect, ask: Ask, progress: Progress, limit: Limit | None) -> str | None:
+    """What a Request says at the end, if it only wants an output (R9.5)."""
+    how = dialect.only_output(ask)
+    if limit is not None:
+        return FINAL.format(limit=limit.words, how=how)
+    if progress.wants == "refined":
+        return REFINE.format(draft=dumps(progress.draft), how=how)
+    return STRUCTURED.format(how=how) if progress.wants == "structured" else None
+
+
+def _user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> JsonObject:
+    lines = [f"# {title}"]
+    if description:
+        lines.append(description)
+    if schema is not None:
+        lines.append(f"schema: {dumps(schema)}")
+    if value is not None or schema is None:
+        lines.append(dumps(value))
+    return {"role": "user", "content": "\n".join(lines)}
+
+
+def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
+    kind = message["type"]
+    if kind == "plan":
+        text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
+        return {"role": "user", "content": text}
+    body = {key: value for key, value in message.items() if key != "type"}
+    return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
+
+
+def _tightened(message: JsonObject) -> JsonObject:
+    if message["type"] != "turn":
+        return message
+    return {**message, "calls": [{**call, "result": shorten(call["result"], TIGHT)} for call in message["calls"]]}
+
+
+def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
+    """A call's parameters on one line, for summaries and tables."""
+    return ", ".join(f"{key}={shorten(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]

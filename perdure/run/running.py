@@ -1,0 +1,320 @@
+"""A run between its Requests: what the next Request is told, and what a finished one leaves behind (section 6).
+
+Plain data and rules; the workflow drives it. One Request after the other: `begin_request`, a `Plan` from `open_plan`, and
+`close_request` when the plan has settled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.asking import Ask
+from perdure.model.intake import INTERRUPTED
+from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
+from perdure.people.desk import Desk
+from perdure.plan.calls import Call
+from perdure.plan.plan import Plan
+from perdure.run.agents import Agent, Context
+from perdure.run.choosing import Choice, Situation
+from perdure.run.outputs import Outputs, Read, resolve_output
+from perdure.run.prompts import chat_messages
+from perdure.run.stopping import Budget, Limit, StopReason, budget_of, fingerprint, is_stuck
+from perdure.run.views.calls import (
+    call_view,
+    error_message,
+    plan_reads,
+    plan_writes,
+    request_problems,
+    turn_message,
+)
+from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
+from perdure.tools.tool import TASK_COMPLETE
+from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.packing import pack, unpack
+from perdure.values.schemas import Schema
+from perdure.values.state import State, Write, cut
+
+SHOWN_TEXT: Final = 300
+"""Characters of what the model said that `show` prints."""
+
+RECENT: Final = 40
+"""Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
+
+
+class Run:
+    """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        context: Context,
+        prepared: Prepared,
+        desk: Desk | None = None,
+        *,
+        budget: Budget | None = None,
+    ) -> None:
+        self.agent = agent
+        self.context = context
+        self.prepared = prepared
+        self.lineage = [agent.name]
+        """The agents above, outermost first, and this one."""
+        self.tools = {tool.name: tool for tool in prepared.tools}
+        self.desk = desk or Desk()
+        """What waits for a person."""
+        self.budget = budget_of(agent.config).within(budget or Budget())
+        state = context.state
+        self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [])
+        self.progress = Progress(plan_message={"type": "plan", "plan": context.plan} if context.plan else None)
+        self.limit: Limit | None = None
+        """Why the coming Request is the last (R9.5)."""
+        self.plan: Plan | None = None
+        self.past = Past()
+        self.output: Json = None
+        self.stop_reason: StopReason | None = None
+        self._dialect = DIALECTS[agent.config.dialect]
+        self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
+        self._outputs = Outputs(agent.output_schema)
+        self._done = 0
+        self._recent: list[Call] = []
+        self._asked: tuple[int, RequestContext | None] = (0, None)
+        self._parameters: dict[bool, JsonObject] = {}
+
+    @property
+    def errors(self) -> list[JsonObject]:
+        """The error messages given to the model so far."""
+        return [message for message in self.progress.messages if message["type"] == "error"]
+
+    @property
+    def count(self) -> int:
+        """Calls so far, in whatever status."""
+        return len(self.past.calls) + (len(self.plan.calls) if self.plan is not None else 0)
+
+    @property
+    def done(self) -> int:
+        """Calls that ended well so far."""
+        return self._done + (self.plan.done if self.plan is not None else 0)
+
+    def last_calls(self) -> list[Call]:
+        """The newest calls, `RECENT` at most, in their order."""
+        return [*self._recent, *(self.plan.calls if self.plan is not None else ())][-RECENT:]
+
+    @property
+    def final(self) -> bool:
+        """Whether the coming Request only wants an output, and offers no tools."""
+        return self.limit is not None or self.progress.wants != "plan"
+
+    def situation(self) -> Situation:
+        """What the choice of the next Request's model goes by; sets `limit` if it has to be the last (R9.4, R9.5)."""
+        progress = self.progress
+        progress.number += 1
+        self.limit = self.limit or self._limit_reached()
+        return Situation(
+            models=self.prepared.models,
+            number=progress.number,
+            after_error=progress.after_error,
+            final=self.final,
+            usage=progress.usage,
+        )
+
+    def begin_request(self, choice: Choice) -> RequestInput:
+        """The next Request, to this model (R6.1)."""
+        number = self.progress.number
+        context = self._build_context()
+        self._asked = (number, context)
+        view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
+        self.past.log.append(view)
+        # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
+        stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
+        return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
+
+    def ask_again(self, choice: Choice, *, tight: bool = False) -> RequestInput:
+        """The same Request to another model, or with less context, because nothing came of it (R9.4, R9.7)."""
+        self.past.log.pop()
+        self.progress.tight = self.progress.tight or tight
+        return self.begin_request(choice)
+
+    def _limit_reached(self) -> Limit | None:
+        config, progress, deadline = self.agent.config, self.progress, self.budget.deadline
+        if progress.number > config.max_requests:
+            return Limit("max_requests", f"the run may ask {config.max_requests} times")
+        if is_stuck(progress.answers, config.stuck_after):
+            return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
+        if deadline is not None and progress.worked >= deadline:
+            return self.deadline_reached
+        return self.budget.spent(progress.usage)
+
+    @property
+    def deadline_reached(self) -> Limit:
+        return Limit("deadline", f"the run has worked for {self.budget.deadline:g} s, which is its deadline")
+
+    def request_context(self, number: int) -> RequestContext:
+        """What Request `number` is told, for as long as it is the last one begun."""
+        asked, context = self._asked
+        if context is None or asked != number:
+            raise KeyError(f"Request {number} is not running; the last one begun is {asked}")
+        return context
+
+    def open_plan(self, number: int) -> Plan:
+        """An empty plan for the calls of a Request, which is the running one from now on."""
+        self.desk.new_plan = lambda: self._new_plan(number)
+        self.plan = self._new_plan(number)
+        return self.plan
+
+    def _new_plan(self, number: int, *, dry_run: bool = False) -> Plan:
+        config = self.agent.config
+        return Plan(
+            number,
+            tools={} if self.final else self.tools,
+            state=self.state,
+            data=self.context.values(),
+            state_schema=self._state_schema,
+            execution=config.execution,
+            max_calls=config.max_calls,
+            dry_run=dry_run,
+            instances=self.context.instances,
+        )
+
+    def close_request(self, plan: Plan, result: RequestResult) -> bool:
+        """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
+        problems = request_problems(plan, result)
+        progress, wanted = self.progress, self.progress.wants
+        progress.wants = "plan"
+        self._keep_results(plan)
+        output, reason, wrong = self._output_of(plan, result, good=not problems)
+        if output is not None and not wrong and (breaks := self._outputs.problems(output)):
+            wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
+        problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in wrong]
+        over = output is not None and not wrong
+        if over and self._is_to_refine(wanted):
+            progress.draft, progress.wants, over = output, "refined", False
+        elif over:
+            self._end(output, reason)
+        self._keep_past(plan)
+        progress.messages.extend(self._messages_of(plan, result, problems))
+        self.desk.feedback.clear()
+        progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
+        if self._dialect.keeps_turns:
+            progress.plan_message = None
+        elif plan.calls:
+            progress.plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
+        if plan.request:
+            self._count(result)
+        return over or (wanted == "refined" and self.end_with_draft())
+
+    def end_with_draft(self) -> bool:
+        """End with the output that was to be refined, if there is one: it was good enough. Whether there was."""
+        if self.progress.draft is None:
+            return False
+        self._end(self.progress.draft, "output")
+        return True
+
+    def _end(self, output: Json, reason: StopReason) -> None:
+        self.output, self.progress.draft = output, None
+        self.stop_reason = reason if self.limit is None else self.limit.reason
+
+    def _is_to_refine(self, wanted: str) -> bool:
+        """Whether the smart model is to go over an output (R9.4)."""
+        models, progress = self.prepared.models, self.progress
+        fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
+        return self.agent.config.refine and wanted == "plan" and self.limit is None and fast and progress.number > 1
+
+    def _output_of(self, plan: Plan, result: RequestResult, *, good: bool) -> tuple[Json, StopReason, list[str]]:
+        """The output that a Request gave, how it gave it, and what is wrong with how."""
+        output, wired = result.output, result.wired
+        if not plan.request and good:
+            output, wired = self.context.plan_output, True
+        if wired and output is not None:
+            output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()})
+            return output, "output", [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
+        completed = [call for call in plan.calls if call.tool_name == TASK_COMPLETE and call.status == "done"]
+        if output is None and completed:
+            return completed[-1].result, "task_complete", []
+        if not self._dialect.text_answers or not result.text.strip() or result.problem is not None:
+            return output, "output", []
+        read: Read = self._outputs.read_text(result.text, beside_calls=bool(plan.calls))
+        if read.kind == "prose" and not plan.calls:
+            self.progress.wants = "structured"
+        return read.value, "answer" if read.kind == "text" else "output", []
+
+    def _keep_results(self, plan: Plan) -> None:
+        for call in plan.calls:
+            if call.status == "done" and not call.writes:
+                result = {"tool": call.tool_name, "params": call.written_params, "result": cut(call.result)}
+                self.progress.results[call.id] = result
+
+    def _keep_past(self, plan: Plan) -> None:
+        past = self.past
+        past.calls.extend(map(call_view, plan.calls))
+        past.edges.extend(plan.named_edges())
+        past.reads |= plan_reads(plan)
+        past.writes |= plan_writes(plan)
+        self._recent = [*self._recent, *plan.calls][-RECENT:]
+        self._done += plan.done
+        self.plan = None
+
+    def _messages_of(self, plan: Plan, result: RequestResult, problems: list[JsonObject]) -> list[JsonObject]:
+        turn = turn_message(plan, result.text, self.progress.messages) if self._dialect.keeps_turns else None
+        return [*([turn] if turn else []), *self.desk.feedback, *problems]
+
+    def dry_plan(self, number: int) -> Plan:
+        """An empty plan to play calls on without running them (R5.6)."""
+        return self._new_plan(number, dry_run=True)
+
+    def snapshot(self) -> RunSnapshot:
+        """All that the next Request, a watcher and the result need, to go on in a new execution (R6.8)."""
+        self.state.compact()
+        return RunSnapshot(
+            prepared=self.prepared,
+            progress=self.progress,
+            writes=self.state.writes,
+            policy=self.desk.guard.change.as_change(),
+            remembered=list(self.desk.guard.remembered),
+            refusals=self.desk.refusals,
+            past=pack(self.past),
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        agent: Agent,
+        context: Context,
+        snapshot: RunSnapshot,
+        desk: Desk | None = None,
+        *,
+        budget: Budget | None = None,
+    ) -> Run:
+        """The run as `snapshot` left it."""
+        run = cls(agent, context, snapshot.prepared, desk, budget=budget)
+        run.state, run.progress, run.past = State(snapshot.writes), snapshot.progress, unpack(snapshot.past, Past)
+        run._done = sum(call.status == "done" for call in run.past.calls)
+        return run
+
+    def _count(self, result: RequestResult) -> None:
+        request, progress, prices = self.past.log[-1], self.progress, self.prepared.prices
+        request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
+        if not (self._dialect.text_answers or result.problem):
+            request.text = ""  # it is all in the calls and the output
+        request.cost = result.usage.cost_at(prices.get(request.model))
+        progress.usage.count(request.model, result.usage, prices)
+        if (result.problem or {}).get("code") != INTERRUPTED:
+            answer = fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
+            progress.answers = [*progress.answers, answer][-self.agent.config.stuck_after :]
+
+    def _build_context(self) -> RequestContext:
+        ask = Ask(
+            tools={} if self.final else self.tools,
+            output=self.agent.output_schema,
+            final=self.final,
+            max_calls=self.agent.config.max_calls,
+            instances=self.context.instances,
+            kinds=[merged.kind for merged in self.context.data],
+        )
+        if self.final not in self._parameters:  # schemas are composed once a run, not once a Request
+            self._parameters[self.final] = self._dialect.parameters(ask)
+        return RequestContext(
+            messages=chat_messages(self.context, self._dialect, ask, self.progress, self.state, self.limit),
+            parameters=self._parameters[self.final],
+            dialect=self.agent.config.dialect,
+            vocabulary=self._dialect.vocabulary(ask.tools, list(ask.kinds)),
+        )

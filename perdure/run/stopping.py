@@ -1,0 +1,124 @@
+"""When a run stops: its limits, an agent that repeats itself, and the time that counts as work (R9.5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from perdure.model.usage import RunUsage
+from perdure.run.agents import Config
+from perdure.values.jsons import Json, dumps
+from perdure.values.wire import Wire
+
+StopReason: TypeAlias = Literal[
+    "output",
+    "answer",
+    "task_complete",
+    "stuck",
+    "token_budget",
+    "cost_budget",
+    "max_requests",
+    "deadline",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Why the coming Request is the last, in words that the model reads too."""
+
+    reason: StopReason
+    words: str
+
+
+class Budget(Wire):
+    """What a run may still use; `None` is no limit. A delegate is given what is left of its parent's (R9.6)."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    """Dollars."""
+    deadline: float | None = None
+    """Seconds of work."""
+
+    def within(self, other: Budget) -> Budget:
+        """The narrower of both, limit by limit."""
+
+        def least(mine: float | None, theirs: float | None) -> float | None:
+            both = [each for each in (mine, theirs) if each is not None]
+            return min(both) if both else None
+
+        tokens = least(self.tokens, other.tokens)
+        return Budget(
+            tokens=None if tokens is None else int(tokens),
+            cost=least(self.cost, other.cost),
+            deadline=least(self.deadline, other.deadline),
+        )
+
+    def left(self, usage: RunUsage, worked: float = 0.0) -> Budget:
+        """What remains of it."""
+        return Budget(
+            tokens=None if self.tokens is None else max(0, self.tokens - usage.tokens),
+            cost=None if self.cost is None else max(0.0, self.cost - (usage.cost or 0.0)),
+            deadline=None if self.deadline is None else max(0.0, self.deadline - worked),
+        )
+
+    def spent(self, usage: RunUsage) -> Limit | None:
+        """The budget that has been used up, if one has."""
+        if self.tokens is not None and usage.tokens >= self.tokens:
+            return Limit("token_budget", f"the token budget of {self.tokens:,} is spent ({usage.tokens:,} were used)")
+        if self.cost is None or not usage.by_model:
+            return None
+        if usage.cost is None:
+            unknown = [model for model, used in usage.by_model.items() if used.cost is None]
+            return Limit("cost_budget", f"the price of {', '.join(unknown)} is not known, so the budget cannot be kept")
+        if usage.cost >= self.cost:
+            return Limit("cost_budget", f"the budget of ${self.cost:g} is spent (${usage.cost:.4f} was used)")
+        return None
+
+
+def budget_of(config: Config) -> Budget:
+    return Budget(tokens=config.token_budget, cost=config.cost_budget, deadline=config.deadline)
+
+
+def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
+    """Two answers that ask for the same have the same: how an agent that repeats itself is noticed."""
+    wanted = [
+        {key: value for key, value in call.items() if key != "_id"} if isinstance(call, dict) else call
+        for call in calls
+    ]
+    text = dumps([wanted, output, problem], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_stuck(answers: Sequence[str], after: int) -> bool:
+    """Whether the last `after` answers asked for the same."""
+    return len(answers) >= after and len(set(answers[-after:])) == 1
+
+
+class WorkClock:
+    """Seconds of work: the time that passes but for pauses. Times are given to it, it has no clock of its own."""
+
+    def __init__(self, worked: float = 0.0) -> None:
+        self._worked = worked
+        self._since: float | None = None
+
+    def work(self, now: float) -> None:
+        """From now on time counts."""
+        if self._since is None:
+            self._since = now
+
+    def pause(self, now: float) -> None:
+        """From now on it does not."""
+        self._worked, self._since = self.worked(now), None
+
+    @property
+    def paused(self) -> bool:
+        return self._since is None
+
+    def worked(self, now: float) -> float:
+        return self._worked + (0.0 if self._since is None else max(0.0, now - self._since))
+
+    def at_least(self, worked: float, now: float) -> None:
+        """Count what a delegate worked while this clock was paused for it."""
+        self._worked += max(0.0, worked - self.worked(now))

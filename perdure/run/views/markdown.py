@@ -1,0 +1,59 @@
+"""A run as Markdown, for the Web UI's current details (R12.8)."""
+
+from __future__ import annotations
+
+from perdure.people.desk import Offer
+from perdure.plan.calls import Call
+from perdure.run.prompts import call_line
+from perdure.run.running import Run
+from perdure.values.jsons import shorten
+
+
+def details(run: Run) -> str:
+    """Where the run stands: its Requests, and its last calls with what each reads and writes."""
+    lines = [f"**{run.agent.name}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    if run.past.log:
+        last = run.past.log[-1]
+        lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
+    if waiting := run.desk.waiting:
+        lines += [
+            "",
+            '**Waiting for a person.** Decide by a signal: `approve` with input `{"call": "…"}`, `reject`, …',
+            "",
+        ]
+        lines += ["| call | what | parameters | why | since |", "|---|---|---|---|---|"]
+        lines += [_waiting(offer) for offer in waiting.values()]
+    if calls := run.last_calls():
+        lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
+        if run.count > len(calls):
+            lines += ["", f"{run.count - len(calls)} earlier calls are not shown."]
+        if notes := [note for call in calls if (note := _note(call))]:
+            lines += ["", *notes]
+    if run.output is not None:
+        lines += ["", f"Output: `{shorten(run.output, 300)}`"]
+    return "\n".join(lines)
+
+
+def _row(call: Call) -> str:
+    # A narrow panel: the status first, and no column for what it reads, which its parameters say.
+    return (
+        "| "
+        + " | ".join(map(_cell, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " |"
+    )
+
+
+def _waiting(offer: Offer) -> str:
+    what, shown = ("the whole plan", "") if offer.call is None else (offer.call.tool_name, call_line(offer.call.params))
+    cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _note(call: Call) -> str:
+    """Why a call did not end well, as an item of a list."""
+    note = call.reason or (call.error.message if call.error else "")
+    return f"- {call.id} {_cell(note[:200])}" if note else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

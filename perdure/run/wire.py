@@ -1,0 +1,275 @@
+"""What crosses the boundary between client, workflow and activities, and the names that it goes by.
+
+Everything here is data, written as camelCase JSON. Each workflow has one input object, and it can carry all that a run
+continued as new needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.model.usage import Price, RunUsage
+from perdure.model.wire import RequestView
+from perdure.people.decisions import Approval
+from perdure.people.policies import Ask
+from perdure.run.agents import Models
+from perdure.run.choosing import Situation
+from perdure.run.stopping import Budget, StopReason
+from perdure.tools.tool import Tool
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.state import Write
+from perdure.values.wire import Wire
+
+TASK_QUEUE: Final = "perdure"
+"""Where workers listen unless they are told otherwise."""
+
+AGENT_WORKFLOW: Final = "Agent"
+PREPARE_ACTIVITY: Final = "perdure.prepare"
+REQUEST_ACTIVITY: Final = "perdure.request"
+CHOOSE_ACTIVITY: Final = "perdure.choose"
+CONTEXT_QUERY: Final = "context"
+RUN_QUERY: Final = "run"
+WAITING_QUERY: Final = "waiting"
+CALLS_SIGNAL: Final = "calls"
+DECIDE: Final = "decide"
+"""Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
+POLICY: Final = "policy"
+"""Signal and update: changes to the run's approval policy."""
+WAITING_ATTRIBUTE: Final = "PerdureWaiting"
+"""Search attribute (Int): what waits for a person in a run (R7.8)."""
+
+REFUSED: Final = "Refused"
+"""Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
+MODEL_FAILED: Final = "ModelFailed"
+"""Type of the failure of a run whose model could not be reached, or refused for good."""
+CONTEXT_TOO_LONG: Final = "ContextTooLong"
+"""Type of the failure of a Request whose context is more than the model takes (R9.7)."""
+LIMIT_REACHED: Final = "LimitReached"
+"""Type of the failure of a run that came to a limit without an output."""
+
+MAX_PAYLOAD: Final = 1_900_000
+"""Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
+
+MAX_STORED: Final = 50_000_000
+"""The same where values travel by external storage."""
+
+RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
+
+
+class PrepareInput(Wire):
+    tools: list[str | JsonObject]
+    models: JsonObject
+    """The agent file's `config.models`, as far as it says any."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """The agent file's own."""
+    cost_budget: bool = False
+    """Whether there is one: then every model needs a price."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """Those that the run above has recorded, by name."""
+
+
+class ChooseInput(Wire):
+    policy: str
+    """`module:function`."""
+    situation: Situation
+
+
+class Prepared(Wire):
+    """What the worker had when the run started; a redeployed worker cannot change a run's past."""
+
+    tools: list[Tool]
+    models: Models
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Of the models that the run may ask, as far as they are known (R9.5)."""
+    floor: Ask = "never"
+    """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
+    delegate_problems: dict[str, str] = Field(default_factory=dict)
+    """Why others cannot be used: the calls that need them fail with it (R8.4)."""
+    max_payload: int = MAX_PAYLOAD
+    """`MAX_STORED` where the worker has external storage."""
+    searchable: bool = False
+    """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
+
+
+class ToolInput(Wire):
+    """One tool call. `definition` is only there when it is not the registry's own."""
+
+    tool: str
+    activity: str
+    call: JsonObject
+    call_id: str
+    params: JsonObject
+    idempotency_key: str
+    definition: JsonObject | None = None
+    messages: list[JsonObject] = Field(default_factory=list)
+
+
+class ToolResult(Wire):
+    """What a tool returned, and at which attempt."""
+
+    value: Json = None
+    branch: str | None = None
+    attempt: int = 1
+
+
+class CallView(Wire):
+    """A call as `show` and `run --json` print it."""
+
+    id: str
+    tool: str
+    params: JsonObject
+    status: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    attempts: int = 0
+    reason: str | None = None
+    error: JsonObject | None = None
+    approval: Approval | None = None
+    shown: str | None = None
+    """The beginning of the result, for `show`; not part of `run --json`."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json()
+        del plain["shown"]
+        optional = ("reason", "error", "approval")
+        return {key: value for key, value in plain.items() if value is not None or key not in optional}
+
+
+class WaitingView(Wire):
+    """What waits for a person: a call, or a whole plan (`calls` and `simulation` are set then)."""
+
+    call: str
+    """What a decision names: the call's id, or the Request's number for its plan."""
+    agent: str
+    tool: str
+    description: str = ""
+    params: JsonObject = Field(default_factory=dict)
+    """Resolved."""
+    parameters: JsonObject = Field(default_factory=dict)
+    """JSON Schema of the parameters."""
+    reason: str
+    requested_at: str
+    digest: str
+    question: bool = False
+    """It is a question (`reason`): an answer is wanted, not a decision."""
+    calls: list[Any] | None = None
+    simulation: JsonObject | None = None
+    """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
+
+
+class RunResult(Wire):
+    """A run as `run --json` prints it (section 11)."""
+
+    run_id: str
+    status: RunStatus = "running"
+    output: Json = None
+    stop_reason: StopReason | None = None
+    requests: int = 0
+    usage: RunUsage = Field(default_factory=RunUsage)
+    errors: list[JsonObject] = Field(default_factory=list)
+    calls: list[CallView] = Field(default_factory=list)
+    state: JsonObject = Field(default_factory=dict)
+    error: str | None = None
+    """Why the run failed, in one line."""
+    worked: float = 0.0
+    """Seconds of work, for a parent's deadline; not part of `run --json`."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
+        del plain["worked"]
+        if plain["error"] is None:
+            del plain["error"]
+        return plain
+
+
+class RunView(RunResult):
+    """What the `run` query answers: the result so far, with what a live view needs beside it."""
+
+    agent: str = ""
+    waiting: list[WaitingView] = Field(default_factory=list)
+    """What waits for a person, oldest first."""
+    refusals: list[JsonObject] = Field(default_factory=list)
+    """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
+    log: list[RequestView] = Field(default_factory=list)
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    """Call id → what it reads, as references."""
+    writes: dict[str, str] = Field(default_factory=dict)
+    """Call id → its output path."""
+
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    """Writer's call id, reader's, and the reference: what a drawing shows."""
+
+    def result(self) -> RunResult:
+        """Only what `run --json` prints."""
+        return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
+
+
+class Past(Wire):
+    """What the Requests that are over leave for whoever looks at the run."""
+
+    calls: list[CallView] = Field(default_factory=list)
+    log: list[RequestView] = Field(default_factory=list)
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    writes: dict[str, str] = Field(default_factory=dict)
+
+
+class Progress(Wire):
+    """How far a run has come, beside its state."""
+
+    number: int = 0
+    """Of the last Request begun; 0 is a plan that was given (R5.9)."""
+    results: JsonObject = Field(default_factory=dict)
+    """By call id what went to no path (R4.4)."""
+    messages: list[JsonObject] = Field(default_factory=list)
+    """Error, feedback and turn messages in their order."""
+    plan_message: JsonObject | None = None
+    after_error: bool = False
+    usage: RunUsage = Field(default_factory=RunUsage)
+    answers: list[str] = Field(default_factory=list)
+    """Fingerprints of the last answers."""
+    worked: float = 0.0
+    wants: Literal["plan", "structured", "refined"] = "plan"
+    """What the next Request is for; the last two only want an output."""
+    draft: Json = None
+    """The output that is to be refined."""
+    tight: bool = False
+    """Whether the context was too long for the model, and is shown cut since (R9.7)."""
+
+
+class RunSnapshot(Wire):
+    """A run between two Requests, as it goes on in a new execution (R6.8)."""
+
+    version: Literal[2] = 2
+    prepared: Prepared
+    progress: Progress
+    writes: list[Write]
+    policy: JsonObject = Field(default_factory=dict)
+    """How the run's own approval policy differs from the agent file's (R7.7)."""
+    remembered: list[str] = Field(default_factory=list)
+    refusals: list[JsonObject] = Field(default_factory=list)
+    past: str
+    """A `Past`, packed: it grows with the run, and only watchers need it."""
+
+
+class RunInput(Wire):
+    """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
+
+    agent: JsonObject
+    input: Json = None
+    has_input: bool = False
+    """Whether an input was given at all: `null` is one."""
+    approval: JsonObject = Field(default_factory=dict)
+    """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
+    lineage: list[str] = Field(default_factory=list)
+    """The agents above a delegate, outermost first."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that the run above has recorded."""
+    budget: Budget = Field(default_factory=Budget)
+    """What the run above has left (R9.6)."""
+    snapshot: RunSnapshot | None = None
+    """Set when the run goes on from an execution that grew too long."""

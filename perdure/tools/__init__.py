@@ -1,0 +1,1 @@
+"""What a tool is: its definition, `@tool`, its schema and meta-properties."""

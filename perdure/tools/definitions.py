@@ -1,0 +1,104 @@
+"""Function definitions as others write them, as Perdure's own: what a user has already need not be written anew (R2.4)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+from perdure.values.jsons import JsonObject
+
+_SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
+"""Where OpenAI, Anthropic and MCP put the schema of the parameters."""
+_TYPES: Final = {
+    "dict": "object",
+    "hashmap": "object",
+    "hashtable": "object",
+    "map": "object",
+    "queue": "array",
+    "stack": "array",
+    "list": "array",
+    "tuple": "array",
+    "arraylist": "array",
+    "set": "array",
+    "str": "string",
+    "char": "string",
+    "int": "integer",
+    "long": "integer",
+    "short": "integer",
+    "byte": "integer",
+    "bigint": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "none": "null",
+}
+"""Names of types that collections of functions use for those of JSON Schema."""
+_NUMBERS: Final = frozenset(
+    {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    }
+)
+_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose values are schemas by name."""
+_PLAIN: Final = ("enum", "const", "default", "examples", "required")
+"""Keywords whose values are no schemas."""
+_OF_TYPE: Final[dict[str, type]] = {
+    **dict.fromkeys(_NAMED, dict),
+    **dict.fromkeys(("required", "enum"), list),
+    **dict.fromkeys(("description", "title", "format", "pattern"), str),
+}
+"""What a keyword's value has to be; one that is not says nothing that could be checked."""
+_JSON_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+
+
+def plain_definition(definition: JsonObject) -> JsonObject:
+    """The definition in Perdure's form: the parameters' schema beside the name, its types JSON Schema's own.
+
+    What is in that form already comes back as it is.
+    """
+    if definition.get("type") == "function" and isinstance(definition.get("function"), dict):
+        meta = {key: value for key, value in definition.items() if key.startswith("_")}
+        definition = {**definition["function"], **meta}
+    key = next((key for key in _SCHEMAS if isinstance(definition.get(key), dict)), None)
+    if key is None or "properties" in definition:
+        return definition
+    schema = json_types(definition[key])
+    if not isinstance(schema.get("properties"), dict):
+        schema = {**schema, "properties": {}}
+    rest = {name: value for name, value in definition.items() if name not in (key, "strict", "response", "required")}
+    return {**schema, "type": "object", **rest}
+
+
+def json_types(schema: Any) -> Any:
+    """The schema with its types as JSON Schema names them; `any` says nothing.
+
+    Keywords with values that JSON Schema refuses, such as a `required: true` beside a parameter, are left out.
+    """
+    if isinstance(schema, list):
+        return [json_types(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain: JsonObject = {}
+    for key, value in schema.items():
+        if key == "type" and isinstance(value, str | list):
+            kinds = [
+                _TYPES.get(str(kind).lower(), str(kind).lower())
+                for kind in ([value] if isinstance(value, str) else value)
+            ]
+            if all(kind in _JSON_TYPES for kind in kinds):
+                plain["type"] = kinds[0] if isinstance(value, str) else list(dict.fromkeys(kinds))
+        elif key in _NUMBERS:
+            with suppress(TypeError, ValueError):
+                plain[key] = value if type(value) in (int, float) else int(value)
+        elif key in _OF_TYPE and not isinstance(value, _OF_TYPE[key]):
+            continue
+        elif key in _NAMED:
+            plain[key] = {name: json_types(child) for name, child in value.items() if isinstance(child, dict | bool)}
+        elif key == "items" and isinstance(value, list):
+            plain["prefixItems"] = json_types(value)
+        elif key in _PLAIN:
+            plain[key] = value
+        else:
+            plain[key] = json_types(value)
+    return plain

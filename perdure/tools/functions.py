@@ -1,0 +1,223 @@
+"""`@tool`: a typed Python function as a tool and its activity (R12.1 to R12.4)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, get_type_hints, overload
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from perdure.errors import ToolDefinitionError, ToolError
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import first_problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTERED: Final = "__perdure_tool__"
+"""The attribute under which a decorated function carries its `ToolFunction`."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool's code can know of its call; a parameter annotated with it is not part of the schema (R12.2)."""
+
+    tool_name: str
+    tool: JsonObject
+    """The tool's definition, as an agent file writes it."""
+    call: JsonObject
+    """The call as the model wrote it."""
+    call_id: str
+    idempotency_key: str
+    """`<run id>/<call id>`: the same on every attempt, so that a side effect can be made once (R6.7)."""
+    attempt: int = 1
+    """1 for the first attempt."""
+    messages: list[JsonObject] = field(default_factory=list)
+    """The context's messages that the tool's `_scopes` list."""
+    on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+
+    def heartbeat(self, *details: Any) -> None:
+        """Say that the call is alive; the details are there at the next attempt should this one be lost."""
+        self.on_heartbeat(*details)
+
+    def progress(self, text: str) -> None:
+        """Say how far the call is, for whoever watches; counts as a sign of life."""
+        self.on_heartbeat({"progress": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A result that goes to one alternative of the call's output path: see `branch`."""
+
+    path: str
+    value: Any
+
+
+def branch(path: str, value: Any = None) -> Branch:
+    """Return this from a tool to choose an alternative: `branch("†state.sunny", weather)` (R12.4)."""
+    return Branch(path, value)
+
+
+@dataclass(frozen=True)
+class ToolFunction:
+    """A tool with the code behind it."""
+
+    definition: JsonObject
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    result: TypeAdapter[Any] | None
+    context_parameter: str | None
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.definition["name"])
+
+    def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
+        """Keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do not fit."""
+        try:
+            model = self.arguments.model_validate(params)
+        except ValidationError as error:
+            raise ToolError("invalid_params", first_problem(error)) from None
+        fields = type(model).model_fields
+        arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (
+            model.model_extra or {}
+        )
+        return arguments | ({self.context_parameter: context} if self.context_parameter else {})
+
+    def dump(self, value: Any) -> Json:
+        """A returned value as JSON. Raises `ToolError` when it cannot be written as JSON."""
+        adapter = self.result or TypeAdapter(Any)
+        try:
+            return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+        except ValueError as error:
+            raise ToolError("not_json", f"the result of {self.name} cannot be written as JSON: {error}") from None
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    output_path: str | None = None,
+    approval: Any = None,
+    safe: bool = False,
+    dangerous: bool = False,
+    timeout: float = 60.0,
+    heartbeat: float | None = None,
+    retries: int = 2,
+    task_queue: str | None = None,
+    queue_timeout: float | None = None,
+    duration: float | None = None,
+) -> Callable[[F], F]: ...
+
+
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a typed function, sync or async, a tool (R12.1).
+
+    The parameters' schema and the result's come from the annotations, the descriptions from the docstring. A function with
+    `**params` takes whatever the tool's definition allows. Sync functions run in threads.
+
+    `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
+    `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
+    `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life (none needed). `retries`: attempts after
+    the first (2). `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
+    to take a call up (300). `duration`: seconds it usually takes (unknown).
+
+    Raises `ToolDefinitionError` for a function that cannot be a tool.
+    """
+
+    def decorate(target: F) -> F:
+        setattr(target, REGISTERED, _describe(target, options))
+        return target
+
+    return decorate if function is None else decorate(function)
+
+
+def tool_function(target: Any) -> ToolFunction | None:
+    """The tool that a decorated function is, or `None`."""
+    found = getattr(target, REGISTERED, None)
+    return found if isinstance(found, ToolFunction) else None
+
+
+def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction:
+    name = options.pop("name", None) or getattr(function, "__name__", "")
+    where = f"tool {name!r}"
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
+    documented = docstring_parser.parse(inspect.getdoc(function) or "")
+    descriptions = {parameter.arg_name: parameter.description for parameter in documented.params}
+    fields: dict[str, Any] = {}
+    context_parameter: str | None = None
+    open_ended = False
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if annotation is ToolContext:
+            context_parameter = parameter.name
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            open_ended = True
+        elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            raise ToolDefinitionError(
+                f"{where}: {parameter.name!r} can only be given by position; tools are called by name"
+            )
+        elif parameter.name.startswith("_"):
+            raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
+        else:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            # Under names of its own, so that a parameter called `schema` or `copy` is no method of the model.
+            field_info = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
+            fields[f"p_{parameter.name}"] = (annotation, field_info)
+    extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
+    try:
+        arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
+        parameters = _clean(arguments.model_json_schema(by_alias=True))
+        returns = hints.get("return", Any)
+        result = None if returns in (Any, Branch) else TypeAdapter(returns)
+        output = None if result is None else _clean(result.json_schema(mode="serialization"))
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
+    description = "\n".join(filter(None, (documented.short_description, documented.long_description)))
+    meta = {f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value not in (None, False)}
+    definition = {"name": name, "description": description, **parameters, **meta}
+    if output:
+        definition["_output"] = output
+    parse_tool(definition, activities=[name])
+    return ToolFunction(
+        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
+    )
+
+
+def open_tool(definition: JsonObject, function: Callable[..., Any]) -> ToolFunction:
+    """A tool from a definition written elsewhere, with an async function that takes whatever it allows.
+
+    Raises `ToolDefinitionError`.
+    """
+    name = str(definition.get("name"))
+    parse_tool(definition, activities=[name])
+    arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
+    return ToolFunction(definition, function, arguments, None, None, True)
+
+
+_CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}
+
+
+def _clean(schema: Any) -> Any:
+    """Without the titles that pydantic makes from names: they cost tokens and say nothing."""
+    if isinstance(schema, list):
+        return [_clean(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _clean(child) for name, child in value.items()} if key in ("properties", "$defs") else _clean(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }

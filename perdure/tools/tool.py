@@ -1,0 +1,284 @@
+"""A tool: a JSON Schema that names a capability, and what the engine knows about it (R1, R12.1, R12.5).
+
+A definition is one object. Keys without `_` describe the parameters as JSON Schema does (`properties`, `required`, …); keys
+with `_` are meta-properties. Either spelling of a fixed meta-property is read: `"_outputPath": "†state.x"` or
+`"_outputPath": {"const": "†state.x"}`, on the definition or among its `properties`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
+from perdure.tools.definitions import plain_definition
+from perdure.values.jsons import JsonObject, shorten
+from perdure.values.messages import first_problem
+from perdure.values.schemas import Schema
+from perdure.values.state import OutputMethod, parse_output_path
+
+RESERVED_PREFIX: Final = "perdure."
+"""Names of the engine's own activities; no tool may be called so."""
+
+ANONYMOUS: Final = "anonymous"
+"""As `_delegate`: a Request that no file describes."""
+SLEEP_UNTIL: Final = "perdure.sleep_until"
+ASK_PERSON: Final = "perdure.ask_person"
+ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON})
+"""Keys of what the engine carries out itself: see `perdure.tools.engine`."""
+TASK_COMPLETE: Final = "task_complete"
+"""The tool whose call ends the run, its parameters being the output (R9.5)."""
+ACTIVITY_TIMEOUT: Final = 60.0
+"""Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
+
+QUEUE_TIMEOUT: Final = 300.0
+"""Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
+
+_SCHEMA_KEYS: Final = frozenset(
+    [
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "dependentRequired",
+        "dependentSchemas",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedProperties",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+        "$comment",
+        "title",
+        "examples",
+        "default",
+        "deprecated",
+        "strict",
+    ]
+)
+
+
+class Tool(BaseModel):
+    """One tool as a run knows it. Built by `parse_tool`, from an agent file's definition or from the worker's registry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, ignored_types=(cached_property,))
+
+    name: str = Field(min_length=1, max_length=200)
+    description: str = ""
+    parameters: JsonObject
+    """JSON Schema of the parameters, always of an object."""
+    output: JsonObject | None = Field(default=None, alias="_output")
+    """JSON Schema of the result, if it is known."""
+    activity: str | None = Field(default=None, alias="_activity")
+    """Key of the code in the worker's registry; `None` is a latent tool, whose result the model writes itself."""
+    output_path: str | None = Field(default=None, alias="_outputPath")
+    """The path that every result goes to; `None` leaves it to the model (R4.4)."""
+    output_method: OutputMethod | None = Field(default=None, alias="_outputMethod")
+    approval: Any = Field(default=None, alias="_approval")
+    """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
+    safe: bool = Field(default=False, alias="_safe")
+    dangerous: bool = Field(default=False, alias="_dangerous")
+    timeout: float | None = Field(default=None, gt=0, alias="_timeout")
+    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
+    for days, so that it has none by default."""
+    heartbeat: float | None = Field(default=None, gt=0, alias="_heartbeat")
+    """Seconds between signs of life; without them the attempt counts as lost. `None`: only `timeout` tells."""
+    retries: int = Field(default=2, ge=0, alias="_retries")
+    """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
+    task_queue: str | None = Field(default=None, alias="_taskQueue")
+    """Where the workers that have the code listen; `None` is the run's own queue (R12.5)."""
+    queue_timeout: float = Field(default=QUEUE_TIMEOUT, gt=0, alias="_queueTimeout")
+    """Seconds until a worker of that queue has to take a call up."""
+    duration: float | None = Field(default=None, ge=0, alias="_duration")
+    """Seconds that it usually takes, for simulations (R5.6)."""
+    delegate: str | None = Field(default=None, alias="_delegate")
+    """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""
+    resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
+    """`upfront`: the delegate's schemas are the tool's, so the model knows them (R8.4)."""
+    scopes: list[str] | None = Field(default=None, alias="_scopes")
+    """What of the context the code is given as `ToolContext.messages`, or the delegate as context (R8.2, R12.2)."""
+    scope_choice: list[str] | None = None
+    """`_scopes: {"enum": [...]}`: what the model may choose from, call by call."""
+    code_safe: bool = False
+    """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
+    code_dangerous: bool = False
+    registered: bool = False
+    """Whether the definition is the registry's own, so that it need not travel with each call."""
+
+    @field_validator("name")
+    @classmethod
+    def _a_usable_name(cls, name: str) -> str:
+        if name.startswith(("_", RESERVED_PREFIX)) or any(not (c.isprintable()) for c in name):
+            raise ValueError(
+                f"{name!r} cannot be a tool's name: no '_' or '{RESERVED_PREFIX}' first, printable characters only"
+            )
+        return name
+
+    @field_validator("approval")
+    @classmethod
+    def _a_usable_rule(cls, rule: Any) -> Any:
+        if rule is not None and (problem := check_rule(rule)):
+            raise ValueError(f"_approval: {problem}")
+        return rule
+
+    @field_validator("delegate")
+    @classmethod
+    def _a_name_and_no_path(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"\w[\w -]*(\.\w[\w -]*)*", name):
+            raise ValueError(f"{name!r} is no delegate's name: a file name without a path, or {ANONYMOUS!r}")
+        return name
+
+    @field_validator("output_path")
+    @classmethod
+    def _a_parsable_path(cls, path: str | None) -> str | None:
+        if path is not None:
+            try:
+                parse_output_path(path)
+            except ReferenceSyntaxError as error:
+                raise ValueError(str(error)) from None
+        return path
+
+    @property
+    def attempt_timeout(self) -> float:
+        """Seconds for one attempt of its activity."""
+        return self.timeout or ACTIVITY_TIMEOUT
+
+    @property
+    def latent(self) -> bool:
+        return self.activity is None and self.delegate is None
+
+    @cached_property
+    def parameters_schema(self) -> Schema:
+        """The parameters' schema, compiled once per run."""
+        return Schema(self.parameters)
+
+    @cached_property
+    def output_schema(self) -> Schema | None:
+        return None if self.output is None else Schema(self.output)
+
+    def definition(self) -> JsonObject:
+        """The tool as an agent file would write it."""
+        meta = self.model_dump(
+            by_alias=True,
+            exclude_defaults=True,
+            exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous"},
+        )
+        if (choice := meta.pop("scope_choice", None)) is not None:
+            meta["_scopes"] = {"enum": choice}
+        return {"name": self.name, "description": self.description, **self.parameters, **meta}
+
+
+def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), registered: bool = False) -> Tool:
+    """Read a definition; `activities` are the keys of the worker's registry, to which a tool binds by name (R12.5).
+
+    Function definitions as OpenAI, Anthropic and MCP write them are read too: see `perdure.tools.definitions`. Raises `ToolDefinitionError` with the tool's name and what is wrong.
+    """
+    definition = plain_definition(definition)
+    name = definition.get("name")
+    if not isinstance(name, str):
+        raise ToolDefinitionError("a tool's definition needs a 'name' that is a string")
+    parameters: JsonObject = {"type": "object", "properties": {}}
+    meta: JsonObject = {}
+    for key, value in definition.items():
+        if key.startswith("_"):
+            meta[key] = value
+        elif key in _SCHEMA_KEYS:
+            parameters[key] = value
+        elif key not in ("name", "description"):
+            raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong into 'properties'")
+    properties = parameters["properties"]
+    if not isinstance(properties, dict):
+        raise ToolDefinitionError(f"tool {name!r}: 'properties' must be an object")
+    meta = {key: value for key, value in properties.items() if key.startswith("_")} | meta
+    parameters["properties"] = {key: value for key, value in properties.items() if not key.startswith("_")}
+    if "required" in parameters and isinstance(parameters["required"], list):
+        parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
+    meta.pop("_tool", None)
+    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
+        if isinstance(meta.get(key), dict):
+            meta[key] = meta[key].get("const")
+    if isinstance(meta.get("_scopes"), dict):
+        meta["scope_choice"] = meta.pop("_scopes").get("enum", [])
+    known = {*activities, *ENGINE_ACTIVITIES}
+    elsewhere = meta.get("_taskQueue") is not None
+    if "_activity" not in meta and (name in known or elsewhere) and "_delegate" not in meta:
+        meta["_activity"] = name
+    try:
+        tool = Tool.model_validate(
+            {
+                "name": name,
+                "description": definition.get("description", ""),
+                "parameters": parameters,
+                "registered": registered,
+                **meta,
+            }
+        )
+    except ValidationError as error:
+        raise ToolDefinitionError(f"tool {name!r}: {first_problem(error)}") from None
+    for schema in (tool.parameters_schema, tool.output_schema):
+        if schema is not None and schema.problem:
+            raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
+    if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
+        raise ToolDefinitionError(
+            f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
+        )
+    return tool
+
+
+def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:
+    """The tools of a context by name; the last definition of a name wins (R2.4).
+
+    `registry` holds the worker's own definitions by name. Raises `ToolDefinitionError`.
+    """
+    tools: dict[str, Tool] = {}
+    for item in wanted:
+        if isinstance(item, str):
+            if item not in registry:
+                raise ToolDefinitionError(f"the worker has no tool {item!r}{_have(registry, item)}")
+            tool = parse_tool(registry[item], activities=registry, registered=True)
+        else:
+            tool = parse_tool(item, activities=registry)
+        engine = tool.activity in ENGINE_ACTIVITIES
+        code = {"_safe": tool.latent or engine} if tool.activity is None or engine else registry.get(tool.activity, {})
+        tools[tool.name] = tool.model_copy(
+            update={"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+        )
+    return tools
+
+
+def check_rule(rule: Any) -> str | None:
+    """What is wrong with an exception to an approval policy, if anything is (R7.1)."""
+    if rule in ("never", "always"):
+        return None
+    if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
+        return (
+            f'{shorten(rule, 60)} is no rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
+        )
+    problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
+    return f"the condition is no JSON Schema: {problem}" if problem else None
+
+
+def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
+    """The names most like one that does not exist; all of them when they are few."""
+    known = sorted(names)
+    return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
+
+
+def _have(names: Iterable[str], name: str = "") -> str:
+    known = close_names(name, names, limit=8) if name else sorted(names)[:8]
+    return f"; it has {', '.join(known)}" if known else "; it has none (load some with --tools)"

@@ -1,0 +1,1 @@
+"""What is written and remembered: JSON, paths, references, templates, schemas, messages and the state they add up to."""

@@ -1,0 +1,187 @@
+"""Messages: the typed items of context, and the data that they add up to (section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from perdure.errors import AgentError
+from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.references import MISSING, Missing
+from perdure.values.state import Tree, Write
+
+_RESERVED = frozenset({"type", "kind", "schema", "description", "_instance"})
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def as_json(self) -> JsonObject:
+        """The message as an agent file writes it."""
+        return self.model_dump(by_alias=True, exclude_defaults=True) | {"type": self.type}  # type: ignore[attr-defined]
+
+
+class SystemMessage(_Message):
+    type: Literal["system"] = "system"
+    text: str
+
+
+class TextMessage(_Message):
+    type: Literal["text"] = "text"
+    text: str
+    role: Literal["user", "assistant"] = "user"
+
+
+class _DataMessage(_Message):
+    """JSON data under a kind, which references name: `†kind.path` (R2.2)."""
+
+    data: Json = None
+    data_schema: JsonObject | None = Field(default=None, alias="schema")
+    description: str = ""
+    instance: str | None = Field(default=None, alias="_instance")
+    given: bool = Field(default=False, exclude=True)
+    """Whether any data was written at all; without it the message is a schema, or the place of the run's input."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _both_spellings(cls, message: Any) -> Any:
+        if not isinstance(message, dict) or "given" in message:
+            return message
+        nested = message.get("type")
+        flat = {key: value for key, value in message.items() if key not in _RESERVED and key != nested}
+        if nested in message and flat:
+            raise ValueError(
+                f"write the data either under {nested!r} or beside 'type', not both: {sorted(flat)} are beside it"
+            )
+        kept = {key: value for key, value in message.items() if key in _RESERVED}
+        return kept | {"data": message.get(nested, flat), "given": nested in message or bool(flat)}
+
+    def as_json(self) -> JsonObject:
+        plain = self.model_dump(by_alias=True, exclude_defaults=True, exclude={"data"}) | {"type": self.type}  # type: ignore[attr-defined]
+        return plain | ({self.type: self.data} if self.given else {})  # type: ignore[attr-defined]
+
+
+class InputMessage(_DataMessage):
+    type: Literal["input"] = "input"
+    kind: Literal["input"] = "input"
+
+
+class StateMessage(_DataMessage):
+    type: Literal["state"] = "state"
+    kind: Literal["state"] = "state"
+
+
+class DataMessage(_DataMessage):
+    type: Literal["data"] = "data"
+    kind: str = Field(default="data", min_length=1)
+
+
+class ToolMessage(_Message):
+    """A tool by name, from the worker's registry, or by definition (R2.4)."""
+
+    type: Literal["tool"] = "tool"
+    tool: str | JsonObject
+
+
+class PlanMessage(_Message):
+    """Calls: those of the last Solution with their status, or a plan given to start from (R2.5, R5.9)."""
+
+    type: Literal["plan"] = "plan"
+    plan: list[Any]
+    output: Json = None
+    """With references to what the plan writes: when all goes well it ends the run, and no model is needed (R5.9, R6.4)."""
+
+
+class ErrorMessage(_Message):
+    """What went wrong with a call; `call` is null when it was the Solution itself (R2.5, R6.6)."""
+
+    type: Literal["error"] = "error"
+    call: Json = None
+    error: Json
+
+
+class FeedbackMessage(_Message):
+    """What a person changed or rejected, and why (R2.5)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["feedback"] = "feedback"
+
+
+Message: TypeAlias = Annotated[
+    SystemMessage
+    | TextMessage
+    | InputMessage
+    | StateMessage
+    | DataMessage
+    | ToolMessage
+    | PlanMessage
+    | ErrorMessage
+    | FeedbackMessage,
+    Field(discriminator="type"),
+]
+AnyData: TypeAlias = InputMessage | StateMessage | DataMessage
+
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)
+TYPES = ("system", "text", "input", "state", "data", "tool", "plan", "error", "feedback")
+
+
+def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
+    """Raises `AgentError` naming the index of the first message that is none, and its type (R2.1)."""
+    messages: list[Message] = []
+    for index, item in enumerate(items):
+        at = f"{where}[{index}]"
+        if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+            raise AgentError(f"{at} is no message: expected an object with a 'type', one of {', '.join(TYPES)}")
+        if item["type"] not in TYPES:
+            raise AgentError(f"{at} has the unknown type {item['type']!r}; the types are {', '.join(TYPES)}")
+        try:
+            messages.append(_ADAPTER.validate_python(item))
+        except ValidationError as error:
+            raise AgentError(f"{at} ({item['type']}): {first_problem(error, skip=1)}") from None
+    return messages
+
+
+def first_problem(error: ValidationError, skip: int = 0) -> str:
+    """A pydantic error's first problem as one line with its JSON path; `skip` steps are left out at the start."""
+    problem = error.errors(include_url=False)[0]
+    path = json_path(part for part in problem["loc"][skip:])
+    what = problem["msg"].removeprefix("Value error, ")
+    return f"{what} at {path}" if path != "$" else what
+
+
+class Merged(BaseModel):
+    """All messages of one kind and one instance as the model sees them: one object, with its schema (R2.6)."""
+
+    kind: str
+    instance: str | None
+    value: Json = None
+    exists: bool = False
+    data_schema: JsonObject | None = None
+    description: str = ""
+
+
+def merge_data(messages: Iterable[AnyData]) -> list[Merged]:
+    """Merge by kind and instance, in the order of first appearance; later data wins, objects merge deeply (R2.6)."""
+    merged: dict[tuple[str, str | None], Merged] = {}
+    for message in messages:
+        into = merged.setdefault((message.kind, message.instance), Merged(kind=message.kind, instance=message.instance))
+        if message.given:
+            into.value = deep_merge(into.value if into.exists else MISSING, message.data)
+            into.exists = True
+        if message.data_schema is not None and message.data_schema != into.data_schema:
+            into.data_schema = (
+                {"allOf": [into.data_schema, message.data_schema]} if into.data_schema else message.data_schema
+            )
+        into.description = "\n".join(filter(None, (into.description, message.description)))
+    return list(merged.values())
+
+
+def deep_merge(first: Json | Missing, second: Json) -> Json:
+    """Two JSON values as one: objects merge deeply, anything else is replaced."""
+    if first is MISSING:
+        return second
+    tree = Tree({"value": first})
+    tree.apply(Write(path=("value",), value=second, method="merge"))
+    return tree.value["value"]

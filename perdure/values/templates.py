@@ -1,0 +1,191 @@
+"""Parameters with references in them: parsed once into a tree, resolved by lookup (R3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perdure.errors import ReferenceSyntaxError
+from perdure.values.jsons import Json, dumps
+from perdure.values.paths import UNKNOWN
+from perdure.values.references import (
+    DAGGER,
+    MISSING,
+    Expression,
+    Missing,
+    Reference,
+    evaluate,
+    parse_expression,
+    references,
+)
+
+Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One expression and where it stands in the parameters."""
+
+    path: tuple[str | int, ...]
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A longer string with `{†…}` inside."""
+
+    parts: tuple[str | Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    value: Json
+
+
+_Node: TypeAlias = "_Literal | _Text | Expression | dict[str, _Node] | list[_Node]"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A JSON value whose strings were read for references."""
+
+    node: _Node
+    sites: tuple[Site, ...]
+
+    def resolve(self, lookup: Lookup) -> Json:
+        """The value with every reference replaced. Call it only when every site's expression has a value."""
+        return _resolve(self.node, lookup)
+
+    def references(self) -> Iterator[Reference]:
+        for site in self.sites:
+            yield from references(site.expression)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A malformed reference: where in the parameters, and what is wrong (R3.5)."""
+
+    path: tuple[str | int, ...]
+    error: ReferenceSyntaxError
+
+
+def parse_template(value: Json) -> tuple[Template, list[Problem]]:
+    """Read a JSON value for references; every malformed one is listed, and stands for itself in the template."""
+    sites: list[Site] = []
+    problems: list[Problem] = []
+
+    def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
+        if isinstance(item, dict):
+            return {key: walk(child, (*path, key)) for key, child in item.items()}
+        if isinstance(item, list):
+            return [walk(child, (*path, index)) for index, child in enumerate(item)]
+        if not isinstance(item, str) or DAGGER not in item:
+            return _Literal(item)
+        try:
+            node = parse_string(item)
+        except ReferenceSyntaxError as error:
+            problems.append(Problem(path, error))
+            return _Literal(item)
+        if isinstance(node, _Text):
+            sites.extend(Site(path, part) for part in node.parts if not isinstance(part, str))
+        elif not isinstance(node, _Literal):
+            sites.append(Site(path, node))
+        return node
+
+    return Template(walk(value, ()), tuple(sites)), problems
+
+
+def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
+    """The template with every expression changed."""
+
+    def walk(node: _Node) -> _Node:
+        if isinstance(node, dict):
+            return {key: walk(child) for key, child in node.items()}
+        if isinstance(node, list):
+            return [walk(child) for child in node]
+        if isinstance(node, _Literal):
+            return node
+        if isinstance(node, _Text):
+            return _Text(tuple(part if isinstance(part, str) else change(part) for part in node.parts))
+        return change(node)
+
+    return Template(walk(template.node), tuple(Site(site.path, change(site.expression)) for site in template.sites))
+
+
+def is_expression(text: str) -> bool:
+    """Whether the whole string is meant as an expression: it starts with a reference, perhaps in parentheses (R3.1)."""
+    start = text.lstrip(" \t\r\n(")
+    return start.startswith(DAGGER) and not start.startswith(DAGGER * 2)
+
+
+def has_reference(value: Json) -> bool:
+    """Whether any string in the value holds a reference, in whole or inside text."""
+    if isinstance(value, str):
+        return DAGGER in value and (is_expression(value) or any(not isinstance(p, str) for p in _split(value)))
+    if isinstance(value, dict):
+        return any(map(has_reference, value.values()))
+    return isinstance(value, list) and any(map(has_reference, value))
+
+
+def parse_string(text: str) -> _Literal | _Text | Expression:
+    """One string: an expression, text with `{†…}` inside, or plain text in which `††` stands for a dagger."""
+    if is_expression(text):
+        return parse_expression(text.strip())
+    parts = tuple(_split(text))
+    if any(not isinstance(part, str) for part in parts):
+        return _Text(parts)
+    return _Literal("".join(part for part in parts if isinstance(part, str)))
+
+
+def _split(text: str) -> Iterator[str | Expression]:
+    start = position = 0
+    while (found := text.find(DAGGER, position)) >= 0:
+        if text.startswith(DAGGER * 2, found):
+            yield text[start:found] + DAGGER
+            start = position = found + 2
+        elif found > start and text[found - 1] == "{":
+            yield text[start : found - 1]
+            end = _closing_brace(text, found)
+            try:
+                yield parse_expression(text[found:end].strip())
+            except ReferenceSyntaxError as error:
+                raise ReferenceSyntaxError(error.message, error.position + found) from None
+            start = position = end + 1
+        else:
+            position = found + 1
+    yield text[start:]
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """The `}` that ends an embedded expression; a quoted key may hold one."""
+    quoted = escaped = False
+    for index in range(start, len(text)):
+        character = text[index]
+        if escaped:
+            escaped = False
+        elif quoted and character == "\\":
+            escaped = True
+        elif character == '"':
+            quoted = not quoted
+        elif character == "}" and not quoted:
+            return index
+    raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
+
+
+def _resolve(node: _Node, lookup: Lookup) -> Json:
+    if isinstance(node, dict):
+        return {key: _resolve(child, lookup) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_resolve(child, lookup) for child in node]
+    if isinstance(node, _Literal):
+        return node.value
+    if isinstance(node, _Text):
+        return "".join(part if isinstance(part, str) else _as_text(evaluate(part, lookup)) for part in node.parts)
+    return evaluate(node, lookup)
+
+
+def _as_text(value: Json | Missing) -> str:
+    if value is UNKNOWN or value is MISSING:
+        return "…"
+    return value if isinstance(value, str) else dumps(value)

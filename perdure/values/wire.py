@@ -1,0 +1,17 @@
+"""What everything that crosses a boundary has in common: camelCase JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from perdure.values.jsons import JsonObject
+
+
+class Wire(BaseModel):
+    """What crosses a boundary: camelCase JSON, and no key that is not known."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    def as_json(self) -> JsonObject:
+        return self.model_dump(mode="json", by_alias=True)
