@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached lint format bench picture constraints clean env
+.PHONY: help demo test test-uncached soak lint format bench picture constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,9 @@ test: $(DEV) ## Run the suite; ARGS="-k name" picks tests.
 
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 tests/test_runs.py tests/test_plan_rules.py tests/test_streaming.py $(ARGS)
+
+soak: $(DEV) ## The tests that take minutes, one after the other.
+	@$(BIN)/python -m pytest -q -m soak --timeout 1200 $(ARGS)
 
 lint: $(DEV) ## Lint, check the format, check the types.
 	@$(BIN)/ruff check .
