@@ -2,7 +2,7 @@
 
 import typer
 
-from perdure.hosting.worker import main
+from perdure.cli.worker import main
 
 if __name__ == "__main__":
     typer.run(main)

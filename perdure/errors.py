@@ -9,6 +9,8 @@
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
     │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
+    ├── SettingsError            an option, a variable or a file that a program was given cannot be used
+    ├── RunError                 what was asked of a run from outside cannot be done: it is not there, has ended, nobody answers
     └── ToolError                raised by a tool's own code (R12.3)
 
 What goes wrong with one call of a plan is not an exception but data: `CallError`, which becomes an error message for the
@@ -63,6 +65,14 @@ class ToolDefinitionError(ProtocolError):
 
 class DecisionError(ProtocolError):
     """A decision that changes nothing, because it is none, or because nothing waits for it."""
+
+
+class SettingsError(PerdureError):
+    """An option, a variable or a file that a program was given cannot be used; nothing was started."""
+
+
+class RunError(PerdureError):
+    """What was asked of a run from outside cannot be done, and why; the run is as it was."""
 
 
 class ToolError(PerdureError):

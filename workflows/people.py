@@ -9,9 +9,10 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
-    from perdure.people.decisions import Decision, Kind, parse_decision
+    from perdure.people.decisions import Decision, parse_decision
     from perdure.people.desk import Desk, Judged, Offer, Verdict
     from perdure.people.policies import Policy, parse_policy
+    from perdure.plan.approval import Kind
     from perdure.run.wire import WAITING_ATTRIBUTE
     from perdure.values.jsons import Json, JsonObject
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import click
@@ -16,6 +15,7 @@ from rich.text import Text
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.keys import read_key
+from perdure.client.approvals import age
 from perdure.hosting.files import json_option
 from perdure.people.policies import ASKS
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
@@ -200,15 +200,6 @@ def _table(waiting: list[Any]) -> RenderableType:
         shown = shorten(offer.params, 200) if offer.calls is None else f"{len(offer.calls)} calls"
         table.add_row(one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at))
     return table
-
-
-def age(since: str) -> str:
-    """How long ago, in the largest unit that says something."""
-    seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{max(seconds, 0)} s"
 
 
 def _walk(run_id: str | None, by: str) -> None:

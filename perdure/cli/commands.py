@@ -12,10 +12,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from perdure.cli.errors import INTERRUPTED, TIMEOUT, CommandError
+from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
 from perdure.client import approvals
 from perdure.client.approvals import Waiting
-from perdure.client.audit import exchanges, print_exchanges
+from perdure.client.audit import exchanges
 from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, SettingsError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -35,6 +35,8 @@ def one_line_errors() -> Iterator[None]:
         yield
     except CommandError as error:
         _leave(str(error), error.code)
+    except SettingsError as error:
+        _leave(str(error), USAGE)
     except PerdureError as error:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:

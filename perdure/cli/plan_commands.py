@@ -15,6 +15,7 @@ from perdure.activities.registry import load_tools, module_names
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.plans import PlanFile, read_plan
 from perdure.hosting.files import json_option
+from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, Step, simulate
 from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid, to_svg
@@ -128,7 +129,7 @@ def _simulate(found: PlanFile, durations: str | None, assume: list[str] | None) 
         isinstance(value, int | float) and value >= 0 for value in known.values()
     ):
         raise CommandError("--durations must be a JSON object of seconds by tool name", USAGE)
-    return simulate(found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume))
+    return simulate(found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=Guard().asks)
 
 
 def _assumed(found: PlanFile, assume: list[str] | None) -> dict[str, str]:

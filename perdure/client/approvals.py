@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from temporalio.client import Client, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.errors import CommandError
 from perdure.client.runs import QUERY_TIMEOUT
+from perdure.errors import RunError
 from perdure.run.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_QUERY, WaitingView
 from perdure.values.jsons import Json, JsonObject, dumps
 
@@ -30,10 +31,19 @@ class Waiting:
         return {"runId": self.run_id, **self.offer.as_json()}
 
 
+def age(since: str) -> str:
+    """How long ago, in the largest unit that says something."""
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{max(seconds, 0)} s"
+
+
 async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[Waiting], list[str]]:
     """All that waits, oldest first, and the runs that have something but whose worker does not answer (R7.8).
 
-    Raises `CommandError` when the namespace cannot list them, or there is no such run.
+    Raises `RunError` when the namespace cannot list them, or there is no such run.
     """
     # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
     if run_id is None:
@@ -65,7 +75,7 @@ async def _check_exists(client: Client, run_id: str) -> None:
         await client.get_workflow_handle(run_id).describe()
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
-            raise CommandError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
         raise
 
 
@@ -77,7 +87,7 @@ async def _runs(client: Client, below: str | None = None) -> list[str]:
         return [run.id async for run in client.list_workflows(query)]
     except RPCError as error:
         if error.status == RPCStatusCode.INVALID_ARGUMENT and WAITING_ATTRIBUTE in error.message:
-            raise CommandError(
+            raise RunError(
                 f"namespace {client.namespace!r} does not know the search attribute {WAITING_ATTRIBUTE}: a worker "
                 "registers it at its start; where it may not, have it added as an Int"
             ) from None
@@ -85,13 +95,13 @@ async def _runs(client: Client, below: str | None = None) -> list[str]:
 
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:
-    """Decide, and be told at once; `{"call", "decision"}`. Raises `CommandError` with the reason why nothing changed."""
+    """Decide, and be told at once; `{"call", "decision"}`. Raises `RunError` with the reason why nothing changed."""
     result: JsonObject = await _update(client, run_id, DECIDE, decision)
     return result
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:
-    """The run's policy as it stands then. Raises `CommandError`."""
+    """The run's policy as it stands then. Raises `RunError`."""
     result: JsonObject = await _update(client, run_id, POLICY, change)
     return result
 
@@ -101,11 +111,11 @@ async def _update(client: Client, run_id: str, name: str, argument: JsonObject) 
         return await client.get_workflow_handle(run_id).execute_update(name, argument, rpc_timeout=QUERY_TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
-        raise CommandError(f"nothing changed: {reason}") from None
+        raise RunError(f"nothing changed: {reason}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             gone = "has ended" if "completed" in error.message else f"does not exist in namespace {client.namespace!r}"
-            raise CommandError(f"nothing changed: the run {run_id!r} {gone}") from None
+            raise RunError(f"nothing changed: the run {run_id!r} {gone}") from None
         if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
-            raise CommandError(f"no worker answers for {run_id!r}; the decision may still be taken later") from None
+            raise RunError(f"no worker answers for {run_id!r}; the decision may still be taken later") from None
         raise

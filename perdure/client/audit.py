@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import (
@@ -24,11 +22,9 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from perdure.cli.errors import CommandError
-from perdure.model.strictness import make_strict
+from perdure.errors import RunError
 from perdure.model.wire import RequestContext, RequestInput, RequestResult
 from perdure.run.wire import REQUEST_ACTIVITY
-from perdure.values.jsons import dumps
 from perdure.workflows.agent import AgentWorkflow
 
 
@@ -42,7 +38,7 @@ class Exchange:
 
 
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
-    """Every Request of the run, in its order. Raises `CommandError` where its history is another program's."""
+    """Every Request of the run, in its order. Raises `RunError` where its history is another program's."""
     found: list[Exchange] = []
     async for history in _executions(client, run_id):
         recorder = _Recorder()
@@ -55,7 +51,7 @@ async def exchanges(client: Client, run_id: str) -> list[Exchange]:
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if result.replay_failure is not None:
             message = f"the history of {run_id} cannot be replayed by this version of Perdure: {result.replay_failure}"
-            raise CommandError(message)
+            raise RunError(message)
         answers = await _answers(client, history)
         for exchange in recorder.exchanges:
             exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
@@ -112,44 +108,3 @@ class _Recorder(Interceptor):
                 super().init(Outbound(outbound))
 
         return Inbound
-
-
-def print_exchanges(console: Console, found: list[Exchange]) -> None:
-    """Full prompts and answers, as `show --verbose` prints them."""
-    for exchange in found:
-        request, context = exchange.request, exchange.context
-        title = f"[iter={request.number} model={request.model} reason={request.reason} msgs={len(context.messages)}]"
-        console.print(Text(title, style="bold"), soft_wrap=True)
-        for message in context.messages:
-            console.print(Text(f"--- {message['role']}", style="dim"))
-            console.print(Text(_content(message)), soft_wrap=True)  # word for word, so no line is broken
-        if context.parameters:
-            console.print(Text("--- sent beside the messages", style="dim"))
-            console.print(Text(dumps(context.parameters)), soft_wrap=True)
-        for problem in _not_strict(context):
-            console.print(Text(f"not in strict mode: {problem}", style="dim"))
-        console.print(Text("--- answer", style="dim"))
-        answer = "(none)" if exchange.answer is None else _answer(exchange.answer)
-        console.print(Text(answer), soft_wrap=True)
-        console.print()
-
-
-def _content(message: dict[str, Any]) -> str:
-    calls = [
-        f"{call['id']} {call['function']['name']}({call['function']['arguments']})"
-        for call in message.get("tool_calls", ())
-    ]
-    about = [f"({message['tool_call_id']})"] if "tool_call_id" in message else []
-    return "\n".join([*about, *([message["content"]] if message.get("content") else []), *calls])
-
-
-def _answer(answer: RequestResult) -> str:
-    """The text as it was written; native calls as they were read."""
-    calls = [] if answer.text.strip() else answer.calls
-    return "\n".join([*([answer.text] if answer.text.strip() else []), *map(dumps, calls)]) or "(empty)"
-
-
-def _not_strict(context: RequestContext) -> list[str]:
-    """What keeps the composed schema from OpenAI's strict mode (R9.3)."""
-    schema = context.parameters.get("response_format", {}).get("json_schema", {})
-    return [] if not schema or schema.get("strict") else make_strict(schema["schema"])[1]

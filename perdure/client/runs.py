@@ -25,7 +25,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.errors import CommandError
+from perdure.errors import RunError
 from perdure.run.agents import Agent
 from perdure.run.wire import AGENT_WORKFLOW, RUN_QUERY, TASK_QUEUE, RunInput, RunResult, RunStatus, RunView
 from perdure.values.jsons import Json, JsonObject
@@ -62,7 +62,7 @@ async def start_run(
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1).
 
-    Raises `CommandError` when the id is taken; the run itself refuses what is no input of it (R2.3).
+    Raises `RunError` when the id is taken; the run itself refuses what is no input of it (R2.3).
     """
     try:
         return await client.start_workflow(
@@ -77,7 +77,7 @@ async def start_run(
             static_details=agent.description or None,
         )
     except WorkflowAlreadyStartedError:
-        raise CommandError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+        raise RunError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
 
 
 def new_run_id(agent: Agent) -> str:
@@ -95,23 +95,23 @@ def _task(agent: Agent, run_input: Json) -> str:
 
 
 async def fetch_run(client: Client, run_id: str) -> RunView:
-    """The run as it stands or ended. Raises `CommandError` when there is none, or nobody can tell."""
+    """The run as it stands or ended. Raises `RunError` when there is none, or nobody can tell."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
         description = await handle.describe()
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
-            raise CommandError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
         raise
     if description.workflow_type != AGENT_WORKFLOW:
-        raise CommandError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
+        raise RunError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
     status = _STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
     except (RPCError, WorkflowQueryFailedError):
         view = RunView(run_id=run_id)
         if status == "running":
-            raise CommandError(
+            raise RunError(
                 f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
             ) from None
     if status == "running":

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from perdure.cli.errors import USAGE, CommandError
-from perdure.errors import JsonError
+from perdure.errors import JsonError, SettingsError
 from perdure.run.agents import Agent, parse_agent
 from perdure.values.jsons import Json, loads
 
@@ -19,33 +18,33 @@ def agents_folder() -> Path:
 def read_agent(name: str) -> tuple[Agent, Json]:
     """An agent by file or by name in the agents folder: read, and as the document that it is.
 
-    Raises `CommandError` when there is no such file or it is no JSON, `AgentError` when it is no agent.
+    Raises `SettingsError` when there is no such file or it is no JSON, `AgentError` when it is no agent.
     """
     by_name = agents_folder() / f"{name}.json"
     path = Path(name)
     if not path.is_file():
         if not by_name.is_file():
-            raise CommandError(f"no agent {name!r}: neither a file {path} nor {by_name} exists", USAGE)
+            raise SettingsError(f"no agent {name!r}: neither a file {path} nor {by_name} exists")
         path = by_name
     document = read_json(path)
     return parse_agent(document, source=str(path)), document
 
 
 def read_json(path: Path) -> Json:
-    """Raises `CommandError` with line and column for what is no JSON."""
+    """Raises `SettingsError` with line and column for what is no JSON."""
     try:
         return loads(path.read_bytes(), source=str(path))
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}", USAGE) from None
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
     except JsonError as error:
-        raise CommandError(str(error), USAGE) from None
+        raise SettingsError(str(error)) from None
 
 
 def json_option(text: str, name: str) -> Json:
-    """An option's JSON, or with `@file` that file's. Raises `CommandError`."""
+    """An option's JSON, or with `@file` that file's. Raises `SettingsError`."""
     if text.startswith("@"):
         return read_json(Path(text[1:]))
     try:
         return loads(text, source=name)
     except JsonError as error:
-        raise CommandError(str(error), USAGE) from None
+        raise SettingsError(str(error)) from None

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from perdure.activities.endpoints import Endpoint
 from perdure.activities.registry import module_names
 from perdure.activities.tools import ToolSettings
-from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import SettingsError
 from perdure.hosting.files import json_option, read_json
 from perdure.model.usage import Price
 from perdure.tools.functions import ToolFunction
@@ -38,7 +38,7 @@ def endpoints() -> Mapping[str, Endpoint]:
 async def mcp_tools(path: Path | None) -> AsyncIterator[list[ToolFunction]]:
     """The tools of the servers of a standard `mcpServers` file, for as long as the context lasts.
 
-    Raises `CommandError` for what is wrong with the file, `ToolDefinitionError` where a server cannot be used.
+    Raises `SettingsError` for what is wrong with the file, `ToolDefinitionError` where a server cannot be used.
     """
     if path is None:
         yield []
@@ -46,10 +46,10 @@ async def mcp_tools(path: Path | None) -> AsyncIterator[list[ToolFunction]]:
     try:
         from perdure.activities import mcp  # half a second that a worker without MCP servers need not wait
     except ImportError:
-        raise CommandError("--mcp needs the package mcp: pip install 'perdure[mcp]'", USAGE) from None
+        raise SettingsError("--mcp needs the package mcp: pip install 'perdure[mcp]'") from None
     config = _read(read_json(path), TypeAdapter(mcp.McpConfig), str(path))
     for name, problem in mcp.check_servers(config).items():
-        raise CommandError(f"{path}: $.mcpServers.{name}: {problem}", USAGE)
+        raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
     async with mcp.mcp_tools(config, lambda line: print(f"worker: {line}", file=sys.stderr)) as offered:
         yield offered
 
@@ -74,4 +74,4 @@ def _read(value: Json, kind: TypeAdapter[T], where: str) -> T:
     try:
         return kind.validate_python(value)
     except ValidationError as error:
-        raise CommandError(f"{where}: {first_problem(error)}", USAGE) from None
+        raise SettingsError(f"{where}: {first_problem(error)}") from None

@@ -20,7 +20,7 @@ from temporalio.converter import (
     StorageDriverStoreContext,
 )
 
-from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import SettingsError
 
 STORAGE: Final = "PERDURE_STORAGE"
 """A folder, or `s3://bucket`; client and workers need the same."""
@@ -77,13 +77,13 @@ class FileStorage(StorageDriver):
 
 
 def external_storage() -> ExternalStorage | None:
-    """What `PERDURE_STORAGE` says; `None` when it says nothing. Raises `CommandError` when it cannot be used."""
+    """What `PERDURE_STORAGE` says; `None` when it says nothing. Raises `SettingsError` when it cannot be used."""
     place = os.environ.get(STORAGE)
     if not place:
         return None
     text = os.environ.get(THRESHOLD) or str(DEFAULT_THRESHOLD)
     if not text.isdecimal():
-        raise CommandError(f"{THRESHOLD} must be a number of bytes, not {text!r}", USAGE)
+        raise SettingsError(f"{THRESHOLD} must be a number of bytes, not {text!r}")
     driver = _s3(place.removeprefix("s3://")) if place.startswith("s3://") else FileStorage(Path(place))
     return ExternalStorage(drivers=[driver], payload_size_threshold=int(text))
 
@@ -93,5 +93,5 @@ def _s3(bucket: str) -> StorageDriver:
     try:
         from perdure.hosting.s3 import s3_driver
     except ImportError:
-        raise CommandError(f"{STORAGE} names S3, which is not installed: pip install 'perdure[s3]'", USAGE) from None
+        raise SettingsError(f"{STORAGE} names S3, which is not installed: pip install 'perdure[s3]'") from None
     return s3_driver(bucket)

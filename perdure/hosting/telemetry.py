@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
-from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -21,12 +21,12 @@ def interceptors() -> list[Any]:
     """Temporal's tracing interceptor, when OpenTelemetry's own settings name a place to send spans to; else none.
 
     One trace per run: the start, the workflow, and under it a span for each Request and each call, under the tool's name.
-    Raises `CommandError` when the extra is not installed.
+    Raises `SettingsError` when the extra is not installed.
     """
     if not any(map(os.environ.get, _SWITCHES)):
         return []
     if importlib.util.find_spec("opentelemetry") is None:
-        raise CommandError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'", USAGE)
+        raise SettingsError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'")
     from temporalio.contrib.opentelemetry import TracingInterceptor
 
     # Also for a run that was started where nobody traces, from the Web UI for example.
@@ -40,12 +40,12 @@ def flush() -> None:
 
 
 def metrics_runtime(address: str) -> Runtime:
-    """A runtime that serves the SDK's metrics for Prometheus at `HOST:PORT/metrics`. Raises `CommandError`."""
+    """A runtime that serves the SDK's metrics for Prometheus at `HOST:PORT/metrics`. Raises `SettingsError`."""
     try:
         return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=address)))
     except (RuntimeError, ValueError) as error:
-        raise CommandError(
-            f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464", USAGE
+        raise SettingsError(
+            f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464",
         ) from None
 
 

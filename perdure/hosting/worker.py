@@ -6,14 +6,12 @@ python worker.py --tools-only --task-queue laptop --tools my.module
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -25,19 +23,17 @@ from perdure.activities.endpoints import Endpoint, Endpoints
 from perdure.activities.folder import AgentFolder
 from perdure.activities.heartbeats import INTERVAL
 from perdure.activities.prepare import PrepareActivity
-from perdure.activities.registry import Registry, load_tools, module_names
+from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
-from perdure.activities.tools import ToolSettings, built_in
 from perdure.activities.visibility import WaitingAttribute
-from perdure.cli.errors import USAGE, CommandError, one_line_errors
-from perdure.errors import ProtocolError
+from perdure.errors import ProtocolError, SettingsError
 from perdure.hosting import settings
 from perdure.hosting.connection import connect
 from perdure.hosting.files import read_agent
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import metrics_runtime
 from perdure.model.usage import Price
-from perdure.people.policies import ASKS, Ask
+from perdure.people.policies import Ask
 from perdure.run.wire import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
@@ -101,20 +97,20 @@ def _sandbox() -> SandboxedWorkflowRunner:
 def check_agents(folder: Path, registry: Registry) -> None:
     """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
 
-    Raises `CommandError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
+    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
     """
     if not folder.is_dir():
-        raise CommandError(f"the agents folder {folder} does not exist", USAGE)
+        raise SettingsError(f"the agents folder {folder} does not exist")
     for path in sorted(folder.glob("*.json")):
         agent, _ = read_agent(str(path))
         wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
         try:
             resolve_tools(wanted, registry.definitions())
         except ProtocolError as error:
-            raise CommandError(f"{path}: {error}") from None
+            raise SettingsError(f"{path}: {error}") from None
         _, problems = AgentFolder(folder).collect(wanted, {})
         for problem in problems.values():
-            raise CommandError(f"{path}: {problem}")
+            raise SettingsError(f"{path}: {problem}")
 
 
 async def serve(
@@ -156,61 +152,3 @@ async def serve(
                 file=sys.stderr,
             )
             await until_interrupted()
-
-
-def main(
-    tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
-    agents: Annotated[
-        Path | None, typer.Option(envvar="PERDURE_AGENTS", help="Folder of agent files: delegates are found there.")
-    ] = None,
-    task_queue: Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where to listen.")] = TASK_QUEUE,
-    tools_only: Annotated[bool, typer.Option("--tools-only", help="Offer tools, run no agents.")] = False,
-    files: Annotated[
-        Path | None,
-        typer.Option(envvar="PERDURE_FILES", help="Offer read_file, write_file, list_files in this folder."),
-    ] = None,
-    http_hosts: Annotated[
-        str,
-        typer.Option(envvar="PERDURE_HTTP_HOSTS", help="Offer http_request to these: api.example.com,*.example.org"),
-    ] = "",
-    http_private: Annotated[
-        bool, typer.Option("--http-private", envvar="PERDURE_HTTP_PRIVATE", help="Also at private addresses.")
-    ] = False,
-    commands: Annotated[
-        str, typer.Option(envvar="PERDURE_COMMANDS", help="Offer run_command for these programs: git,df")
-    ] = "",
-    mcp: Annotated[
-        Path | None, typer.Option(envvar="PERDURE_MCP", help="Offer the tools of a standard mcpServers file.")
-    ] = None,
-    approval_floor: Annotated[
-        str,
-        typer.Option(envvar="PERDURE_APPROVAL_FLOOR", help="What people are always asked about: " + " < ".join(ASKS)),
-    ] = "never",
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", envvar="PERDURE_METRICS", help="Serve Temporal's metrics for Prometheus."),
-    ] = None,
-) -> None:
-    """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
-    with one_line_errors():
-        if approval_floor not in ASKS:
-            raise CommandError(f"--approval-floor must be one of {', '.join(ASKS)}, not {approval_floor!r}", USAGE)
-        built_ins = ToolSettings(
-            files=files,
-            http_hosts=module_names(http_hosts),
-            http_private=http_private,
-            commands=module_names(commands),
-        )
-        registry = load_tools(module_names(tools))
-        registry.add_missing(built_in(built_ins))
-        asyncio.run(
-            serve(
-                registry,
-                task_queue=task_queue,
-                tools_only=tools_only,
-                metrics=metrics,
-                approval_floor=approval_floor,
-                agents=agents,
-                mcp=mcp,
-            )
-        )

@@ -20,11 +20,9 @@ from starlette.staticfiles import StaticFiles
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.cli.approval_commands import age
-from perdure.cli.errors import CommandError
-from perdure.client.approvals import Waiting, decide
+from perdure.client.approvals import Waiting, age, decide
 from perdure.client.runs import fetch_run
-from perdure.errors import JsonError
+from perdure.errors import JsonError, RunError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
 from perdure.pages.guards import Guards
 from perdure.pages.live import Live
@@ -76,7 +74,7 @@ class Inbox:
         waiting: list[Waiting] = []
         try:
             waiting = await self._live.look()
-        except (CommandError, RPCError) as error:
+        except (RunError, RPCError) as error:
             problem = str(error)
         chosen = _chosen(waiting, request.query_params if typed is None else typed)
         session, csrf = self._guards.csrf(request)
@@ -101,7 +99,7 @@ class Inbox:
             return self._ask_for_token()
         try:
             waiting = await self._live.look()
-        except (CommandError, RPCError) as error:
+        except (RunError, RPCError) as error:
             return self._guards.finish(PlainTextResponse(str(error), 503))
         key = (request.query_params.get("run"), request.query_params.get("call"))
         chosen = next((one for one in waiting if (one.run_id, one.offer.call) == key), None)
@@ -123,7 +121,7 @@ class Inbox:
         try:
             decision = await self._decision(form)
             done = await decide(self._client, form["run"], decision)
-        except (CommandError, FormError, JsonError) as error:
+        except (RunError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
         words = {
             "approve": "approved",
@@ -175,7 +173,7 @@ class Inbox:
         """The plan of the Request that the call belongs to, with the call lit."""
         try:
             view: RunView = await fetch_run(self._client, chosen.run_id)
-        except CommandError as error:
+        except RunError as error:
             return f"<p>{escape(str(error))}</p>"
         number = chosen.offer.call.split(".")[0]
         whole = draw_run(view)

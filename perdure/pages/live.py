@@ -10,8 +10,8 @@ from typing import Final
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.cli.errors import CommandError
 from perdure.client.approvals import Waiting, list_waiting
+from perdure.errors import RunError
 from perdure.values.jsons import dumps
 
 INTERVAL: Final = 1.0
@@ -31,7 +31,7 @@ class Live:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> list[Waiting]:
-        """All that waits, oldest first. Raises `CommandError`."""
+        """All that waits, oldest first. Raises `RunError`."""
         waiting, _ = await list_waiting(self._client)
         fingerprint = dumps([(one.run_id, one.offer.call, one.offer.digest) for one in waiting])
         if fingerprint != self._fingerprint:
@@ -63,6 +63,6 @@ class Live:
     async def _look_on(self) -> None:
         while self._watchers:
             # The page says it when it is loaded; a server that comes back is found again.
-            with contextlib.suppress(CommandError, RPCError):
+            with contextlib.suppress(RunError, RPCError):
                 await self.look()
             await asyncio.sleep(INTERVAL)

@@ -7,7 +7,7 @@ import sys
 
 import uvicorn
 
-from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import SettingsError
 from perdure.hosting.connection import connect
 from perdure.hosting.signals import until_interrupted
 from perdure.pages.app import Inbox
@@ -15,16 +15,16 @@ from perdure.pages.guards import is_loopback
 
 
 async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
-    """Serve until interrupted. Raises `CommandError` when others could reach it and there is no token, or the port is taken."""
+    """Serve until interrupted. Raises `SettingsError` when others could reach it and there is no token, or the port is taken."""
     if token is None and not is_loopback(host):
-        raise CommandError(
-            f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN", USAGE
+        raise SettingsError(
+            f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
         )
     inbox = Inbox(await connect(), token)
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
-        raise CommandError(f"cannot listen on {host} port {port}: {error.strerror}", USAGE) from None
+        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     config = uvicorn.Config(inbox.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)

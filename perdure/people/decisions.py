@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
 
 from perdure.errors import DecisionError
+from perdure.plan.approval import Kind
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.messages import first_problem
 
-Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
 KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
 
 
@@ -39,17 +38,6 @@ class Decision(BaseModel):
     """Do not ask about this tool again in this run (R7.7)."""
     digest: str | None = None
     """Of what was shown; if something else waits by now, the decision is refused."""
-
-
-class Approval(BaseModel):
-    """What became of a call that was offered, as `run --json` prints it (section 11)."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-    requested_at: str
-    decision: Kind | Literal["timeout"] | None = None
-    by: str = ""
-    reason: str = ""
 
 
 def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import CallError, DecisionError
-from perdure.people.decisions import Approval, Decision, digest
+from perdure.people.decisions import Decision, digest
 from perdure.people.policies import Guard, Policy
+from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan

@@ -98,6 +98,10 @@ class Guard:
     def floor_asks(self, tool: Tool) -> bool:
         return _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous)
 
+    def asks(self, tool: Tool) -> bool:
+        """Whether a person may be asked about a call of this tool."""
+        return self.why(tool, None) is not None
+
     def why(self, tool: Tool, params: JsonObject | None) -> str | None:
         """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held."""
         if self.floor_asks(tool):

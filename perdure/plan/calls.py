@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, ReferenceSyntaxError
-from perdure.people.decisions import Approval
+from perdure.plan.approval import Approval
 from perdure.plan.iteration import LOOP_KEYS, loop_problems
 from perdure.tools.tool import Tool, close_names
 from perdure.values.instances import foreign_problems, scope_path, scope_template

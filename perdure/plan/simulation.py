@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.people.policies import Guard
 from perdure.plan.calls import Call, Status
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
@@ -60,15 +59,14 @@ def simulate(
     *,
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
-    guard: Guard | None = None,
+    asks: Callable[[Tool], bool] = lambda tool: tool.dangerous,
 ) -> Simulation:
     """Play the calls on an empty plan made with `dry_run=True`.
 
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or the
-    alternative of its output path that it takes; all other calls are taken to succeed. `guard`: who would be asked about; by
-    default what is dangerous.
+    alternative of its output path that it takes; all other calls are taken to succeed. `asks`: whether a
+    person would be asked about a call of this tool; by default about what is dangerous.
     """
-    guard = guard or Guard()
     for raw in calls:
         plan.add(raw)
     plan.close()
@@ -93,7 +91,7 @@ def simulate(
             level=levels[call.index],
             start=starts.get(call.index),
             end=ends.get(call.index),
-            asks=call.index in starts and call.tool is not None and guard.why(call.tool, None) is not None,
+            asks=call.index in starts and call.tool is not None and asks(call.tool),
         )
         for call in plan.calls
     ]

@@ -17,17 +17,11 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Choice, Situation
+from perdure.run.feedback import error_message, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
+from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.prompts import chat_messages
 from perdure.run.stopping import Budget, Limit, StopReason, budget_of, fingerprint, is_stuck
-from perdure.run.views.calls import (
-    call_view,
-    error_message,
-    plan_reads,
-    plan_writes,
-    request_problems,
-    turn_message,
-)
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
-from perdure.people.decisions import Approval
 from perdure.people.policies import Ask
+from perdure.plan.approval import Approval
 from perdure.run.agents import Models
 from perdure.run.choosing import Situation
 from perdure.run.stopping import Budget, StopReason

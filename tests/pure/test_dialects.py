@@ -127,6 +127,7 @@ def meaning(call: dict[str, Any]) -> Any:
 @given(output=json_values(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4))
 @example(output="†state.x is data", sizes=[3])
 @example(output={"a": "{†state.x}", "class": None}, sizes=[3])
+@example(output={"ª": None}, sizes=[3])
 def test_r5_8_an_output_in_script_is_data(output: Any, sizes: list[int]) -> None:
     solution, _, _ = read("script", {"calls": [], "output": output}, sizes)
     if output is None:

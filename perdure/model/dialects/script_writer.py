@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -47,8 +48,8 @@ def write_output(output: Json) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether Python takes it as a name."""
-    return text.isidentifier() and not keyword.iskeyword(text)
+    """Whether Python takes it as a name, and as this one: it reads `ª` as `a`."""
+    return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
 
 
 def plain(key: str) -> bool:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from perdure.people.decisions import digest
+from perdure.people.desk import Offer
+from perdure.people.policies import Guard
+from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
+from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
-from perdure.run.views.calls import call_view, plan_reads, plan_writes, waiting_view
 from perdure.run.wire import RunView, WaitingView
 
 
@@ -34,3 +41,30 @@ def run_view(run: Run, run_id: str) -> RunView:
 def waiting_views(run: Run) -> list[WaitingView]:
     """What waits for a person, oldest first."""
     return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in run.desk.waiting.values()]
+
+
+def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
+    """What a person is shown; of a plan also its simulation, played on an empty plan made by `dry_run`."""
+    view = WaitingView(
+        call=offer.id,
+        agent=agent,
+        tool="plan",
+        reason=offer.reason,
+        requested_at=offer.approval.requested_at,
+        digest=digest(offer.shown),
+        question=offer.question,
+    )
+    call = offer.call
+    if call is not None:
+        assert call.tool is not None
+        view.tool, view.description = call.tool_name, call.tool.description
+        view.params, view.parameters = call.params, call.tool.parameters
+        return view
+    view.calls = [each.raw for each in offer.plan.calls]
+    dry = simulate(dry_run(offer.plan.request), view.calls, asks=guard.asks)
+    view.simulation = {
+        "makespan": dry.makespan,
+        "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],
+        "asks": [step.call.id for step in dry.steps if step.asks],
+    }
+    return view

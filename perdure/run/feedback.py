@@ -1,58 +1,17 @@
-"""What is shown of a run: calls, what waits for a person, and errors, as the wire carries them."""
+"""What the model is told of a Request that has ended: errors, and its turn with what became of each call (R2.5, R6.6)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from perdure.model.wire import RequestResult
-from perdure.people.decisions import digest
-from perdure.people.desk import Offer
-from perdure.people.policies import Guard
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.plan.simulation import simulate
-from perdure.run.wire import CallView, WaitingView
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.state import cut
 
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
-
-SHOWN_RESULT: Final = 160
-"""Characters of a result that `show` prints."""
-
-
-def plan_reads(plan: Plan) -> dict[str, list[str]]:
-    return {call.id: call.reads for call in plan.calls if call.template.sites}
-
-
-def plan_writes(plan: Plan) -> dict[str, str]:
-    return {call.id: call.target for call in plan.calls if call.paths}
-
-
-def call_view(call: Call) -> CallView:
-    return CallView(
-        id=call.id,
-        tool=call.tool_name,
-        params=call.params,
-        status=call.status,
-        started_at=call.started,
-        ended_at=call.ended_at,
-        attempts=call.attempts,
-        reason=call.reason or None,
-        error=call.error.as_json() if call.error else None,
-        approval=call.approval,
-        shown=_one_line(call.result) if call.status == "done" else None,
-    )
-
-
-def _one_line(value: Json) -> str:
-    """The beginning of a result; of text as text."""
-    if not isinstance(value, str):
-        return shorten(value, SHOWN_RESULT)
-    text = " | ".join(value.splitlines())
-    return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"
 
 
 def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
@@ -92,30 +51,3 @@ def _result_text(call: Call) -> str:
     if call.error is not None:
         return dumps({"error": call.error.as_json()})
     return dumps({"status": call.status, "reason": call.reason} if call.reason else {"status": call.status})
-
-
-def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
-    """What a person is shown; of a plan also its simulation, played on an empty plan made by `dry_run`."""
-    view = WaitingView(
-        call=offer.id,
-        agent=agent,
-        tool="plan",
-        reason=offer.reason,
-        requested_at=offer.approval.requested_at,
-        digest=digest(offer.shown),
-        question=offer.question,
-    )
-    call = offer.call
-    if call is not None:
-        assert call.tool is not None
-        view.tool, view.description = call.tool_name, call.tool.description
-        view.params, view.parameters = call.params, call.tool.parameters
-        return view
-    view.calls = [each.raw for each in offer.plan.calls]
-    dry = simulate(dry_run(offer.plan.request), view.calls, guard=guard)
-    view.simulation = {
-        "makespan": dry.makespan,
-        "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],
-        "asks": [step.call.id for step in dry.steps if step.asks],
-    }
-    return view

@@ -1,0 +1,22 @@
+"""What became of a call that was offered to a person (section 7, section 11)."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
+"""What a person decides (R7.2)."""
+
+
+class Approval(BaseModel):
+    """What became of a call that was offered, as `run --json` prints it (section 11)."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    requested_at: str
+    decision: Kind | Literal["timeout"] | None = None
+    by: str = ""
+    reason: str = ""

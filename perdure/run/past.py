@@ -1,0 +1,45 @@
+"""Calls as they are kept and shown once their Request has ended, and what they read and wrote."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.plan.calls import Call
+from perdure.plan.plan import Plan
+from perdure.run.wire import CallView
+from perdure.values.jsons import Json, shorten
+
+SHOWN_RESULT: Final = 160
+"""Characters of a result that `show` prints."""
+
+
+def plan_reads(plan: Plan) -> dict[str, list[str]]:
+    return {call.id: call.reads for call in plan.calls if call.template.sites}
+
+
+def plan_writes(plan: Plan) -> dict[str, str]:
+    return {call.id: call.target for call in plan.calls if call.paths}
+
+
+def call_view(call: Call) -> CallView:
+    return CallView(
+        id=call.id,
+        tool=call.tool_name,
+        params=call.params,
+        status=call.status,
+        started_at=call.started,
+        ended_at=call.ended_at,
+        attempts=call.attempts,
+        reason=call.reason or None,
+        error=call.error.as_json() if call.error else None,
+        approval=call.approval,
+        shown=_one_line(call.result) if call.status == "done" else None,
+    )
+
+
+def _one_line(value: Json) -> str:
+    """The beginning of a result; of text as text."""
+    if not isinstance(value, str):
+        return shorten(value, SHOWN_RESULT)
+    text = " | ".join(value.splitlines())
+    return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"
