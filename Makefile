@@ -25,9 +25,10 @@ test-uncached: $(DEV) ## The tests of workflows again, each replayed from its hi
 soak: $(DEV) ## The tests that take minutes, one after the other.
 	@$(BIN)/python -m pytest -q -m soak --timeout 1200 $(ARGS)
 
-lint: $(DEV) ## Lint, check the format, check the types.
+lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@PYTHONPATH=. $(BIN)/lint-imports --no-logo 2>/dev/null || PYTHONPATH=. $(BIN)/lint-imports
 	@$(BIN)/mypy
 
 format: $(DEV) ## Format, and fix what can be fixed.

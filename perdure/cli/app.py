@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from perdure.cli import worker
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(plan_app, name="plan")
 app.add_typer(approvals_app)
+app.command("worker")(worker.main)
 TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]
 
 

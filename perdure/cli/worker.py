@@ -8,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.activities.registry import load_tools, module_names
-from perdure.activities.tools import ToolSettings, built_in
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
-from perdure.hosting.worker import serve
 from perdure.people.policies import ASKS
 from perdure.run.wire import TASK_QUEUE
 
@@ -50,6 +47,11 @@ def main(
     ] = None,
 ) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
+    # A model's client, Temporal's worker, web clients: two thirds of a second that no other command needs to wait.
+    from perdure.activities.registry import load_tools, module_names
+    from perdure.activities.tools import ToolSettings, built_in
+    from perdure.hosting.worker import serve
+
     with one_line_errors():
         if approval_floor not in ASKS:
             raise CommandError(f"--approval-floor must be one of {', '.join(ASKS)}, not {approval_floor!r}", USAGE)
