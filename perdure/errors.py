@@ -10,6 +10,7 @@
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
     │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
+    ├── ServerError              no Temporal server answers, or none can be started
     ├── RunError                 what was asked of a run from outside cannot be done: it is not there, has ended, nobody answers
     └── ToolError                raised by a tool's own code (R12.3)
 
@@ -69,6 +70,10 @@ class DecisionError(ProtocolError):
 
 class SettingsError(PerdureError):
     """An option, a variable or a file that a program was given cannot be used; nothing was started."""
+
+
+class ServerError(PerdureError):
+    """No Temporal server answers where one was expected, or none can be started here."""
 
 
 class RunError(PerdureError):

@@ -12,7 +12,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
-from perdure.errors import SettingsError
+from perdure.errors import ServerError
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
@@ -25,19 +25,19 @@ def data_converter() -> DataConverter:
 async def connect(runtime: Runtime | None = None) -> Client:
     """A client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
-    `runtime` is the SDK's, for metrics. Raises `SettingsError` when nothing answers there, or when the settings cannot be read.
+    `runtime` is the SDK's, for metrics. Raises `ServerError` when nothing answers there, or when the settings cannot be read.
     """
     try:
         settings: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
     except Exception as error:
-        raise SettingsError(f"Temporal's connection settings cannot be read: {error}") from None
+        raise ServerError(f"Temporal's connection settings cannot be read: {error}") from None
     converter = data_converter()
     address, tracing = settings["target_host"], interceptors()
     try:
         return await Client.connect(**settings, data_converter=converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
         reason = _short(error)
-        raise SettingsError(
+        raise ServerError(
             f"no Temporal server answers at {address} ({reason}); start one with 'perdure dev', or set TEMPORAL_ADDRESS"
         ) from None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.errors import SettingsError
+from perdure.errors import ServerError
 from perdure.hosting.connection import data_converter
 
 
@@ -34,7 +34,7 @@ async def embedded_server(
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
-    `settings` are the server's dynamic configuration. Raises `SettingsError` when it cannot start, e.g. because the port is
+    `settings` are the server's dynamic configuration. Raises `ServerError` when it cannot start, e.g. because the port is
     taken.
     """
     dynamic = [
@@ -54,7 +54,7 @@ async def embedded_server(
             dev_server_extra_args=["--output", "none", *dynamic],
         )
     except RuntimeError as error:
-        raise SettingsError(
+        raise ServerError(
             f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}"
         ) from None
     async with server:

@@ -26,7 +26,7 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.visibility import WaitingAttribute
-from perdure.errors import ProtocolError, SettingsError
+from perdure.errors import AgentError, ProtocolError, SettingsError
 from perdure.hosting import settings
 from perdure.hosting.connection import connect
 from perdure.hosting.files import read_agent
@@ -107,10 +107,10 @@ def check_agents(folder: Path, registry: Registry) -> None:
         try:
             resolve_tools(wanted, registry.definitions())
         except ProtocolError as error:
-            raise SettingsError(f"{path}: {error}") from None
+            raise AgentError(f"{path}: {error}") from None
         _, problems = AgentFolder(folder).collect(wanted, {})
         for problem in problems.values():
-            raise SettingsError(f"{path}: {problem}")
+            raise AgentError(f"{path}: {problem}")
 
 
 async def serve(
