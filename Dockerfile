@@ -4,14 +4,11 @@ FROM python:3.13-slim
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
 
-COPY pyproject.toml constraints.txt README.md LICENSE client.py worker.py ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY perdure perdure
 COPY workflows workflows
 COPY activities activities
-COPY cli cli
-COPY demo demo
-COPY agents agents
 RUN pip install -c constraints.txt '.[mcp]' && useradd --create-home perdure
 
 USER perdure
-CMD ["python", "worker.py"]
+CMD ["perdure", "worker"]
