@@ -184,9 +184,10 @@ def _tool(name: str, server: McpServer, connection: _Connection, offered: Tool) 
         definition["_output"] = offered.output_schema
     if approval is not None:
         definition["_approval"] = approval
-    if hints is not None and hints.destructive_hint and not hints.read_only_hint:
+    # The standard's defaults: what says nothing destroys, and may not be done twice.
+    if hints is None or not (hints.read_only_hint or hints.destructive_hint is False):
         definition["_dangerous"] = True
-    elif server.trusted and hints is not None and hints.read_only_hint:
+    elif server.trusted and hints.read_only_hint:
         definition["_safe"] = True
     if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
         definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again

@@ -23,14 +23,14 @@ def read(name: str) -> dict[str, str]:
     return {"name": name, "text": notes[name]}
 
 
-@server.tool()
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
 def write(name: str, text: str = "empty") -> str:
     """Write a note."""
     notes[name] = text
     return f"wrote {name}"
 
 
-@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+@server.tool()
 def delete(name: str) -> str:
     """Delete a note."""
     return notes.pop(name)

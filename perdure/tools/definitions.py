@@ -55,7 +55,8 @@ _JSON_TYPES: Final = frozenset({"object", "array", "string", "integer", "number"
 def plain_definition(definition: JsonObject) -> JsonObject:
     """The definition in Perdure's form: the parameters' schema beside the name, its types JSON Schema's own.
 
-    What is in that form already comes back as it is.
+    What is in that form already comes back as it is. A foreign schema says nothing about the tool but its parameters: no key of it
+    is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals.
     """
     if definition.get("type") == "function" and isinstance(definition.get("function"), dict):
         meta = {key: value for key, value in definition.items() if key.startswith("_")}
@@ -63,11 +64,15 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     key = next((key for key in _SCHEMAS if isinstance(definition.get(key), dict)), None)
     if key is None or "properties" in definition:
         return definition
-    schema = json_types(definition[key])
-    if not isinstance(schema.get("properties"), dict):
-        schema = {**schema, "properties": {}}
+    schema = _without_meta(json_types(definition[key]))
+    properties = schema.get("properties")
+    schema = {**schema, "properties": _without_meta(properties) if isinstance(properties, dict) else {}}
     rest = {name: value for name, value in definition.items() if name not in (key, "strict", "response", "required")}
     return {**schema, "type": "object", **rest}
+
+
+def _without_meta(schema: JsonObject) -> JsonObject:
+    return {key: value for key, value in schema.items() if not key.startswith("_")}
 
 
 def json_types(schema: Any) -> Any:
