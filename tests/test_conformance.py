@@ -16,7 +16,11 @@ SHARED = Path(__file__).parents[2] / "shared" / "conformance"
 
 def load_cases() -> list[Case]:
     """The cases by name; those here come first, those only elsewhere are added."""
-    files = {path.name: path for folder in (SHARED, HERE) for path in sorted(folder.glob("*.json"))}
+    files = {
+        path.name: path
+        for folder in (SHARED, SHARED / "context", HERE, HERE / "context")
+        for path in sorted(folder.glob("*.json"))
+    }
     return [json.loads(path.read_text(encoding="utf-8")) for _, path in sorted(files.items())]
 
 

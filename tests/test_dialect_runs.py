@@ -119,11 +119,11 @@ async def test_r6_8_a_run_that_goes_on_as_new_forgets_nothing(
 
 
 async def test_an_output_in_script_reads_what_the_calls_wrote(dev_server: WorkflowEnvironment) -> None:
-    script = 'a = echo(value="x")\nb, error = echo(value=a)\noutput(text=b, all=[a, b], plain="†state.a")\n'
+    script = 'a = echo(value="x")\nb, error = echo(value=a)\noutput(text=b, all=[a, b], plain="†state.a", escaped="††state.a")\n'
     async with harness(dev_server.client, [echo], [Turn(script)]) as it:
         view = await it.run(agent("echo", config={"dialect": "script"}))
     assert (view.status, view.requests) == ("completed", 1)
-    assert view.output == {"text": "x", "all": ["x", "x"], "plain": "†state.a"}
+    assert view.output == {"text": "x", "all": ["x", "x"], "plain": "x", "escaped": "†state.a"}
 
 
 async def test_an_output_in_script_that_cannot_be_made_is_told(dev_server: WorkflowEnvironment) -> None:

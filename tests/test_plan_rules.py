@@ -105,12 +105,78 @@ async def test_r5_8_a_graph_as_output_is_data(dev_server: WorkflowEnvironment) -
 async def test_r5_9_a_given_plan_runs_first_or_is_only_shown(dev_server: WorkflowEnvironment) -> None:
     given = {"type": "plan", "plan": [{"_tool": "echo", "value": "†input.n", "_outputPath": "†state.n"}]}
     async with harness(dev_server.client, [echo], [DONE, DONE]) as it:
-        ran = await it.run(agent("echo", context=[given, {"type": "input"}]), {"n": 5})
-        only = await it.run(agent("echo", context=[given, {"type": "input"}], config={"start": "model"}), {"n": 5})
+        ran = await it.run(agent("echo", context=[given, {"type": "input"}], config={"start": "plan"}), {"n": 5})
+        only = await it.run(agent("echo", context=[given, {"type": "input"}]), {"n": 5})
         first, second = (shown(request.text, "plan") for request in it.model.requests)
     assert ([call.id for call in ran.calls], ran.state, ran.requests) == (["0.0"], {"n": 5}, 1)
     assert (only.calls, only.state, only.requests) == ([], {}, 1)
     assert (first[0]["_status"], "_status" in second[0]) == ("done", False)
+
+
+async def test_r5_9_a_plan_given_with_its_output_runs_first_unless_the_author_says_model(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    calls = [{"_tool": "echo", "value": "†input.n", "_outputPath": "†state.n"}]
+    given = {"type": "plan", "plan": calls, "output": {"n": "†state.n"}}
+    async with harness(dev_server.client, [echo], [DONE]) as it:
+        ran = await it.run(agent("echo", context=[given]), {"n": 5})
+        shown_only = await it.run(agent("echo", context=[given], config={"start": "model"}), {"n": 5})
+    assert (ran.output, ran.requests, [call.id for call in ran.calls]) == ({"n": 5}, 0, ["0.0"])
+    assert (shown_only.output, shown_only.requests, shown_only.calls) == ({"ok": True}, 1, [])
+
+
+async def test_r6_4_an_output_is_resolved_as_parameters_are(dev_server: WorkflowEnvironment) -> None:
+    got = {"_tool": "echo", "value": {"x": 1, "note": "see {††state.got.x}"}, "_outputPath": "†state.got"}
+    graph = {"_tool": "echo", "value": "†state.nope"}
+    output = {
+        "all": ["†state.got.x", "x is {†state.got.x}", "††state.got", "†state.got.note"],
+        "either": "†state.no || †input.n",
+        "g": graph,
+    }
+    text = {"_tool": "echo", "value": "{††state.x}", "_outputPath": "†state.text"}
+    script = [{"calls": [text, got], "output": output}, {"calls": [text], "output": "†state.text"}]
+    async with harness(dev_server.client, [echo], script) as it:
+        parts = await it.run(agent("echo"), {"n": 5})
+        whole = await it.run(agent("echo"), {"n": 5})
+        schema = it.model.requests[0].body["response_format"]["json_schema"]["schema"]
+    assert parts.errors == []
+    assert parts.output == {"all": [1, "x is 1", "†state.got", "see {†state.got.x}"], "either": 5, "g": graph}
+    assert whole.output == "{†state.x}"  # what came out of data is not read again
+    assert schema["properties"]["output"] == {}
+
+
+async def test_r6_4_what_an_output_takes_may_be_a_reference(dev_server: WorkflowEnvironment) -> None:
+    schema = {"type": "object", "properties": {"rows": {"type": "array"}}, "required": ["rows"]}
+    calls = [{"_tool": "echo", "value": [1], "_outputPath": "†state.rows"}]
+    wrong = {"calls": calls, "output": {"rows": "†state.row"}}
+    script = [wrong, {"calls": [], "output": {"rows": "†state.rows"}}]
+    async with harness(dev_server.client, [echo], script) as it:
+        view = await it.run(agent("echo", schema=schema))
+        offered = json.dumps(it.model.requests[0].body["response_format"]["json_schema"]["schema"])
+        told = it.model.requests[1].text
+    assert view.output == {"rows": [1]}
+    assert "$.rows: †state.row does not exist and no call writes it; near it are †state.rows" in told
+    assert '"rows": {"anyOf": [{"type": "array"' in offered
+    assert '{"$ref": "#/$defs/reference"}' in offered
+
+
+@pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
+async def test_r6_4_an_output_beside_what_did_not_succeed_is_asked_for_again(
+    dialect: str, dev_server: WorkflowEnvironment
+) -> None:
+    taken = {"_tool": "fail", "_outputPath": "†state.ok || †state.bad"}
+    script = [
+        {"calls": [{"_tool": "nope"}], "output": {"ok": 1}},
+        {"calls": [{"_tool": "fail"}], "output": {"ok": "†state.never"}},
+        {"calls": [taken], "output": {"ok": "†state.bad.code"}},
+    ]
+    async with harness(dev_server.client, [echo, fail], script) as it:
+        it.model.dialect = dialect
+        view = await it.run(agent("echo", "fail", config={"dialect": dialect}, schema={"type": "object"}))
+        told = [request.text for request in it.model.requests[1:]]
+    assert (view.output, view.requests, len(view.errors)) == ({"ok": "broken"}, 3, 2)
+    assert "The output was not returned, because calls beside it did not succeed: 1.0 nope (invalid)." in told[0]
+    assert "did not succeed: 2.0 fail (failed)." in told[1]
 
 
 async def test_r5_10_step_mode_drains_when_the_solution_has_an_output(dev_server: WorkflowEnvironment) -> None:

@@ -74,8 +74,8 @@ class AgentWorkflow:
                 workflow.upsert_memo({"usage": run.progress.usage.as_json()})
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
-        given = run.context.plan if run.agent.config.start == "plan" and run_input.snapshot is None else []
-        if given and await self._run_calls(run.open_plan(0), _given(given)):
+        starts = run.context.starts_with_plan and run_input.snapshot is None
+        if starts and await self._run_calls(run.open_plan(0), _given(run.context.plan)):
             return self._result()
         while True:
             run.progress.worked = self._clock.worked(workflow.time())

@@ -37,10 +37,11 @@ def compose(
     """JSON Schema of a Solution.
 
     `calls` stands first, so that calls can start while the rest is still written. With `final` no calls are allowed and the
-    output may not be null (R9.5).
+    output may not be null (R9.5). The output takes references as parameters do (R6.4).
     """
     definitions: JsonObject = {"reference": _REFERENCE_SCHEMA}
-    output_schema = _move_definitions(output, "output", definitions) if isinstance(output, dict) else {}
+    output_schema = output if isinstance(output, dict) else {}
+    output_schema = _or_reference(_move_definitions(output_schema, "output", definitions, references=True))
     properties: JsonObject = {}
     if not final:
         for tool in tools.values():

@@ -63,8 +63,6 @@ class RequestResult(Wire):
 
     calls: list[Any] = Field(default_factory=list)
     output: Json = None
-    wired: bool = False
-    """Whether references in the output stand for values (dialect `script`)."""
     text: str = ""
     """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
     problem: JsonObject | None = None

@@ -51,8 +51,8 @@ class Config(BaseModel):
     models: Models = Field(default_factory=Models)
     dialect: Literal["solution", "tools", "script"] = "solution"
     """What the model writes (R9.2)."""
-    start: Literal["plan", "model"] = "plan"
-    """Whether a `plan` in the context is run first, or is only shown to the model (R5.9)."""
+    start: Literal["model", "plan"] = "model"
+    """Whether a `plan` in the context is only shown to the model, or is run first (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
     """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
     stream: bool = True
@@ -124,6 +124,9 @@ class Context:
         plans = [message for message in messages if isinstance(message, PlanMessage)]
         self.plan: list[Json] = plans[-1].plan if plans else []
         self.plan_output: Json = plans[-1].output if plans else None
+        said = agent.config.start if "start" in agent.config.model_fields_set else None
+        self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
+        """Whether the plan runs first: its author says so, or gives its output with it (R5.9)."""
         data: list[AnyData] = [m for m in messages if isinstance(m, InputMessage | StateMessage | DataMessage)]
         if has_input:
             data.append(InputMessage.model_validate({"type": "input", "input": run_input}))

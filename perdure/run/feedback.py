@@ -22,6 +22,11 @@ def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
     return {"type": "error", "call": shown, "error": error}
 
 
+def note(text: str) -> JsonObject:
+    """What the engine itself has to tell the model: no error, and nothing that a person said."""
+    return {"type": "note", "text": text}
+
+
 def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
     """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6)."""
     problems = [error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from perdure.errors import JsonError
+from perdure.plan.explanations import missing_path
 from perdure.values.jsons import Json, JsonObject, json_path, loads
 from perdure.values.paths import get
-from perdure.values.references import MISSING, Missing, Reference, evaluate
+from perdure.values.references import MISSING, Missing, Reference, evaluate, references
 from perdure.values.schemas import Schema
-from perdure.values.templates import parse_template
+from perdure.values.templates import as_data, is_expression, parse_template
 
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
@@ -36,31 +37,34 @@ class Outputs:
         self._schema = Schema(schema) if isinstance(schema, dict) else None
         self._none = schema is False
 
-    def problems(self, output: Json) -> list[str]:
-        """What is wrong with an output, one line each."""
+    def problems(self, output: Json, *, references: bool = False) -> list[str]:
+        """What is wrong with an output, one line each; with `references` those in it pass as whatever they stand for."""
         if self._none:
             return ["no output is allowed"]
-        return [] if self._schema is None else self._schema.errors(output)
+        return [] if self._schema is None else self._schema.errors(output, references=references)
 
     def read_text(self, text: str, *, beside_calls: bool) -> Read:
-        """An answer in plain text. Beside calls it is a remark, unless it is a JSON document that fits the schema (R6.4)."""
+        """An answer in plain text. Beside calls it is a remark, unless it is a JSON document, or one reference, that fits
+        the schema (R6.4)."""
         document = _document(text)
-        structured = isinstance(document, dict | list)
+        structured = isinstance(document, dict | list) or is_expression(text)
         if isinstance(document, dict) and set(document) == {"output"} and not self.any:
             # How a structured answer is written; a schema that wants such an object itself goes first.
-            document = document if not self.problems(document) else document["output"]
-        fits = document is not MISSING and not self.problems(document)
+            document = document if not self.problems(document, references=True) else document["output"]
+        fits = document is not MISSING and not self.problems(document, references=True)
         if beside_calls:
             return Read("json", document) if structured and fits else Read("prose")
         if structured and (fits or not self.any):
             return Read("json", document)
-        if not self.problems(text):
+        if not self.problems(text, references=True):
             return Read("text", text)
         return Read("json", document) if fits else Read("prose")
 
 
 def _document(text: str) -> Json | Missing:
-    """The JSON that the whole text is, a fence around it aside."""
+    """The JSON that the whole text is, a fence around it aside; of a reference alone the text."""
+    if is_expression(text):
+        return text.strip()
     fenced = _FENCE.fullmatch(text)
     try:
         return loads((fenced.group(1) if fenced else text).strip("\ufeff \t\r\n"))
@@ -69,16 +73,27 @@ def _document(text: str) -> Json | Missing:
 
 
 def resolve_output(output: Json, values: Mapping[str, Json]) -> tuple[Json, list[str]]:
-    """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R5.9, R9.2)."""
-    template, malformed = parse_template(output)
+    """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R6.4).
+
+    As in a parameter: whole or embedded, at any depth. A call in an output, an object with `_tool`, is data and keeps its
+    references, which are those of the graph that it belongs to (R5.8).
+    """
+    template, malformed = parse_template(_calls_as_data(output))
 
     def lookup(reference: Reference) -> Json | Missing:
         return get(values.get(reference.kind, MISSING), reference.path)
 
     wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
-    wrong += [
-        f"{json_path(site.path)}: {site.expression} does not exist"
-        for site in template.sites
-        if evaluate(site.expression, lookup) is MISSING
-    ]
+    for site in template.sites:
+        if evaluate(site.expression, lookup) is MISSING:
+            blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
+            wrong.append(missing_path(blamed, json_path(site.path), values).message)
     return (None, wrong) if wrong else (template.resolve(lookup), [])
+
+
+def _calls_as_data(output: Json) -> Json:
+    if isinstance(output, list):
+        return [_calls_as_data(item) for item in output]
+    if isinstance(output, dict):
+        return as_data(output) if "_tool" in output else {key: _calls_as_data(item) for key, item in output.items()}
+    return output

@@ -14,6 +14,7 @@ from perdure.run.wire import Progress
 from perdure.values.instances import split_state
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.state import State
+from perdure.values.templates import as_data
 
 INSTANCES: Final = (
     'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
@@ -81,7 +82,8 @@ def _last_words(dialect: Dialect, ask: Ask, progress: Progress, limit: Limit | N
     if limit is not None:
         return FINAL.format(limit=limit.words, how=how)
     if progress.wants == "refined":
-        return REFINE.format(draft=dumps(progress.draft), how=how)
+        # As data: a model that repeats it must not have its text read for references.
+        return REFINE.format(draft=dumps(as_data(progress.draft)), how=how)
     return STRUCTURED.format(how=how) if progress.wants == "structured" else None
 
 
@@ -101,6 +103,8 @@ def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
     if kind == "plan":
         text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
         return {"role": "user", "content": text}
+    if kind == "note":
+        return {"role": "user", "content": message["text"]}
     body = {key: value for key, value in message.items() if key != "type"}
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 

@@ -17,7 +17,7 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Choice, Situation
-from perdure.run.feedback import error_message, request_problems, turn_message
+from perdure.run.feedback import error_message, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.prompts import chat_messages
@@ -69,6 +69,8 @@ class Run:
         self._dialect = DIALECTS[agent.config.dialect]
         self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
         self._outputs = Outputs(agent.output_schema)
+        self._only_output = False
+        """Whether the running Request was asked for an output alone."""
         self._done = 0
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
@@ -151,6 +153,7 @@ class Run:
 
     def open_plan(self, number: int) -> Plan:
         """An empty plan for the calls of a Request, which is the running one from now on."""
+        self._only_output = self.final
         self.desk.new_plan = lambda: self._new_plan(number)
         self.plan = self._new_plan(number)
         return self.plan
@@ -175,7 +178,9 @@ class Run:
         progress, wanted = self.progress, self.progress.wants
         progress.wants = "plan"
         self._keep_results(plan)
-        output, reason, wrong = self._output_of(plan, result, good=not problems)
+        output, reason = self._written_output(plan, result)
+        held = None if output is None else self._why_held(plan)
+        output, wrong = (None, []) if held else self._resolved(output, reason)
         if output is not None and not wrong and (breaks := self._outputs.problems(output)):
             wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
         problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in wrong]
@@ -186,6 +191,8 @@ class Run:
             self._end(output, reason)
         self._keep_past(plan)
         progress.messages.extend(self._messages_of(plan, result, problems))
+        if held:
+            progress.messages.append(note(held))
         self.desk.feedback.clear()
         progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
         if self._dialect.keeps_turns:
@@ -213,23 +220,33 @@ class Run:
         fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
         return self.agent.config.refine and wanted == "plan" and self.limit is None and fast and progress.number > 1
 
-    def _output_of(self, plan: Plan, result: RequestResult, *, good: bool) -> tuple[Json, StopReason, list[str]]:
-        """The output that a Request gave, how it gave it, and what is wrong with how."""
-        output, wired = result.output, result.wired
-        if not plan.request and good:
-            output, wired = self.context.plan_output, True
-        if wired and output is not None:
-            output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()})
-            return output, "output", [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
+    def _why_held(self, plan: Plan) -> str | None:
+        """Why an output beside these calls is not returned (R6.4). Where only an output is wanted it counts, whatever is beside it."""
+        bad = [call for call in plan.calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+        if not bad or self._only_output:
+            return None
+        which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
+        return f"The output was not returned, because calls beside it did not succeed: {which}. Answer again."
+
+    def _resolved(self, output: Json, reason: StopReason) -> tuple[Json, list[str]]:
+        """An output with its references replaced, and what is wrong with them (R6.4)."""
+        if output is None or reason == "task_complete":
+            return output, []
+        output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()})
+        return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
+
+    def _written_output(self, plan: Plan, result: RequestResult) -> tuple[Json, StopReason]:
+        """The output as it was written, and how it was given."""
+        output = result.output if plan.request else self.context.plan_output
         completed = [call for call in plan.calls if call.tool_name == TASK_COMPLETE and call.status == "done"]
         if output is None and completed:
-            return completed[-1].result, "task_complete", []
+            return completed[-1].result, "task_complete"
         if not self._dialect.text_answers or not result.text.strip() or result.problem is not None:
-            return output, "output", []
+            return output, "output"
         read: Read = self._outputs.read_text(result.text, beside_calls=bool(plan.calls))
         if read.kind == "prose" and not plan.calls:
             self.progress.wants = "structured"
-        return read.value, "answer" if read.kind == "text" else "output", []
+        return read.value, "answer" if read.kind == "text" else "output"
 
     def _keep_results(self, plan: Plan) -> None:
         for call in plan.calls:

@@ -36,7 +36,7 @@ def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     lines = [write_call(call, names=names, kinds=kinds) for call in calls]
-    return "\n".join([*lines, *([write_output(output)] if output is not None else [])]) + "\n"
+    return "\n".join([*lines, *([write_output(output, kinds=kinds)] if output is not None else [])]) + "\n"
 
 
 def write_native(solution: dict[str, Any]) -> Answer:

@@ -119,6 +119,15 @@ def is_expression(text: str) -> bool:
     return start.startswith(DAGGER) and not start.startswith(DAGGER * 2)
 
 
+def as_data(value: Json) -> Json:
+    """The value as one writes it where references are read, so that it stands for itself whatever its strings look like."""
+    if isinstance(value, str):
+        return value.replace(DAGGER, DAGGER * 2)
+    if isinstance(value, list):
+        return [as_data(item) for item in value]
+    return {key: as_data(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def has_reference(value: Json) -> bool:
     """Whether any string in the value holds a reference, in whole or inside text."""
     if isinstance(value, str):

@@ -37,6 +37,10 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     assert "- 1.0 it broke" in text
     assert "- 1.1 $.x reads †state.a from 1.0 t, which did not succeed (failed)" in text
     plan.end(third, Returned(1))
+    assert not run.close_request(plan, RequestResult(output={"done": 1}))  # a call beside it has failed (R6.4)
+    run.begin_request(auto(run.situation()))
+    plan = run.open_plan(2)
+    plan.close()
     assert run.close_request(plan, RequestResult(output={"done": 1}))
     assert 'Output: `{"done": 1}`' in details(run)
 

@@ -18,8 +18,6 @@ class Solution:
     calls: list[Json] = field(default_factory=list)
     output: Json = None
     problem: CallError | None = None
-    wired: bool = False
-    """Whether references in the output stand for values (`script`); elsewhere an output is data (R5.8)."""
 
 
 @dataclass(frozen=True, slots=True)

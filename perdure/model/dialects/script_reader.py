@@ -36,7 +36,6 @@ class ScriptReader:
         self._given: list[Json] = []
         self._outputs = 0
         self._output: Json = None
-        self._wired = False
 
     def push(self, text: str) -> list[Json]:
         self._left.append(text)
@@ -60,7 +59,7 @@ class ScriptReader:
         if not self._given and not self._outputs:
             message = "the answer was empty: write calls, one per line, or output(…)"
             return Solution(problem=CallError("empty_answer", message))
-        return Solution(self._given, self._output, wired=self._wired)
+        return Solution(self._given, self._output)
 
     def _line(self, line: str) -> list[Json]:
         """Take in one line; the calls of the statement that it closes."""
@@ -175,13 +174,12 @@ class ScriptReader:
             raise NotAllowedError(call, "output(…) stands alone on its line, once")
         if len(call.args) + bool(call.keywords) != 1:
             raise NotAllowedError(call, "output takes one value, or keywords: output(text=summary)")
-        values = Values(self._vocabulary.kinds, data=True)
-        output = values.value(call.args[0]) if call.args else self._keywords(call, values)
+        output = self._values.value(call.args[0]) if call.args else self._keywords(call)
         try:
             check(output)
         except JsonError as error:
             raise NotAllowedError(call, str(error)) from None
-        self._output, self._wired = output, True
+        self._output = output
 
     def _arguments(self, call: ast.Call, tool: str) -> JsonObject:
         """Arguments by name; those by position are the tool's parameters in their order."""
@@ -191,7 +189,7 @@ class ScriptReader:
                 call.args[len(parameters)], f"{tool} takes no more arguments by position; name them: key=value"
             )
         arguments = {name: self._values.value(node) for name, node in zip(parameters, call.args, strict=False)}
-        for name, value in self._keywords(call, self._values).items():
+        for name, value in self._keywords(call).items():
             if name in arguments:
                 raise NotAllowedError(call, f"{tool} is given {name!r} twice")
             # `from_` is `from`, which Python does not take as a name.
@@ -199,7 +197,8 @@ class ScriptReader:
             arguments[wanted if name not in parameters and wanted in parameters else name] = value
         return arguments
 
-    def _keywords(self, call: ast.Call, values: Values) -> JsonObject:
+    def _keywords(self, call: ast.Call) -> JsonObject:
+        values = self._values
         found: JsonObject = {}
         for argument in call.keywords:
             if argument.arg is None:

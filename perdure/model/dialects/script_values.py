@@ -8,7 +8,7 @@ from typing import Final
 
 from perdure.model.dialects.script_writer import CONSTANTS
 from perdure.values.jsons import Json
-from perdure.values.references import DAGGER, Reference
+from perdure.values.references import Reference
 
 _ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists and dicts"
 _HINTS: Final[dict[type[ast.AST], str]] = {
@@ -40,11 +40,10 @@ class NotAllowedError(Exception):
 
 
 class Values:
-    """Turns nodes into JSON. With `data` strings are data, whatever they look like (R5.8)."""
+    """Turns nodes into JSON."""
 
-    def __init__(self, kinds: Iterable[str], *, data: bool = False) -> None:
+    def __init__(self, kinds: Iterable[str]) -> None:
         self._kinds = {"input", "state", *kinds}
-        self._data = data
 
     def value(self, node: ast.expr) -> Json:
         """Raises `NotAllowedError`."""
@@ -68,9 +67,7 @@ class Values:
 
     def _constant(self, node: ast.Constant) -> Json:
         value = node.value
-        if isinstance(value, str):
-            return value.replace(DAGGER, DAGGER * 2) if self._data else value
-        if isinstance(value, bool) or value is None:
+        if isinstance(value, str | bool) or value is None:
             return value
         if isinstance(value, int | float):
             if abs(value) > _LARGEST:

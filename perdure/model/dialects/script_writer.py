@@ -39,9 +39,9 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     return f"{target} = {line}" if target else line
 
 
-def write_output(output: Json) -> str:
-    """The output as a line of script; its strings are data, whatever they look like."""
-    writer = _Writer((), data=True)
+def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
+    """The output as a line of script."""
+    writer = _Writer(kinds)
     if isinstance(output, dict) and output and all(map(plain, output)):
         return f"output({', '.join(f'{key}={writer.value(value)}' for key, value in output.items())})"
     return f"output({writer.value(output)})"
@@ -58,9 +58,8 @@ def plain(key: str) -> bool:
 
 
 class _Writer:
-    def __init__(self, kinds: Iterable[str], *, data: bool = False) -> None:
+    def __init__(self, kinds: Iterable[str]) -> None:
         self._kinds = {"input", "state", "output", *kinds}
-        self._data = data
 
     def value(self, value: Json) -> str:
         if isinstance(value, str):
@@ -72,7 +71,7 @@ class _Writer:
         return repr(value)
 
     def _text(self, text: str) -> str:
-        if not self._data and is_expression(text):
+        if is_expression(text):
             try:
                 return self._expression(parse_expression(text.strip()))
             except ReferenceSyntaxError:

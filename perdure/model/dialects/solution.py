@@ -29,8 +29,8 @@ reads the path not taken is skipped.
 - "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
 read it.
 - The graph must have no cycle, and every path read must exist or be written by a call.
-output: null while calls' results are needed to decide; else the answer. When the task is solved, give the output: no further \
-calls are needed.
+output: null while calls' results are needed to decide; else the answer. It may refer to what calls write, as parameters do. \
+When the task is solved, give the output: no further calls are needed.
 Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
 
 

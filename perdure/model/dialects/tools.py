@@ -23,7 +23,7 @@ inside a longer text write {†state.name}.
 - "a || b" is the first that exists; "a && b" waits for both and is b. "_outputPath": "†state.ok || †state.error" is a branch: \
 success writes the first, failure the last.
 - "_outputMethod": set (default), merge, assign, push or concat.
-When the task is solved, answer in plain text without calling anything: that ends it."""
+When the task is solved, answer without calling anything: that ends it. The answer may refer to kept results too: {†state.name.field}."""
 
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
