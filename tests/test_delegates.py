@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.approvals import list_waiting
+from perdure.client.approvals import offers_below
 from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approvals import TOOLS, look, remove
@@ -296,7 +296,7 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
     ) as it:
         handle = await it.start(agent(clean))
         async with asyncio.timeout(30):
-            while not (found := (await list_waiting(it.client, handle.id))[0]):
+            while not (found := (await offers_below(it.client, handle.id))[0]):
                 pass
         await it.client.get_workflow_handle(found[0].run_id).signal("reject", {"call": "1.0", "reason": "no"})
         result = await handle.result()

@@ -117,9 +117,9 @@ class AgentWorkflow:
             self._calls.deliver(delivery)
 
     @workflow.query(name=WAITING_QUERY)
-    def waiting(self) -> list[WaitingView]:
-        """What waits for a person, oldest first."""
-        return [] if self._run is None else waiting_views(self._run)
+    def waiting(self, only: str | None = None) -> list[WaitingView]:
+        """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone."""
+        return [] if self._run is None else waiting_views(self._run, only)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, decision: Any) -> None:
@@ -270,7 +270,7 @@ class AgentWorkflow:
             if self._calls is not None and self._run.plan is not None:
                 self._run.plan = self._calls.plan
             workflow.set_current_details(details(self._run))
-            self._people.show()
+            self._people.show(self._run.agent.name)
 
 
 async def _given(plan: list[Any]) -> RequestResult:

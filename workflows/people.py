@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -13,7 +14,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.desk import Desk, Judged, Offer, Verdict
     from perdure.people.policies import Policy, parse_policy
     from perdure.plan.approval import Kind
-    from perdure.run.wire import WAITING_ATTRIBUTE
+    from perdure.run.views.run import waiting_entry
+    from perdure.run.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED, WaitingEntry, WaitingMemo
     from perdure.values.jsons import Json, JsonObject
 
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
@@ -27,7 +29,8 @@ class People:
         self.searchable = False
         """Whether the namespace knows the search attribute."""
         self._verdicts: dict[str, asyncio.Future[Verdict]] = {}
-        self._shown = 0
+        self._listed: tuple[int, list[WaitingEntry]] = (0, [])
+        """What visibility tells: how many wait, and the oldest of them."""
 
     async def verdict(self, offer: Offer) -> Verdict:
         """Wait until somebody decides, or until the policy's timeout."""
@@ -78,11 +81,18 @@ class People:
         except DecisionError as error:
             self.desk.refuse(raw, str(error), workflow.now().isoformat(timespec="seconds"))
 
-    def show(self) -> None:
-        """Keep the search attribute up to date (R7.8)."""
-        if self.searchable and (count := len(self.desk.waiting)) != self._shown:
-            self._shown = count
-            workflow.upsert_search_attributes([_WAITING.value_set(count)])
+    def show(self, agent: str) -> None:
+        """Keep up to date what visibility tells of the run, so that lists ask no run (R7.8)."""
+        known = {entry.call: entry for entry in self._listed[1]}
+        oldest = islice(self.desk.waiting.values(), WAITING_NAMED)
+        listed = (len(self.desk.waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
+        if not self.searchable or listed == self._listed:
+            return
+        self._listed = listed
+        count, calls = listed
+        workflow.upsert_search_attributes([_WAITING.value_set(count)])
+        memo = WaitingMemo(agent=agent, calls=calls).as_json() if calls else None
+        workflow.upsert_memo({WAITING_MEMO: memo})
 
     def _release(self) -> None:
         for offer in self.desk.released():

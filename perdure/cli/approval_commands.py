@@ -35,23 +35,63 @@ def approvals(
     run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only of this run.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Walk through them with keys, as they come.")] = False,
     by: By = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, without ID.")] = 1000,
+    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List every call that waits for a person, oldest first."""
+    """List what waits for a person, oldest first; with ID whole, as the run itself tells it."""
     if watch:
         _walk(run_id, by)
         return
-    waiting, silent = execute(lambda do: do.list_waiting(run_id))
-    console = Console()
+    if run_id is None:
+        _print_page(execute(lambda do: do.list_waiting(limit, page)), as_json)
+        return
+    waiting, silent = execute(lambda do: do.offers(run_id))
     if as_json:
         print(dumps([one.as_json() for one in waiting]))
-    elif waiting:
-        console.print(_table(waiting))
-        console.print(Text("decide with: perdure approve RUN CALL · reject · edit · replace · answer", style="dim"))
     else:
-        print("nothing waits for a person")
+        _print_rows([_whole_row(one) for one in waiting], run_id)
     for run in silent:
-        Console(stderr=True).print(f"no worker answers for {run}, which has something waiting")
+        Console(stderr=True).print(f"no worker answers for {run}, which has something waiting", soft_wrap=True)
+
+
+def _print_page(found: Any, as_json: bool) -> None:
+    if as_json:
+        print(dumps([one.as_json() for one in found.waiting]))
+    else:
+        _print_rows([_listed_row(one) for one in found.waiting], "RUN")
+    said = Console(stderr=True, soft_wrap=True, highlight=False)
+    for run, more in found.unnamed.items():
+        said.print(f"{more} more in {run}: perdure approvals {run}")
+    if found.following is not None:
+        said.print(f"more runs wait: perdure approvals --page {found.following}")
+
+
+def _print_rows(rows: list[list[str]], run_id: str) -> None:
+    if not rows:
+        print("nothing waits for a person")
+        return
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("run", "call", "agent", "tool", "parameters", "why", "waits"):
+        table.add_column(title, no_wrap=title in ("run", "call", "waits"), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console()
+    console.print(table)
+    hint = f"decide with: perdure approve {run_id} CALL · reject · edit · replace · answer"
+    console.print(Text(hint, style="dim"))
+
+
+def _listed_row(one: Any) -> list[str]:
+    entry = one.entry
+    shown = "…" if entry.params is None else shorten(entry.params, 200)
+    return [one.run_id, entry.call, one.agent, entry.tool, shown, entry.reason, age(entry.requested_at)]
+
+
+def _whole_row(one: Any) -> list[str]:
+    offer = one.offer
+    shown = shorten(offer.params, 200) if offer.calls is None else f"{len(offer.calls)} calls"
+    return [one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at)]
 
 
 @approvals_app.command()
@@ -173,7 +213,7 @@ def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
 
 
 def _find(run_id: str, call: str) -> Any:
-    waiting, _ = execute(lambda do: do.list_waiting(run_id))
+    waiting, _ = execute(lambda do: do.offers(run_id))
     for one in waiting:
         if one.offer.call == call:
             return one
@@ -191,25 +231,13 @@ def _edited(one: Any) -> tuple[Any, str]:
         return loads(after, source="what you wrote"), one.offer.digest
 
 
-def _table(waiting: list[Any]) -> RenderableType:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("run", "call", "agent", "tool", "parameters", "why", "waits"):
-        table.add_column(title, no_wrap=title in ("run", "call", "waits"), overflow="fold")
-    for one in waiting:
-        offer = one.offer
-        shown = shorten(offer.params, 200) if offer.calls is None else f"{len(offer.calls)} calls"
-        table.add_row(one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at))
-    return table
-
-
 def _walk(run_id: str | None, by: str) -> None:
     """One after the other, as they come, until `q`."""
     console = Console()
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:
-        waiting, _ = execute(lambda do: do.list_waiting(run_id))
-        one = next((one for one in waiting if (one.run_id, one.offer.call) not in skipped), None)
+        one = execute(lambda do: do.next_offer(run_id, skipped))
         if one is None:
             if not quiet:
                 console.print("nothing waits for a person; Ctrl-C ends this", style="dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import Any
 
@@ -15,9 +16,10 @@ from perdure.cli.errors import INTERRUPTED, TIMEOUT, CommandError
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
 from perdure.client import approvals
-from perdure.client.approvals import Waiting
+from perdure.client.approvals import Offered, WaitingPage
 from perdure.client.audit import exchanges
 from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from perdure.errors import RunError
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent
 from perdure.hosting.telemetry import flush
@@ -34,6 +36,8 @@ __all__ = [
     "flush",
     "list_all",
     "list_waiting",
+    "next_offer",
+    "offers",
     "pause",
     "run",
     "show",
@@ -120,8 +124,28 @@ async def cancel(run_id: str) -> str:
     return f"{run_id}: cancellation requested"
 
 
-async def list_waiting(run_id: str | None) -> tuple[list[Waiting], list[str]]:
-    return await approvals.list_waiting(await connect(), run_id)
+async def list_waiting(size: int, page: str | None) -> WaitingPage:
+    return await approvals.list_waiting(await connect(), size=size, page=page)
+
+
+async def offers(run_id: str) -> tuple[list[Offered], list[str]]:
+    """What waits in the run and its delegates', whole."""
+    return await approvals.offers_below(await connect(), run_id)
+
+
+async def next_offer(run_id: str | None, skipped: set[tuple[str, str]]) -> Offered | None:
+    """The oldest that waits, of this run or of all, but for those skipped."""
+    client = await connect()
+    if run_id is not None:
+        found, _ = await approvals.offers_below(client, run_id)
+        return next((one for one in found if (one.run_id, one.offer.call) not in skipped), None)
+    for listed in (await approvals.list_waiting(client)).waiting:
+        if (listed.run_id, listed.entry.call) not in skipped:
+            # The index is a moment late: what has been decided already is passed over.
+            with contextlib.suppress(RunError):
+                for one in await approvals.run_offers(client, listed.run_id, listed.entry.call):
+                    return one
+    return None
 
 
 async def decide(run_id: str, decision: JsonObject) -> JsonObject:

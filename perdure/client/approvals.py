@@ -1,28 +1,81 @@
-"""What waits for a person, across the namespace, and deciding it, through a Temporal client."""
+"""What waits for a person, across the namespace, and deciding it, through a Temporal client.
+
+Lists come from visibility and ask no run; whole is what one run tells of itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from temporalio.client import Client, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.runs import QUERY_TIMEOUT
 from perdure.errors import RunError
-from perdure.run.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_QUERY, WaitingView
-from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.run.wire import (
+    AGENT_WORKFLOW,
+    DECIDE,
+    POLICY,
+    WAITING_ATTRIBUTE,
+    WAITING_MEMO,
+    WAITING_QUERY,
+    WaitingEntry,
+    WaitingMemo,
+    WaitingView,
+)
+from perdure.values.jsons import Json, JsonObject, dumps, shorten
+
+PAGE: Final = 1000
+"""Runs on a page of a list, unless told otherwise: what visibility gives at once."""
 
 _AT_ONCE: Final = 16
 """Runs asked at a time."""
 
+_QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
+_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+
 
 @dataclass(frozen=True)
 class Waiting:
-    """One thing that waits, and in which run."""
+    """One thing that waits, as a list shows it."""
+
+    run_id: str
+    agent: str
+    entry: WaitingEntry
+
+    def as_json(self) -> JsonObject:
+        return {"runId": self.run_id, "agent": self.agent, **self.entry.as_json()}
+
+
+@dataclass(frozen=True)
+class WaitingPage:
+    """Runs that wait, the newest started first, and what waits in them, the oldest first."""
+
+    waiting: list[Waiting]
+    runs: int
+    unnamed: dict[str, int]
+    """By run, how much more waits than the list names: the run itself tells all of it."""
+    following: str | None
+    """Names the page after this one; `None`: this was the last."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One thing that waits, whole, and in which run."""
 
     run_id: str
     offer: WaitingView
@@ -40,34 +93,75 @@ def age(since: str) -> str:
     return f"{max(seconds, 0)} s"
 
 
-async def list_waiting(client: Client, run_id: str | None = None) -> tuple[list[Waiting], list[str]]:
-    """All that waits, oldest first, and the runs that have something but whose worker does not answer (R7.8).
+async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
+    """What waits across the namespace, by visibility alone, so also where no worker answers (R7.8).
 
-    Raises `RunError` when the namespace cannot list them, or there is no such run.
+    `page`: `following` of the page before. The index is a moment late. Raises `RunError` when the namespace cannot list it.
+    """
+    found = client.list_workflows(_QUERY, page_size=size, next_page_token=_token(page))
+    with _clear_refusal(client):
+        await found.fetch_next_page()
+    runs = list(found.current_page or ())
+    waiting: list[Waiting] = []
+    unnamed: dict[str, int] = {}
+    for run in runs:
+        memo = await _memo(run)
+        waiting += [Waiting(run.id, memo.agent, entry) for entry in memo.calls]
+        if more := (run.typed_search_attributes.get(_WAITING) or 0) - len(memo.calls):
+            unnamed[run.id] = more
+    waiting.sort(key=lambda one: one.entry.requested_at)
+    following = base64.urlsafe_b64encode(found.next_page_token).decode() if found.next_page_token else None
+    return WaitingPage(waiting, len(runs), unnamed, following)
+
+
+async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[Offered]:
+    """What waits in one run, whole, oldest first; with `call` that alone.
+
+    Raises `RunError` when there is no such run, or when no worker answers for it.
+    """
+    await _check_exists(client, run_id)
+    found = await _ask(client, run_id, call)
+    if found is None:
+        raise RunError(f"no worker answers for {run_id!r}, which has something waiting")
+    return found
+
+
+async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list[str]]:
+    """What waits in a run and in its delegates' runs, oldest first, and those of them for which no worker answers.
+
+    Raises `RunError` when there is no such run.
     """
     # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
-    if run_id is None:
-        runs = await _runs(client)
-    else:
-        await _check_exists(client, run_id)
-        runs = [run_id, *await _runs(client, below=run_id)]
+    await _check_exists(client, run_id)
+    below = client.list_workflows(f"{_QUERY} AND WorkflowId STARTS_WITH {dumps(run_id + '/')}")
+    with _clear_refusal(client):
+        runs = [run_id, *[run.id async for run in below]]
     limit = asyncio.Semaphore(_AT_ONCE)
-    silent: list[str] = []
 
-    async def ask(run: str) -> list[Waiting]:
+    async def ask(run: str) -> list[Offered] | None:
         async with limit:
-            try:
-                offers: list[WaitingView] = await client.get_workflow_handle(run).query(
-                    WAITING_QUERY, result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
-                )
-            except (RPCError, WorkflowQueryFailedError) as error:
-                if not (isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND):
-                    silent.append(run)  # what is not there any more has nothing waiting
-                return []
-            return [Waiting(run, offer) for offer in offers]
+            return await _ask(client, run, None)
 
-    found = await asyncio.gather(*map(ask, runs))
-    return sorted((one for each in found for one in each), key=lambda one: one.offer.requested_at), silent
+    answers = dict(zip(runs, await asyncio.gather(*map(ask, runs)), strict=True))
+    found = sorted((one for each in answers.values() for one in each or ()), key=lambda one: one.offer.requested_at)
+    return found, [run for run, answer in answers.items() if answer is None]
+
+
+async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered] | None:
+    """`None`: nobody answers. What is not there any more has nothing waiting."""
+    handle = client.get_workflow_handle(run_id)
+    try:
+        offers: list[WaitingView] = await handle.query(
+            WAITING_QUERY, call, result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
+        )
+    except (RPCError, WorkflowQueryFailedError) as error:
+        return [] if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND else None
+    return [Offered(run_id, offer) for offer in offers]
+
+
+async def _memo(run: WorkflowExecution) -> WaitingMemo:
+    found: WaitingMemo = await run.memo_value(WAITING_MEMO, WaitingMemo(agent="", calls=[]), type_hint=WaitingMemo)
+    return found
 
 
 async def _check_exists(client: Client, run_id: str) -> None:
@@ -79,12 +173,10 @@ async def _check_exists(client: Client, run_id: str) -> None:
         raise
 
 
-async def _runs(client: Client, below: str | None = None) -> list[str]:
-    query = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
-    if below is not None:
-        query += f" AND WorkflowId STARTS_WITH {dumps(below + '/')}"
+@contextmanager
+def _clear_refusal(client: Client) -> Iterator[None]:
     try:
-        return [run.id async for run in client.list_workflows(query)]
+        yield
     except RPCError as error:
         if error.status == RPCStatusCode.INVALID_ARGUMENT and WAITING_ATTRIBUTE in error.message:
             raise RunError(
@@ -92,6 +184,13 @@ async def _runs(client: Client, below: str | None = None) -> list[str]:
                 "registers it at its start; where it may not, have it added as an Int"
             ) from None
         raise
+
+
+def _token(page: str | None) -> bytes | None:
+    try:
+        return None if page is None else base64.b64decode(page, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
 
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.client.approvals import Waiting, age, decide
+from perdure.client.approvals import Offered, Waiting, WaitingPage, age, decide, run_offers
 from perdure.client.runs import fetch_run
 from perdure.errors import JsonError, RunError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
@@ -31,6 +31,8 @@ from perdure.run.wire import RunView
 from perdure.values.jsons import JsonObject, dumps, loads
 
 HERE: Final = Path(__file__).parent
+_TRIED: Final = 5
+"""Of the list, whose index is a moment late: so many may have been decided already."""
 _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 
 
@@ -71,15 +73,15 @@ class Inbox:
     ) -> Response:
         if not self._guards.admits(request):
             return self._ask_for_token()
-        waiting: list[Waiting] = []
+        found, chosen = WaitingPage([], 0, {}, None), None
         try:
-            waiting = await self._live.look()
+            found = await self._live.look(request.query_params.get("page"))
+            chosen = await self._chosen(found.waiting, request.query_params if typed is None else typed)
         except (RunError, RPCError) as error:
-            problem = str(error)
-        chosen = _chosen(waiting, request.query_params if typed is None else typed)
+            problem = problem or str(error)
         session, csrf = self._guards.csrf(request)
         page = self._pages.get_template("inbox.html").render(
-            waiting=waiting,
+            found=found,
             chosen=chosen,
             fields=_fields(chosen, typed),
             drawing=Markup(await self._drawing(chosen)) if chosen else "",
@@ -98,12 +100,14 @@ class Inbox:
         if not self._guards.admits(request):
             return self._ask_for_token()
         try:
-            waiting = await self._live.look()
+            found = await self._live.look(request.query_params.get("page"))
+            key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
+            # What the page does not list may wait all the same: the run knows.
+            listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
+            gone = not listed and await self._offer(*key) is None
         except (RunError, RPCError) as error:
             return self._guards.finish(PlainTextResponse(str(error), 503))
-        key = (request.query_params.get("run"), request.query_params.get("call"))
-        chosen = next((one for one in waiting if (one.run_id, one.offer.call) == key), None)
-        part = self._pages.get_template("list.html").render(waiting=waiting, chosen=chosen)
+        part = self._pages.get_template("list.html").render(found=found, key=key, gone=gone)
         return self._guards.finish(HTMLResponse(part))
 
     async def _events(self, request: Request) -> Response:
@@ -145,7 +149,7 @@ class Inbox:
             return decision | {"decision": "replace", "with": loads(form.get("with", ""), source="the other call")}
         if form["action"] == "remember":
             decision["remember"] = True
-        chosen = _chosen(await self._live.look(), form)
+        chosen = await self._offer(form["run"], form["call"])
         if chosen is None:
             return decision | {"decision": "approve"}  # the run itself says best what has become of it
         if chosen.offer.calls is not None:
@@ -169,7 +173,19 @@ class Inbox:
         page = self._pages.get_template("sign_in.html").render(problem=problem)
         return self._guards.finish(HTMLResponse(page, 401))
 
-    async def _drawing(self, chosen: Waiting) -> str:
+    async def _chosen(self, listed: list[Waiting], wanted: Any) -> Offered | None:
+        """What is asked for; without being asked, the oldest. Only its run is asked."""
+        if "run" in wanted:
+            return await self._offer(wanted["run"], wanted.get("call", ""))
+        for one in listed[:_TRIED]:
+            if (offered := await self._offer(one.run_id, one.entry.call)) is not None:
+                return offered
+        return None
+
+    async def _offer(self, run_id: str, call: str) -> Offered | None:
+        return next(iter(await run_offers(self._client, run_id, call)), None)
+
+    async def _drawing(self, chosen: Offered) -> str:
         """The plan of the Request that the call belongs to, with the call lit."""
         try:
             view: RunView = await fetch_run(self._client, chosen.run_id)
@@ -183,15 +199,7 @@ class Inbox:
         return to_svg(Drawing(nodes, edges), lit=chosen.offer.call)
 
 
-def _chosen(waiting: list[Waiting], wanted: Any) -> Waiting | None:
-    """What is asked for; without being asked, the oldest."""
-    key = (wanted.get("run"), wanted.get("call"))
-    if key == (None, None):
-        return waiting[0] if waiting else None
-    return next((one for one in waiting if (one.run_id, one.offer.call) == key), None)
-
-
-def _fields(chosen: Waiting | None, typed: dict[str, str] | None) -> list[Field]:
+def _fields(chosen: Offered | None, typed: dict[str, str] | None) -> list[Field]:
     """The form's fields, with what was typed where it could not be taken."""
     if chosen is None or chosen.offer.calls is not None:
         return []

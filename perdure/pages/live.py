@@ -10,12 +10,14 @@ from typing import Final
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.client.approvals import Waiting, list_waiting
+from perdure.client.approvals import WaitingPage, list_waiting
 from perdure.errors import RunError
 from perdure.values.jsons import dumps
 
 INTERVAL: Final = 1.0
 """Seconds between looks, while anybody watches."""
+SHOWN: Final = 50
+"""Runs on a page of the list."""
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a silent stream says that it is there."""
 
@@ -30,15 +32,17 @@ class Live:
         self._changed = asyncio.Condition()
         self._looking: asyncio.Task[None] | None = None
 
-    async def look(self) -> list[Waiting]:
-        """All that waits, oldest first. Raises `RunError`."""
-        waiting, _ = await list_waiting(self._client)
-        fingerprint = dumps([(one.run_id, one.offer.call, one.offer.digest) for one in waiting])
+    async def look(self, page: str | None = None) -> WaitingPage:
+        """A page of what waits; asks visibility and no run. Raises `RunError`."""
+        found = await list_waiting(self._client, size=SHOWN, page=page)
+        if page is not None:
+            return found
+        fingerprint = dumps([(one.run_id, one.entry.call, one.entry.digest) for one in found.waiting])
         if fingerprint != self._fingerprint:
             self._fingerprint = fingerprint
             async with self._changed:
                 self._changed.notify_all()
-        return waiting
+        return found
 
     async def events(self) -> AsyncIterator[str]:
         """Server-sent events: `changed` whenever the list did."""

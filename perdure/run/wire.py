@@ -38,6 +38,10 @@ DECIDE: Final = "decide"
 POLICY: Final = "policy"
 """Signal and update: changes to the run's approval policy."""
 WAITING_ATTRIBUTE: Final = "PerdureWaiting"
+WAITING_MEMO: Final = "waiting"
+"""Key of the memo that holds a `WaitingMemo` while something waits."""
+WAITING_NAMED: Final = 10
+"""What waits in a run and is named in its memo; the search attribute counts all."""
 """Search attribute (Int): what waits for a person in a run (R7.8)."""
 
 REFUSED: Final = "Refused"
@@ -159,6 +163,27 @@ class WaitingView(Wire):
     calls: list[Any] | None = None
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
+
+
+class WaitingEntry(Wire):
+    """One thing that waits, as far as a list shows it: whole it is the run's to tell."""
+
+    call: str
+    tool: str
+    params: JsonObject | None = None
+    """`None`: a plan, or too long for a list."""
+    reason: str
+    requested_at: str
+    digest: str
+    question: bool = False
+
+
+class WaitingMemo(Wire):
+    """What visibility tells of a run that waits for a person, so that lists ask no run (R7.8)."""
+
+    agent: str
+    calls: list[WaitingEntry]
+    """The oldest `WAITING_NAMED`."""
 
 
 class RunResult(Wire):

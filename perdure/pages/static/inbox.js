@@ -5,15 +5,19 @@ const article = document.querySelector("article");
 const title = document.title.replace(/^\(\d+\) /, "");
 
 async function refresh() {
-  const query = article ? "?" + new URLSearchParams({ run: article.dataset.run, call: article.dataset.call }) : "";
-  const answer = await fetch("/list" + query);
+  const query = new URLSearchParams(location.search);
+  if (article) {
+    query.set("run", article.dataset.run);
+    query.set("call", article.dataset.call);
+  }
+  const answer = await fetch("/list?" + query);
   if (!answer.ok) return;
   const focused = document.activeElement && list.contains(document.activeElement) ? document.activeElement.href : null;
   list.innerHTML = await answer.text();
   if (focused) [...list.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
   const count = list.querySelectorAll("li").length;
   document.title = (count ? `(${count}) ` : "") + title;
-  if (article && !list.querySelector("[aria-current]")) {
+  if (article && list.querySelector("[data-gone]")) {
     document.getElementById("elsewhere").hidden = false;
     article.querySelectorAll("button").forEach((button) => { button.disabled = true; });
   } else if (!article && count) {

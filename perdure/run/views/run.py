@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from perdure.people.decisions import digest
 from perdure.people.desk import Offer
@@ -11,7 +12,11 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
-from perdure.run.wire import RunView, WaitingView
+from perdure.run.wire import RunView, WaitingEntry, WaitingView
+from perdure.values.jsons import dumps
+
+_SHOWN_IN_LISTS: Final = 300
+"""Characters of parameters, and of a reason, in a list of what waits."""
 
 
 def run_view(run: Run, run_id: str) -> RunView:
@@ -38,9 +43,10 @@ def run_view(run: Run, run_id: str) -> RunView:
     )
 
 
-def waiting_views(run: Run) -> list[WaitingView]:
-    """What waits for a person, oldest first."""
-    return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in run.desk.waiting.values()]
+def waiting_views(run: Run, only: str | None = None) -> list[WaitingView]:
+    """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone."""
+    offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only]
+    return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in offers]
 
 
 def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
@@ -68,3 +74,17 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         "asks": [step.call.id for step in dry.steps if step.asks],
     }
     return view
+
+
+def waiting_entry(offer: Offer) -> WaitingEntry:
+    """What a list tells of one thing that waits."""
+    call = offer.call
+    return WaitingEntry(
+        call=offer.id,
+        tool="plan" if call is None else call.tool_name,
+        params=None if call is None or len(dumps(call.params)) > _SHOWN_IN_LISTS else call.params,
+        reason=offer.reason[:_SHOWN_IN_LISTS],
+        requested_at=offer.approval.requested_at,
+        digest=digest(offer.shown),
+        question=offer.question,
+    )

@@ -1,0 +1,110 @@
+"""Lists of what waits come from visibility, page by page, and ask no run (R7.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.client.approvals import list_waiting, offers_below, run_offers
+from perdure.client.runs import start_run
+from perdure.errors import RunError
+from perdure.run.agents import parse_agent
+from perdure.run.wire import WAITING_NAMED
+from tests.support import agent, harness
+
+
+@tool(dangerous=True)
+def remove(path: str) -> str:
+    """Remove a file."""
+    return f"removed {path}"
+
+
+def removing(*paths: str) -> dict[str, Any]:
+    """An agent whose plan is given with its output: no model is asked."""
+    calls = [{"_tool": "remove", "path": path} for path in paths]
+    return agent("remove", context=[{"type": "plan", "plan": calls, "output": "gone"}], config={"start": "plan"})
+
+
+async def until_listed(client: Client, runs: set[str]) -> Any:
+    """The index is a moment late, and tells nobody when it has caught up."""
+    async with asyncio.timeout(60):
+        while True:
+            page = await list_waiting(client)
+            if runs <= {one.run_id for one in page.waiting}:
+                return page
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r7_8_a_list_needs_no_worker_and_names_the_oldest(dev_server: WorkflowEnvironment) -> None:
+    paths = [f"/{n}" for n in range(WAITING_NAMED + 3)]
+    long = "x" * 5000
+    async with harness(dev_server.client, [remove], []) as it:
+        many = await it.start(removing(*paths))
+        one = await it.start(removing(long))
+        await it.until_waiting(many.id, *(f"0.{n}" for n in range(len(paths))))
+        await until_listed(it.client, {many.id, one.id})
+    # The worker is gone: what waits is listed all the same.
+    page = await until_listed(dev_server.client, {many.id, one.id})
+    listed = [entry for entry in page.waiting if entry.run_id == many.id]
+    assert [entry.as_json()["params"] for entry in listed] == [{"path": path} for path in paths[:WAITING_NAMED]]
+    assert page.unnamed[many.id] == 3
+    (short,) = (entry for entry in page.waiting if entry.run_id == one.id)
+    assert (short.agent, short.entry.tool, short.entry.params) == ("test", "remove", None)
+    await many.terminate()
+    await one.terminate()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [remove], []) as it:
+        handles = [await it.start(removing("/a")) for _ in range(5)]
+        await until_listed(it.client, {handle.id for handle in handles})
+        seen: list[str] = []
+        token = None
+        while True:
+            page = await list_waiting(it.client, size=2, page=token)
+            assert page.runs <= 2
+            seen += [one.run_id for one in page.waiting]
+            if (token := page.following) is None:
+                break
+        assert {handle.id for handle in handles} <= set(seen)
+        assert len(seen) == len(set(seen))
+        whole, silent = await offers_below(it.client, handles[0].id)
+        assert ([one.offer.call for one in whole], silent) == (["0.0"], [])
+        assert await run_offers(it.client, handles[0].id, "9.9") == []
+        with pytest.raises(RunError, match="there is no run 'nobody'"):
+            await run_offers(it.client, "nobody")
+        with pytest.raises(RunError, match="names no page"):
+            await list_waiting(it.client, page="†")
+        for handle in handles:
+            await handle.terminate()
+
+
+@pytest.mark.soak
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r7_8_a_thousand_waiting_runs_are_listed(dev_server: WorkflowEnvironment) -> None:
+    document = removing("/a")
+    async with harness(dev_server.client, [remove], []) as it:
+        start = asyncio.Semaphore(20)
+
+        async def begin(number: int) -> str:
+            async with start:
+                parsed = parse_agent(document)
+                run_id = f"thousand-{number}"
+                await start_run(it.client, parsed, document, run_id=run_id, task_queue=it.task_queue)
+                return run_id
+
+        runs = set(await asyncio.gather(*map(begin, range(1000))))
+        async with asyncio.timeout(600):
+            while len({one.run_id for one in (await list_waiting(it.client)).waiting} & runs) < 1000:
+                pass
+    started = time.perf_counter()
+    page = await list_waiting(dev_server.client)
+    print(f"1,000 waiting runs listed in {time.perf_counter() - started:.2f} s, with no worker there")
+    assert len(page.waiting) >= 1000 or page.following is not None
