@@ -40,7 +40,18 @@ from perdure.values.messages import ToolMessage
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 
-_PURE = ("perdure", "pydantic", "pydantic_core", "networkx", "jsonschema", "referencing", "rpds", "docstring_parser")
+_PURE = (
+    "perdure",
+    "pydantic",
+    "pydantic_core",
+    "networkx",
+    "jsonschema",
+    "jsonschema_specifications",
+    "re2",
+    "referencing",
+    "rpds",
+    "docstring_parser",
+)
 """Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
 
 

@@ -15,6 +15,7 @@ from perdure.errors import ToolDefinitionError, ToolError
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import first_problem
+from perdure.values.schemas.patterns import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -211,7 +212,8 @@ _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_
 
 
 def _clean(schema: Any) -> Any:
-    """Without the titles that pydantic makes from names: they cost tokens and say nothing."""
+    """Without the titles that pydantic makes from names, which cost tokens and say nothing, and without patterns that cannot be
+    checked in linear time (a `Decimal` has one): the function's own types check again."""
     if isinstance(schema, list):
         return [_clean(item) for item in schema]
     if not isinstance(schema, dict):
@@ -220,4 +222,5 @@ def _clean(schema: Any) -> Any:
         key: {name: _clean(child) for name, child in value.items()} if key in ("properties", "$defs") else _clean(value)
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str))
+        and not (key == "pattern" and isinstance(value, str) and pattern_problem(value))
     }

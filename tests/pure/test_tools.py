@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -212,3 +214,14 @@ def test_r9_3_the_composed_schema(solution: dict[str, Any], fits: bool) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert Draft202012Validator(SCHEMA).is_valid(solution) is fits
     assert list(SCHEMA["properties"]) == ["calls", "output"]
+
+
+def test_r18_6_a_type_whose_pattern_looks_ahead_is_taken_without_it() -> None:
+    @tool
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        return str(amount)
+
+    function = tool_function(pay)
+    assert function is not None
+    assert "pattern" not in json.dumps(function.definition)

@@ -1,0 +1,234 @@
+"""JSON Schema: what its keywords mean in each draft, which schemas are refused, and what checking may cost (R2.3, R18.5, R18.6)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from perdure.values.schemas import Schema
+from perdure.values.schemas.drafts import VALIDATORS, draft_of
+from perdure.values.schemas.nodes import UncoveredError
+from perdure.values.schemas.patterns import PatternError, compile_pattern
+from perdure.values.schemas.steps import Steps
+
+CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
+NAMES = {
+    number: validator.META_SCHEMA.get("$id") or validator.META_SCHEMA["id"] for number, validator in VALIDATORS.items()
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["keyword"])
+def test_each_keyword_means_what_its_draft_says(case: dict[str, Any]) -> None:
+    for number in case["drafts"]:
+        schema = Schema({"$schema": NAMES[number], **case["schema"]})
+        assert schema.draft.number == number
+        assert schema.problem is None
+        for value, fits in case["tests"]:
+            assert (schema.errors(value) == []) is fits, (number, value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "number"),
+    [
+        ({"definitions": {"a": {}}, "properties": {"x": {"$ref": "#/definitions/a"}}}, 7),
+        ({"properties": {"x": {"items": [{"type": "string"}]}}}, 7),
+        ({"dependencies": {"a": ["b"]}}, 7),
+        ({"properties": {"dependencies": {"type": "object"}}}, 2020),
+        ({"$defs": {"a": {}}, "definitions": {}, "properties": {"x": {"prefixItems": [{}]}}}, 2020),
+        ({"$schema": "http://json-schema.org/draft-04/schema"}, 4),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema#", "items": [{}]}, 2019),
+        ({"$schema": "https://example.org/mine"}, 2020),
+        ({}, 2020),
+    ],
+)
+def test_a_schema_is_read_in_the_draft_that_it_names_or_whose_words_it_uses(
+    schema: dict[str, Any], number: int
+) -> None:
+    assert draft_of(schema).number == number
+    assert Schema(schema).problem is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"$ref": "#/nowhere"}, "points at nothing"),
+        ({"$id": "http://example.org/a", "$ref": "other.json"}, "points at nothing"),
+        ({"$ref": "http://127.0.0.1:9/schema.json"}, "points at nothing"),
+        ({"$dynamicRef": "#nowhere"}, "points at nothing"),
+        ({"properties": {"x": {"$ref": "#anchor"}}}, "points at nothing"),
+        ({"$ref": "#/required", "required": ["a"]}, "points at no schema"),
+        ({"properties": {"x": {"$ref": "#/other"}}, "other": {"$ref": "#/gone"}}, "'#/gone'"),
+        ({"$id": "http://[::1", "$ref": "x"}, "Invalid IPv6"),
+        ({"pattern": "(?=a)b"}, "ahead or behind"),
+        ({"patternProperties": {r"(a)\1": {}}}, "earlier group"),
+        ({"properties": {"x": {"pattern": "("}}}, "the pattern"),
+        ({"type": "text"}, "must fit"),
+        ({"minLength": -1}, "$.minLength"),
+        ({"items": [{}], "prefixItems": [{}]}, "$.items"),
+        ({"properties": {str(n): {"enum": [1, 2]} for n in range(20_000)}}, "more than 50,000 parts"),
+    ],
+)
+def test_r18_6_what_cannot_be_used_is_one_line_when_it_is_read_and_never_raises(
+    schema: dict[str, Any], says: str
+) -> None:
+    problem = Schema(schema).problem
+    assert problem is not None
+    assert says.replace("'", '"') in problem or says in problem
+    assert "\n" not in problem
+    assert len(problem) < 500
+    assert all("\n" not in line for line in Schema(schema).errors({"x": "b", "1": 1}))
+
+
+def test_r18_6_a_schema_nested_too_deeply_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5_000):
+        schema = {"items": schema}
+    assert Schema(schema).problem == "it is nested more than 100 deep"
+
+
+def _within(seconds: float, schema: dict[str, Any], value: Any) -> list[str]:
+    checked = Schema(schema)
+    began = time.thread_time()
+    found = checked.errors(value)
+    assert time.thread_time() - began < seconds
+    return found
+
+
+def test_r18_6_patterns_take_linear_time() -> None:
+    assert _within(0.1, {"pattern": "^(a+)+$"}, "a" * 28 + "!")
+    assert _within(0.1, {"patternProperties": {"^(a+)+$": False}}, {"a" * 28 + "!": 1}) == []
+    assert _within(0.1, {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 28 + "!": 1})
+    assert _within(0.1, {"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, {"a" * 28 + "!": 1})
+    # RE2's own worst case is bounded by the product of the two sizes.
+    [line] = _within(0.2, {"pattern": "(a|b)*a(a|b){900}c"}, "ab" * 900_000)
+    assert "too many steps" in line
+
+
+@pytest.mark.parametrize("references", [False, True])
+def test_r18_6_alternatives_inside_each_other_end_in_a_clear_line(references: bool) -> None:
+    definitions: dict[str, Any] = {"0": {"type": "integer"}}
+    value: Any = "no"
+    for level in range(22):
+        inner = {"$ref": f"#/$defs/{level}"}
+        arms = [{"properties": {"n": inner, key: {"type": "string"}}, "required": ["n", key]} for key in "ab"]
+        definitions[str(level + 1)], value = {"anyOf": arms}, {"n": value, "a": "1", "b": "2"}
+    schema = {"$ref": "#/$defs/22", "$defs": definitions}
+    checked = Schema(schema)
+    began = time.thread_time()
+    [line] = checked.errors(value, references=references)
+    assert time.thread_time() - began < 2
+    assert "too many steps" in line
+    assert checked.problem is None
+
+
+LARGE: list[tuple[Any, Any]] = [
+    ({"type": "integer"}, [1] * 900_000),
+    ({"type": "integer", "minimum": 0}, [1] * 900_000),
+    ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, [{"x": 1}] * 200_000),
+    ({"anyOf": [{"type": "string", "maxLength": 9}, {"type": "null"}]}, ["abc", None] * 160_000),
+    ({"type": "array", "items": {"type": "integer"}}, [[1]] * 450_000),
+]
+
+
+@pytest.mark.parametrize(("items", "value"), LARGE, ids=range(len(LARGE)))
+def test_r18_5_the_largest_values_are_checked_well_under_half_a_second(items: Any, value: Any) -> None:
+    schema = Schema({"type": "object", "properties": {"rows": {"type": "array", "items": items}}})
+    began = time.thread_time()
+    assert schema.errors({"rows": value}) == []
+    assert time.thread_time() - began < 0.5
+    # Many calls that read one value pay for it once.
+    began = time.thread_time()
+    for _ in range(450):
+        assert schema.errors({"rows": value}) == []
+    assert time.thread_time() - began < 0.1
+    # What is wrong at its end is found, and told in a line.
+    [line] = _within(1, schema.schema, {"rows": [*value, {"x": True}]})[:1]
+    assert "$.rows[" in line
+
+
+def test_many_errors_are_told_in_a_few_lines() -> None:
+    found = _within(0.5, {"items": {"type": "string"}}, list(range(200_000)))
+    assert 5 <= len(found) <= 20
+    assert all(len(line) <= 500 for line in found)
+
+
+def test_what_a_false_schema_forbids_is_said() -> None:
+    assert Schema({"properties": {"a": False}}).errors({"a": 1}) == ["$.a is not allowed"]
+
+
+def test_a_part_of_a_schema_keeps_its_document() -> None:
+    document = {"properties": {"a": {"properties": {"b": {"$ref": "#/properties/n"}}}, "n": {"type": "integer"}}}
+    [part] = Schema(document).at(("a",)) or []
+    assert part.errors({"b": 1}) == []
+    assert part.errors({"b": "x"}) == ['$.b is "x", but must fit {"type": "integer"}']
+    tuples = Schema({"properties": {"t": {"type": "array", "items": [{"type": "integer"}, {"type": "string"}]}}})
+    assert [part.schema for part in tuples.at(("t", 1)) or []] == [{"type": "string"}]
+
+
+@pytest.mark.parametrize("text", ["a{20000}", "[", "x" * 10_001, "\\", "((a{100}){100}){100}", "\ud800", "(?<!a)b"])
+def test_a_pattern_that_cannot_be_used_says_why(text: str) -> None:
+    with pytest.raises(PatternError) as caught:
+        compile_pattern(text)
+    assert str(caught.value)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([0.5, 1.0, -2.0])
+    | st.sampled_from(["", "a", "ab"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+LEAVES = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["object", "array", "string", "integer", "number", "boolean", "null"]),
+        "enum": st.lists(VALUES, min_size=1, max_size=3),
+        "const": VALUES,
+        "minimum": st.integers(-2, 2),
+        "multipleOf": st.sampled_from([1, 2, 0.5]),
+        "maxLength": st.integers(0, 2),
+        "pattern": st.sampled_from(["^a", "b$", "."]),
+        "minItems": st.integers(0, 2),
+        "uniqueItems": st.booleans(),
+        "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+        "maxProperties": st.integers(0, 2),
+    },
+)
+
+
+def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=2)
+    named = st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    keywords = {
+        **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), several),
+        **dict.fromkeys(("not", "items", "additionalProperties", "contains", "propertyNames", "if", "then"), inner),
+        **dict.fromkeys(("properties", "dependentSchemas"), named),
+        "patternProperties": st.dictionaries(st.sampled_from(["^a", "b|c"]), inner, max_size=2),
+        "unevaluatedProperties": inner,
+    }
+    return st.fixed_dictionaries({}, optional=keywords)
+
+
+SCHEMAS = st.recursive(LEAVES | st.booleans(), _combined, max_leaves=6).filter(lambda schema: isinstance(schema, dict))
+
+
+@given(SCHEMAS, VALUES)
+def test_the_fast_way_and_jsonschema_agree(schema: dict[str, Any], value: Any) -> None:
+    expected = Draft202012Validator(schema).is_valid(value)
+    with contextlib.suppress(UncoveredError):
+        assert Schema(schema).verdicts.node(schema).fits(value, Steps()) is expected
+    assert (Schema(schema).errors(value) == []) is expected
