@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import openai
 from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict
 from temporalio.exceptions import ApplicationError
 
-from perdure.values.jsons import JsonObject
+from perdure.activities.failures import refusal_in
+from perdure.model.refusals import Refusal
+from perdure.model.stepping import step_down, without
+from perdure.values.jsons import JsonObject, dumps
 
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
+
+
+REMEMBERED: Final = 1000
+"""Schemas of which it is remembered what was refused of them."""
 
 
 class Endpoint(BaseModel):
@@ -36,25 +44,50 @@ class Endpoints:
     def __init__(self, default: AsyncOpenAI | None = None, more: Mapping[str, Endpoint] | None = None) -> None:
         self._clients: dict[str, AsyncOpenAI] = {} if default is None else {"": default}
         self._more = dict(more or {})
-        self._refused: dict[str, set[str]] = {}
+        self._unknown: dict[str, set[str]] = {}
+        """Model → what its server does not know at all."""
+        self._refused: dict[tuple[str, str], set[str]] = {}
+        """Model and schema → what was refused of this schema alone."""
 
     async def create(self, model: str, body: JsonObject) -> Any:
-        """A chat completion, or its stream.
-
-        What the server answers that it does not understand is left out from then on: the prompt says it too, and the answer
-        is checked here anyway.
-        """
+        """A chat completion, or its stream; without what the server refused before (`learn`)."""
         name, client = self._client(model)
-        refused = self._refused.setdefault(model, set())
         while True:
-            sent = without(body, refused)
             try:
-                return await client.chat.completions.create(model=name, **sent)
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                feature = refused_feature(str(error), sent)
-                if feature is None:
+                return await client.chat.completions.create(model=name, **without(body, self._left_out(model, body)))
+            except openai.APIStatusError as error:
+                refusal = refusal_in(error)
+                if refusal is None or not self.learn(model, body, refusal):
                     raise
-                refused.add(feature)
+
+    def learn(self, model: str, body: JsonObject, refusal: Refusal) -> bool:
+        """Remember what of the body the server does not understand; whether it is worth asking again, without it.
+
+        What a server does not know is left out from then on, what it refused of one schema is left out with that schema.
+        """
+        step = step_down(refusal, without(body, self._left_out(model, body)))
+        if step is None:
+            return False
+        if step.always:
+            self._unknown.setdefault(model, set()).add(step.feature)
+        else:
+            while len(self._refused) >= REMEMBERED:
+                del self._refused[next(iter(self._refused))]
+            self._refused.setdefault((model, _schema_key(body)), set()).add(step.feature)
+        return True
+
+    def not_understood(self, model: str) -> dict[str, list[str]]:
+        """What was found so far: `{"unknown": […], "refused": […]}`, of the server and of single schemas."""
+        refused = {feature for (name, _), features in self._refused.items() if name == model for feature in features}
+        return {"unknown": sorted(self._unknown.get(model, ())), "refused": sorted(refused)}
+
+    def setting(self, model: str) -> str:
+        """Where the address of the model's server comes from, for a message to the user."""
+        endpoint = model.rpartition("@")[2]
+        return f"{endpoint!r} of PERDURE_ENDPOINTS" if "@" in model and endpoint in self._more else "OPENAI_BASE_URL"
+
+    def _left_out(self, model: str, body: JsonObject) -> set[str]:
+        return self._unknown.get(model, set()) | self._refused.get((model, _schema_key(body)), set())
 
     def _client(self, model: str) -> tuple[str, AsyncOpenAI]:
         name, mark, endpoint = model.rpartition("@")
@@ -87,34 +120,6 @@ class Endpoints:
             ) from None
 
 
-def without(body: JsonObject, refused: set[str]) -> JsonObject:
-    """The body without what the server does not understand, step by step: `strict`, then any schema, then JSON mode."""
-    body = dict(body)
-    if "stream_options" in refused:
-        body.pop("stream_options", None)
+def _schema_key(body: JsonObject) -> str:
     form = body.get("response_format")
-    if form is None:
-        return body
-    if "json_object" in refused:
-        del body["response_format"]
-    elif "json_schema" in refused:
-        body["response_format"] = {"type": "json_object"}
-    elif "strict" in refused:
-        schema = {key: value for key, value in form["json_schema"].items() if key != "strict"}
-        body["response_format"] = {**form, "json_schema": schema}
-    return body
-
-
-def refused_feature(message: str, body: JsonObject) -> str | None:
-    """What of the body an error is about, as far as one can do without it."""
-    text = message.lower()
-    if "stream_options" in text and "stream_options" in body:
-        return "stream_options"
-    form = body.get("response_format")
-    if form is None or not any(
-        word in text for word in ("response_format", "json_schema", "json_object", "schema", "strict")
-    ):
-        return None
-    if form["type"] == "json_object":
-        return "json_object"
-    return "strict" if "strict" in form["json_schema"] else "json_schema"
+    return "" if form is None else hashlib.sha256(dumps(form).encode(errors="replace")).hexdigest()

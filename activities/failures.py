@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -11,42 +12,97 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.errors import ToolError
+from perdure.model.refusals import Refusal, RefusalError, refusal_of
 from perdure.run.wire import CONTEXT_TOO_LONG
 
 _LONGEST_WAIT: Final = 3600.0
 """Seconds. A server that asks for more is not waited for longer at a time."""
 
-_FINAL: Final = (
-    openai.AuthenticationError,
-    openai.PermissionDeniedError,
-    openai.BadRequestError,
-    openai.NotFoundError,
-    openai.UnprocessableEntityError,
-)
+_FINAL: Final[Mapping[int, str]] = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    402: "NoMoney",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "BadRequestError",
+    413: "BadRequestError",
+    415: "BadRequestError",
+    422: "UnprocessableEntityError",
+}
+"""Statuses that the same request would be answered with again, and the type of the failure."""
 
 
-def model_failure(error: Exception) -> ApplicationError:
-    """A provider's failure: given up at once, waited for as the server says, or retried with backoff."""
+def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> ApplicationError:
+    """A provider's failure: given up at once, waited for as the server says, or retried with backoff.
+
+    `setting` names where the server's address comes from, for a server that cannot be reached.
+    """
     kind = type(error).__name__
-    if isinstance(error, openai.BadRequestError) and _is_too_long(error):
-        return ApplicationError(_status_line(error), type=CONTEXT_TOO_LONG, non_retryable=True)
-    if isinstance(error, _FINAL):
-        return ApplicationError(_status_line(error), type=kind, non_retryable=True)
-    if isinstance(error, openai.RateLimitError):
-        out_of_money = error.code == "insufficient_quota"
-        delay = None if out_of_money else _retry_after(error)
-        return ApplicationError(_status_line(error), type=kind, non_retryable=out_of_money, next_retry_delay=delay)
-    if isinstance(error, openai.APIStatusError):
-        return ApplicationError(_status_line(error), type=kind, next_retry_delay=_retry_after(error))
+    refusal = refusal_in(error)
+    if refusal is not None:
+        headers = error.response.headers if isinstance(error, openai.APIStatusError) else {}
+        return _refused(refusal, headers)
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return ApplicationError("the model did not answer in time", type="Timeout")
     if isinstance(error, openai.APIConnectionError | httpx2.HTTPError):
-        return ApplicationError(f"the model cannot be reached: {error.__cause__ or error}", type="Connection")
+        return ApplicationError(_unreachable(error, setting), type="Connection")
     if isinstance(error, openai.APIError):
         return ApplicationError(f"the model reported an error: {error.message}", type=kind)
     if isinstance(error, openai.OpenAIError):
         return ApplicationError(str(error), type=kind, non_retryable=True)
     raise error
+
+
+def context_failure(error: Exception) -> ApplicationError:
+    """The run could not say what a Request is told: too much for one answer of Temporal's counts as too much for the model."""
+    refusal = refusal_of(500, str(error))
+    assert refusal is not None
+    if refusal.kind == "too_long":
+        return ApplicationError(
+            f"the context is too large to be asked for: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True
+        )
+    return ApplicationError(f"the run cannot say what the Request is told: {refusal.words}", type="Context")
+
+
+def refusal_in(error: Exception) -> Refusal | None:
+    """What a server said, if the error is its refusal; `None` where nobody answered."""
+    if isinstance(error, RefusalError):
+        refusal: Refusal = error.refusal
+        return refusal
+    if isinstance(error, openai.APIStatusError):
+        try:
+            body = error.response.text
+        except httpx2.StreamError:  # nobody has read it
+            body = error.body if isinstance(error.body, str) else error.message
+        return refusal_of(error.status_code, body)
+    if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
+        return refusal_of(None, {"error": error.body})
+    return None
+
+
+def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
+    status = refusal.status
+    said = "the model's server" + (" reported an error" if status is None else f" answered {status}")
+    message = f"{said}: {refusal.words}"
+    if refusal.kind == "too_long":
+        return ApplicationError(message, type=CONTEXT_TOO_LONG, non_retryable=True)
+    if refusal.kind == "no_money":
+        return ApplicationError(message, type="NoMoney", non_retryable=True)
+    if status is not None and status in _FINAL and refusal.kind != "bad_answer":
+        return ApplicationError(message, type=_FINAL[status], non_retryable=True)
+    kind = "RateLimitError" if status == 429 else "ServerError"
+    return ApplicationError(message, type=kind, next_retry_delay=_retry_after(headers, refusal.wait))
+
+
+def _unreachable(error: Exception, setting: str) -> str:
+    """That nobody answers, where that was, and which variable says so."""
+    try:
+        request = getattr(error, "request", None)
+    except RuntimeError:  # httpx's errors without a request raise when asked for it
+        request = None
+    where = f" at {request.url.copy_with(query=None, username=None, password=None)}" if request is not None else ""
+    reason = str(error.__cause__ or error) or type(error).__name__
+    return f"the model cannot be reached{where} ({reason[:200]}): is its server up, and is {setting} right?"
 
 
 def tool_failure(error: Exception) -> ApplicationError:
@@ -64,19 +120,8 @@ def tool_failure(error: Exception) -> ApplicationError:
     return ApplicationError(str(error) or type(error).__name__, attempt, type=type(error).__name__)
 
 
-def _is_too_long(error: openai.BadRequestError) -> bool:
-    """Whether the context was more than the model takes; servers agree on the code, or else on the words."""
-    words = ("maximum context length", "context length exceeded", "context window", "prompt is too long")
-    return error.code == "context_length_exceeded" or any(word in str(error).lower() for word in words)
-
-
-def _status_line(error: openai.APIStatusError) -> str:
-    return f"the model's server answered {error.status_code}: {error.message}"[:500]
-
-
-def _retry_after(error: openai.APIStatusError) -> timedelta | None:
-    """What the `retry-after-ms` or `retry-after` header asks for, in seconds; an HTTP date is left to the backoff."""
-    headers = error.response.headers
+def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:
+    """What the `retry-after-ms` or `retry-after` header or the words ask for, in seconds; a date is left to the backoff."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -84,4 +129,4 @@ def _retry_after(error: openai.APIStatusError) -> timedelta | None:
             continue
         if seconds >= 0:
             return timedelta(seconds=min(seconds, _LONGEST_WAIT))
-    return None
+    return None if said is None else timedelta(seconds=min(said, _LONGEST_WAIT))

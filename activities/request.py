@@ -9,15 +9,18 @@ from openai import AsyncStream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.completion_usage import CompletionUsage
 from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import model_failure
+from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.streaming import Deliverer
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Reader, ToolDelta
 from perdure.model.intake import interruption
+from perdure.model.refusals import RefusalError, refusal_of
 from perdure.model.usage import Usage
 from perdure.model.wire import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
 from perdure.run.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
@@ -48,39 +51,59 @@ class RequestActivity:
 
         async with supervised_heartbeat():
             # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
-            context = await run.query(CONTEXT_QUERY, request.number, result_type=RequestContext)
+            try:
+                context = await run.query(CONTEXT_QUERY, request.number, result_type=RequestContext)
+            except (RPCError, WorkflowQueryFailedError) as error:
+                raise context_failure(error) from None
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
-            answer = _Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
-            try:
-                async with Deliverer(send) as deliverer:
-                    if request.stream:
-                        await self._stream(request, context, answer, deliverer)
-                    else:
-                        answer.whole(await self._endpoints.create(request.model, _body(context)))
-            except ApplicationError:
-                raise
-            except Exception as error:
-                failure = model_failure(error)
-                if deliverer.attempted:
-                    return answer.interrupted(deliverer.calls, failure.message)
-                raise failure from None
-            return answer.result()
+            while True:
+                answer = _Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
+                try:
+                    async with Deliverer(send) as deliverer:
+                        if request.stream:
+                            await self._stream(request, context, answer, deliverer)
+                        else:
+                            answer.whole(await self._endpoints.create(request.model, _body(context, request)))
+                except ApplicationError:
+                    raise
+                except Exception as error:
+                    refusal = refusal_in(error)
+                    failure = model_failure(error, setting=self._endpoints.setting(request.model))
+                    if deliverer.attempted:
+                        return answer.interrupted(deliverer.calls, failure.message)
+                    if refusal is not None and self._endpoints.learn(request.model, _body(context, request), refusal):
+                        continue
+                    raise failure from None
+                return answer.result()
 
     async def _stream(
         self, request: RequestInput, context: RequestContext, answer: _Answer, deliverer: Deliverer
     ) -> None:
-        body = _body(context) | {"stream": True, "stream_options": {"include_usage": True}}
+        body = _body(context, request)
         stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(request.model, body)
         async with stream:
+            if "json" in stream.response.headers.get("content-type", ""):  # a document where a stream was asked for
+                text = (await stream.response.aread()).decode(errors="replace")
+                if (refusal := refusal_of(None, text)) is not None:
+                    raise RefusalError(refusal)
             async for chunk in stream:
                 deliverer.add(answer.add(chunk))
         if answer.finish_reason is None:
             raise openai.APIConnectionError(message="the model's answer broke off", request=stream.response.request)
 
 
-def _body(context: RequestContext) -> JsonObject:
-    return {"messages": context.messages, **context.parameters}
+def _body(context: RequestContext, request: RequestInput) -> JsonObject:
+    streaming = {"stream": True, "stream_options": {"include_usage": True}} if request.stream else {}
+    return {"messages": context.messages, **context.parameters, **streaming}
+
+
+def _check(said: ChatCompletion | ChatCompletionChunk) -> None:
+    """Raises `RefusalError` where the server put an error in an answer's place."""
+    choices = said.choices or ()
+    odd = not choices or any(str(choice.finish_reason) == "error" or choice.model_extra for choice in choices)
+    if odd and (refusal := refusal_of(None, said.to_dict())) is not None:
+        raise RefusalError(refusal)
 
 
 class _Answer:
@@ -99,6 +122,7 @@ class _Answer:
         """Take in a chunk; the calls that it closes."""
         self.model = chunk.model or self.model
         self._count(chunk.usage)
+        _check(chunk)
         closed: list[Json] = []
         for choice in chunk.choices or ():
             self.finish_reason = choice.finish_reason or self.finish_reason
@@ -110,6 +134,7 @@ class _Answer:
         """Take in an answer that was not streamed."""
         self.model = completion.model or self.model
         self._count(completion.usage)
+        _check(completion)
         for choice in (completion.choices or ())[:1]:
             self.finish_reason = choice.finish_reason
             self._take(choice.message)

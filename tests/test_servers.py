@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from openai import APIConnectionError, AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.activities.endpoints import Endpoint, Endpoints
+from perdure.activities.failures import model_failure
 from perdure.testing.turns import ChatRequest, Turn
 from tests.support import agent, harness
 
@@ -212,6 +215,108 @@ async def test_a_server_without_response_format_is_asked_by_prompt(
     assert (view.status, view.requests) == ("completed", 2)
     # What a server did not understand once it is not sent again.
     assert forms == [*asked, asked[-1]]
+
+
+def document(body: Any, status: int = 200) -> Turn:
+    return Turn(raw=[json.dumps(body)], status=status, media_type="application/json")
+
+
+def event(body: Any, name: str = "") -> Turn:
+    """A stream that begins as every stream does, and goes on with an error."""
+    start = chunk({"role": "assistant", "content": ""})
+    return Turn(raw=[start, (f"event: {name}\n" if name else "") + f"data: {json.dumps(body)}\n\n"])
+
+
+WORDS: dict[str, tuple[Turn, str]] = {
+    "error as text": (document({"error": "no such model: m", "code": "not found"}, 404), "answered 404: no such model: m"),
+    "error in a list": (document([{"error": {"code": 400, "message": "a bad one"}}], 400), "answered 400: a bad one"),
+    "detail": (document({"detail": "Unauthorized"}, 401), "answered 401: Unauthorized"),
+    "message": (document({"object": "error", "message": "wrong", "code": 400}, 400), "answered 400: wrong"),
+    "plain text": (Turn(raw=["<html><h1>405 Not\n Allowed</h1></html>"], status=405, media_type="text/html"), "405 Not Allowed"),
+    "behind a router": (
+        document({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": "one image at most"}}}, 400),
+        "Provider returned error: one image at most",
+    ),
+    "in the stream": (event({"error": {"message": "cannot", "type": "invalid_request_error"}}), "answered 400: cannot"),
+    "event: error": (event({"error": {"message": "cannot", "code": 400}}, "error"), "answered 400: cannot"),
+    "in a choice": (
+        event({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": {"code": 403, "message": "no"}}]}),
+        "answered 403: no",
+    ),
+    "a document in place of the stream": (document({"error": {"message": "cannot", "code": 400}}), "answered 400: cannot"),
+    "a detail in place of the stream": (document({"detail": "cannot", "status": 404}), "answered 404: cannot"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("turn", "words"), WORDS.values(), ids=WORDS)
+async def test_b7_the_words_of_an_error_reach_the_user(turn: Turn, words: str, dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [add], [turn]) as it:
+        view = await it.run(agent("add"))
+    assert view.status == "failed"
+    assert words in (view.error or "")
+    assert "\n" not in (view.error or "")
+
+
+async def test_b7_an_error_in_a_whole_answer_reaches_the_user(dev_server: WorkflowEnvironment) -> None:
+    turn = document({"error": {"message": "cannot", "code": 400}})
+    async with harness(dev_server.client, [add], [turn]) as it:
+        view = await it.run(agent("add", config={"stream": False}))
+    assert (view.status, "answered 400: cannot" in (view.error or "")) == ("failed", True)
+
+
+async def test_b7_a_refusal_in_the_stream_is_stepped_down_from(dev_server: WorkflowEnvironment) -> None:
+    def answer(request: ChatRequest) -> Turn:
+        if request.body.get("response_format", {}).get("type") == "json_schema":
+            return event({"error": {"message": "response_format json_schema is not supported", "code": 400}})
+        return Turn(json.loads(SOLUTION))
+
+    async with harness(dev_server.client, [add], answer) as it:
+        view = await it.run(agent("add", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}}))
+    assert (view.status, view.state, view.requests) == ("completed", {"x": 3}, 1)
+
+
+async def test_b7_a_schema_that_is_refused_switches_nothing_off_for_others(dev_server: WorkflowEnvironment) -> None:
+    forms: list[tuple[str, Any]] = []
+
+    def answer(request: ChatRequest) -> Turn:
+        form = request.body["response_format"]
+        forms.append(
+            ("odd" if "odd" in json.dumps(form) else "even", form.get("json_schema", {}).get("strict", form["type"]))
+        )
+        if forms[-1] == ("odd", True):
+            return Turn(
+                "Invalid schema for response_format 'solution': In context=(), 'odd' is not permitted", status=400
+            )
+        return Turn({"calls": [], "output": {forms[-1][0]: True}})
+
+    def wanted(name: str) -> Any:
+        properties = {name: {"type": "boolean"}}
+        return agent(
+            "add",
+            schema={"type": "object", "properties": properties, "required": [name], "additionalProperties": False},
+        )
+
+    async with harness(dev_server.client, [add], answer) as it:
+        for name in ("odd", "even", "odd"):
+            assert (await it.run(wanted(name))).status == "completed"
+    assert forms == [("odd", True), ("odd", "json_schema"), ("even", True), ("odd", "json_schema")]
+
+
+async def test_a_server_that_is_down_is_named_with_the_variable_that_says_so() -> None:
+    endpoints = Endpoints(
+        AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0),
+        {"backup": Endpoint(base_url="http://127.0.0.1:9/v2")},
+    )
+    for model, address, setting in (
+        ("m", "http://127.0.0.1:9/v1", "OPENAI_BASE_URL"),
+        ("m@backup", "http://127.0.0.1:9/v2", "'backup' of PERDURE_ENDPOINTS"),
+    ):
+        with pytest.raises(APIConnectionError) as caught:
+            await endpoints.create(model, {"messages": []})
+        failure = model_failure(caught.value, setting=endpoints.setting(model))
+        assert (failure.type, failure.non_retryable) == ("Connection", False)
+        assert address in failure.message
+        assert f"is {setting} right?" in failure.message
 
 
 async def test_a_server_without_stream_options_is_asked_without(dev_server: WorkflowEnvironment) -> None:

@@ -136,7 +136,9 @@ class ScriptedModel:
         if turn.fault is not None and turn.fault.kind == "silent":
             await self._closing.wait()
         if turn.raw:
-            return StreamingResponse(_pieces(turn.raw), media_type="text/event-stream")
+            return StreamingResponse(
+                _pieces(turn.raw), status_code=turn.status, headers=dict(turn.headers), media_type=turn.media_type
+            )
         content = turn.content(asked) if callable(turn.content) else turn.content
         answer = write_answer(content, self.dialect, self.kinds)
         answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls))

@@ -85,7 +85,9 @@ class Turn:
     usage: bool | tuple[int, int] = True
     """Whether tokens are told; or the prompt and completion tokens to tell."""
     raw: Sequence[str | bytes] = ()
-    """The whole stream as it goes over the wire, piece by piece, in place of anything made here."""
+    """The whole body as it goes over the wire, piece by piece, in place of anything made here; with `status` and `headers`."""
+    media_type: str = "text/event-stream"
+    """Of `raw`."""
     gate: asyncio.Event | None = None
     gate_after: int = 0
 
