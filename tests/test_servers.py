@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,8 +13,10 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.activities.endpoints import Endpoint, Endpoints
 from perdure.activities.failures import model_failure
+from perdure.client.runs import tell_trouble, watch_run
+from perdure.hosting.worker import build_worker
 from perdure.testing.turns import ChatRequest, Turn
-from tests.support import agent, harness
+from tests.support import agent, harness, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -317,6 +320,27 @@ async def test_a_server_that_is_down_is_named_with_the_variable_that_says_so() -
         assert (failure.type, failure.non_retryable) == ("Connection", False)
         assert address in failure.message
         assert f"is {setting} right?" in failure.message
+
+
+async def test_whoever_watches_or_waits_is_told_that_the_server_is_down(dev_server: WorkflowEnvironment) -> None:
+    dead = AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
+    queue = "server-down"
+    async with harness(dev_server.client, [add], [], task_queue="unused") as it:
+        worker = build_worker(it.client, registry([add]), task_queue=queue, model=dead, sandboxed=True)
+        it.task_queue = queue
+        async with worker:
+            handle = await it.start(agent("add"))
+            told: asyncio.Queue[str] = asyncio.Queue()
+            telling = asyncio.create_task(tell_trouble(it.client, handle.id, told.put_nowait))
+            async for view in watch_run(it.client, handle.id):
+                if view.log and view.log[-1].trouble:
+                    break
+            words = await told.get()
+            telling.cancel()
+            assert "http://127.0.0.1:9/v1" in words
+            assert words in view.log[-1].trouble
+            assert (await it.view(handle.id)).log[-1].trouble
+            await handle.cancel()
 
 
 async def test_a_server_without_stream_options_is_asked_without(dev_server: WorkflowEnvironment) -> None:

@@ -18,7 +18,7 @@ from perdure.cli.render import run_table
 from perdure.client import approvals
 from perdure.client.approvals import Offered, WaitingPage
 from perdure.client.audit import exchanges
-from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run, watch_run
+from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, tell_trouble, wait_run, watch_run
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent
@@ -80,11 +80,19 @@ async def run(
     try:
         if live:
             return await _watch(client, handle.id)
-        view = await wait_run(client, handle.id)
+        telling = asyncio.create_task(tell_trouble(client, handle.id, _tell))
+        try:
+            view = await wait_run(client, handle.id)
+        finally:
+            telling.cancel()
         assert view is not None
         return view
     except asyncio.CancelledError:
         raise CommandError(f"interrupted; the run goes on: perdure wait {handle.id}", INTERRUPTED) from None
+
+
+def _tell(trouble: str) -> None:
+    print(f"perdure: {trouble}; it is tried again", file=sys.stderr)
 
 
 async def wait(run_id: str, timeout: float) -> RunView:

@@ -54,6 +54,8 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView], an
     tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
     state = tokens if request.status == "done" else "  running" if calls else "  asking…"
     lines = [line, Text(state, style="dim")]
+    if request.status == "running" and request.trouble:
+        lines.append(Text(f"  {request.trouble}", style="yellow"))
     if request.text and not answer.startswith(request.text):
         lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
     return Group(*lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -27,7 +28,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import RunError
 from perdure.run.agents import Agent
-from perdure.run.wire import AGENT_WORKFLOW, RUN_QUERY, TASK_QUEUE, RunInput, RunResult, RunStatus, RunView
+from perdure.run.wire import (
+    AGENT_WORKFLOW,
+    REQUEST_ACTIVITY,
+    RUN_QUERY,
+    TASK_QUEUE,
+    RunInput,
+    RunResult,
+    RunStatus,
+    RunView,
+)
 from perdure.values.jsons import Json, JsonObject
 
 _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
@@ -42,6 +52,10 @@ _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
 QUERY_TIMEOUT: Final = timedelta(seconds=10)
 WATCH_INTERVAL: Final = 0.2
 """Seconds between looks at a live run. A query costs the run no history."""
+LOOKS_FOR_TROUBLE: Final = 5
+"""At every so many looks at a live run it is also asked whether the model answers."""
+TROUBLE_INTERVAL: Final = 1.5
+"""Seconds between such questions for one who only waits: the first retry comes after one."""
 
 UNSERVED_AFTER: Final = 1.0
 """Seconds after which a call that no worker has taken up is said to wait for one."""
@@ -116,6 +130,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
             ) from None
     if status == "running":
         _note_unserved(view, description)
+        _note_trouble(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:
@@ -137,6 +152,27 @@ def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> 
     for call in view.calls:
         if call.status == "running" and call.id in waits:
             call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
+
+
+def _note_trouble(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a Request that is asked again why that is: a server that is down is told while it is, not at the end."""
+    for pending in description.raw_description.pending_activities:
+        if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
+            view.log[-1].trouble = f"attempt {pending.attempt} after: {pending.last_failure.message}"
+
+
+async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None]) -> None:
+    """Until cancelled tell, once each, why a Request of a run is asked again."""
+    handle = client.get_workflow_handle(run_id)
+    last = ""
+    while True:
+        await asyncio.sleep(TROUBLE_INTERVAL)
+        with contextlib.suppress(RPCError):
+            for pending in (await handle.describe()).raw_description.pending_activities:
+                words = pending.last_failure.message if pending.activity_type.name == REQUEST_ACTIVITY else ""
+                if words and words != last:
+                    last = words
+                    told(words)
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:
@@ -172,10 +208,17 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
     handle = client.get_workflow_handle(run_id)
     ended = asyncio.ensure_future(handle.result())
     try:
-        while not ended.done():
+        description: WorkflowExecutionDescription | None = None
+        for look in itertools.count():
+            if ended.done():
+                break
             # Where no worker answers now, the run goes on when one comes back.
             with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-                yield await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+                view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+                if description is None or look % LOOKS_FOR_TROUBLE == 0:
+                    description = await handle.describe()
+                _note_trouble(view, description)
+                yield view
             await asyncio.wait([ended], timeout=WATCH_INTERVAL)
     finally:
         ended.cancel()

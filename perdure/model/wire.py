@@ -87,3 +87,5 @@ class RequestView(Wire):
     """Chat messages sent."""
     text: str = ""
     """The beginning of what the model said beside calls, or in their place."""
+    trouble: str = ""
+    """Why it is being asked again, while it is; noted by whoever looks."""
