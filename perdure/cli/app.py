@@ -14,6 +14,7 @@ from perdure.cli import worker
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.model_commands import models_app
 from perdure.cli.plan_commands import plan_app, print_drawing
 from perdure.cli.render import print_result, print_run
 from perdure.people.policies import ASKS
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(plan_app, name="plan")
+app.add_typer(models_app, name="models")
 app.add_typer(approvals_app)
 app.command("worker")(worker.main)
 TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]

@@ -66,7 +66,7 @@ def build_worker(
     approval_floor: Ask = "never",
     agents: Path | None = None,
     sandboxed: bool = False,
-    endpoints: Mapping[str, Endpoint] | None = None,
+    endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
     prices: Mapping[str, Price] | None = None,
     attribute: WaitingAttribute | None = None,
 ) -> Worker:
@@ -76,14 +76,14 @@ def build_worker(
     `approval_floor`: what people are asked about whatever an agent file or a run says (R7.1).
     `agents`: the folder of agent files, where delegates are found by name (R8.1). `sandboxed`: run the workflows in Temporal's
     sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
-    `endpoints`: further model servers by name; `prices`: dollars per million tokens by model, before the built-in list.
+    `endpoints`: further model servers by name, or what asks them all in place of `model`; `prices`: dollars per million tokens by model, before the built-in list.
     `attribute`: what is known of the search attribute, so that the first run need not ask.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
     tools = ToolActivity(registry, max_payload)
     prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute)
-    request = RequestActivity(Endpoints(model, endpoints))
+    request = RequestActivity(endpoints if isinstance(endpoints, Endpoints) else Endpoints(model, endpoints))
     orchestration: list[Callable[..., Any]] = [prepare.prepare, request.request, choose]
     return Worker(
         client,

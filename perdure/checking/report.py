@@ -1,0 +1,186 @@
+"""What came of the tasks: a row for each model and dialect, and which `config` follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.values.jsons import JsonObject
+
+ENOUGH: Final = 2 / 3
+"""Of the tasks that a model has to have done in a dialect that is recommended: below, repairing plans costs more than they save."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One task, played by one model in one dialect."""
+
+    model: str
+    dialect: str
+    task: str
+    problems: tuple[str, ...] = ()
+    """What is wrong, each in one line; none where it was done."""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    cost: float | None = 0.0
+    """Dollars; `None` where no price is known."""
+    calls: int = 0
+    most_at_once: int = 0
+    """Calls in one answer, at most."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def as_json(self) -> JsonObject:
+        return {
+            "name": self.task,
+            "passed": self.passed,
+            "problems": list(self.problems),
+            "requests": self.requests,
+            "promptTokens": self.prompt_tokens,
+            "completionTokens": self.completion_tokens,
+            "seconds": round(self.seconds, 2),
+            "cost": self.cost,
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """All tasks of one model in one dialect."""
+
+    model: str
+    dialect: str
+    played: tuple[Played, ...]
+
+    @property
+    def passed(self) -> int:
+        return sum(each.passed for each in self.played)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(each.completion_tokens for each in self.played)
+
+    @property
+    def seconds(self) -> float:
+        """One task after the other."""
+        return sum(each.seconds for each in self.played)
+
+    @property
+    def cost(self) -> float | None:
+        costs = [each.cost for each in self.played]
+        return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+    @property
+    def failed(self) -> list[str]:
+        return [each.task for each in self.played if not each.passed]
+
+    def as_json(self) -> JsonObject:
+        return {
+            "model": self.model,
+            "dialect": self.dialect,
+            "passed": self.passed,
+            "of": len(self.played),
+            "requests": sum(each.requests for each in self.played),
+            "promptTokens": sum(each.prompt_tokens for each in self.played),
+            "completionTokens": self.completion_tokens,
+            "seconds": round(self.seconds, 2),
+            "cost": self.cost,
+            "tasks": [each.as_json() for each in self.played],
+        }
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    config: JsonObject | None
+    """For an agent file; `None` where no dialect does."""
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was found."""
+
+    fast: str
+    smart: str
+    rows: tuple[Row, ...]
+    understands: dict[str, JsonObject] = field(default_factory=dict)
+    """Model → what its server understands; see `understanding`."""
+
+    @property
+    def recommendation(self) -> Recommendation:
+        return recommend(self.rows, self.fast, self.smart)
+
+    def as_json(self) -> JsonObject:
+        advice = self.recommendation
+        return {
+            "rows": [row.as_json() for row in self.rows],
+            "understands": self.understands,
+            "recommendation": {"config": advice.config, "why": list(advice.why)},
+        }
+
+
+def understanding(rows: Sequence[Row], found: JsonObject) -> JsonObject:
+    """What a model's server understands, from its rows and from what it was found not to (`Endpoints.not_understood`)."""
+    played = [each for row in rows for each in row.played]
+    native = [each for each in played if each.dialect == "tools"]
+    unknown = found["unknown"]
+    forms = (("strict", "json_schema, strict"), ("json_schema", "json_schema"), ("json_object", "json_object"))
+    known = next((name for less, name in forms if less not in unknown), "none")
+    asked_for = any(each.dialect == "solution" and each.requests for each in played)
+    return {
+        "responseFormat": known if asked_for or known == "none" else None,
+        "refusedOfSomeSchemas": found["refused"],
+        "streamOptions": "stream_options" not in unknown,
+        "usage": any(each.prompt_tokens for each in played),
+        "nativeCalls": any(each.calls for each in native) if native else None,
+        "parallelCalls": any(each.most_at_once > 1 for each in native) if native else None,
+    }
+
+
+def recommend(rows: Sequence[Row], fast: str, smart: str) -> Recommendation:
+    """The dialect in which most is done, of equals the one with the fewest tokens; and whether both models are needed."""
+    by_dialect: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_dialect.setdefault(row.dialect, {})[row.model] = row
+    if not by_dialect:
+        return Recommendation(None, ("nothing was tried",))
+    ranked = sorted(by_dialect, key=lambda dialect: _rank(by_dialect[dialect].values()))
+    best = by_dialect[ranked[0]]
+    scores = tuple(f"{dialect}: {_scores(by_dialect[dialect].values())}" for dialect in ranked)
+    if max(row.passed / len(row.played) for row in best.values()) < ENOUGH:
+        return Recommendation(None, (*scores, f"no dialect does: less than {ENOUGH:.0%} of the tasks at best"))
+    config: dict[str, Any] = {"dialect": ranked[0], "models": {"fast": fast, "smart": smart}}
+    why = [*scores]
+    if len(ranked) > 1 and _passed(best.values()) == _passed(by_dialect[ranked[1]].values()):
+        why.append(f"{ranked[0]} does as much as {ranked[1]} with fewer completion tokens, and tokens are time")
+    if {fast, smart} <= best.keys() and fast != smart:
+        config["models"]["policy"], reason = _policy(best[fast], best[smart])
+        why.append(reason)
+    why += [f"not done by {row.model} in {row.dialect}: {', '.join(row.failed)}" for row in best.values() if row.failed]
+    return Recommendation(config, tuple(why))
+
+
+def _policy(fast: Row, smart: Row) -> tuple[str, str]:
+    if fast.passed >= smart.passed:
+        return "fast", f"policy fast: {smart.model} does no more of the tasks than {fast.model}"
+    if fast.passed / len(fast.played) < ENOUGH:
+        return "smart", f"policy smart: {fast.model} does too few of the tasks"
+    return "auto", f"policy auto: {smart.model} does more than {fast.model}, which does enough for choosing tools"
+
+
+def _rank(rows: Any) -> tuple[int, int, float]:
+    return -_passed(rows), sum(row.completion_tokens for row in rows), sum(row.seconds for row in rows)
+
+
+def _passed(rows: Any) -> int:
+    return sum(row.passed for row in rows)
+
+
+def _scores(rows: Any) -> str:
+    return ", ".join(
+        f"{row.passed} of {len(row.played)} with {row.model}, {row.completion_tokens} completion tokens" for row in rows
+    )
