@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint format bench picture constraints clean env
+.PHONY: help demo test test-uncached soak lint format bench histories picture constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,8 +39,11 @@ bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency 
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+histories: $(DEV) ## Record a history of each kind of run anew, until their version is released.
+	@$(BIN)/python -m scripts.record_histories
+
 picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
-	@$(BIN)/python scripts/picture.py
+	@$(BIN)/python -m scripts.picture
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
 	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints

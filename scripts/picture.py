@@ -16,9 +16,9 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from playwright.async_api import async_playwright
-from waiting_demo import waiting_demo
 
 from perdure.demo.script import FIRST
+from scripts.waiting_demo import waiting_demo
 
 DOCS = Path(__file__).parents[1] / "docs"
 FLAGS = [
