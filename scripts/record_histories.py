@@ -66,7 +66,7 @@ async def linger(context: ToolContext) -> str:
         await asyncio.sleep(0.2)
 
 
-TOOLS: Final = [look, fail, remove, double, linger]
+TOOLS: Final[list[Callable[..., Any]]] = [look, fail, remove, double, linger]
 NAMES: Final = [function.__name__ for function in TOOLS]
 LOOK: Final = {"_tool": "look", "path": "/a", "_outputPath": "†state.a"}
 BRANCH: Final = {"_tool": "fail", "code": "no", "_outputPath": "†state.good || †state.bad"}
