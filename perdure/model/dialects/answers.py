@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +16,8 @@ class Solution:
     calls: list[Json] = field(default_factory=list)
     output: Json = None
     problem: CallError | None = None
+    text: str | None = None
+    """What was said in text, in a dialect in which text is an answer: without thoughts. `None`: the answer as it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,50 +52,3 @@ class Reader(Protocol):
 def syntax_error(message: str, **more: Json) -> Json:
     """A call in the place of one that could not be read: a structural error that says what is wrong with it (R6.6)."""
     return {"_syntax": message, **more}
-
-
-_THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
-
-
-class Unwrapper:
-    """Takes from around a streamed JSON document what models and servers put there: a byte order mark, a code fence, a
-    sentence before it, thoughts in `<think>`. Gives the text from the first `{` on."""
-
-    def __init__(self) -> None:
-        self._before = ""
-        self._open = False
-
-    def push(self, text: str) -> str:
-        if self._open:
-            return text
-        self._before += text
-        start = json_start(self._before)
-        if start is None:
-            return ""
-        self._open = True
-        return self._before[start:]
-
-
-def json_start(text: str) -> int | None:
-    """Where the JSON document begins, or `None` where there is none yet."""
-    stripped = text.lstrip("\ufeff \t\r\n")
-    if "<thinking>".startswith(stripped[:10]) or stripped.startswith(("<think>", "<thinking>")):
-        thought = _THOUGHT.match(text.lstrip("\ufeff"))
-        end = len(text) if thought is None else thought.end() + len(text) - len(text.lstrip("\ufeff"))
-    else:
-        end = 0
-    found = text.find("{", end)
-    return None if found < 0 else found
-
-
-def whole_document(text: str) -> str:
-    """The JSON document in a finished answer, without what stands around it; the text itself where there is none."""
-    start = json_start(text)
-    if start is None:
-        return text.strip("\ufeff \t\r\n")
-    rest = text[start:]
-    try:
-        _, end = json.JSONDecoder().raw_decode(rest)
-    except (ValueError, RecursionError):
-        return rest.rstrip().removesuffix("```").rstrip()
-    return rest[:end]

@@ -3,145 +3,121 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
+from collections.abc import Iterable
 from typing import Final
 
 from perdure.errors import CallError, JsonError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
+from perdure.model.dialects.script_lines import Lines, Statement
 from perdure.model.dialects.script_values import NotAllowedError, Values, words
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import Json, JsonObject, check, shorten
 
-_BEGINS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )?[A-Za-z_][\w.]*\(")
-"""How a statement begins. Inside an open bracket it means that the one before was never closed."""
-_QUOTES: Final = ('"""', "'''", '"', "'")
 _SHOWN: Final = 300
 
 
 class ScriptReader:
-    """Gives each call once its line has closed. A line that is no call is given as a structural error that quotes it."""
+    """Gives each call once its line has closed. A line that is no call is given as a structural error that quotes it.
+
+    Words around the calls are told of once, and not at all before the first of them or outside of code fences. An answer that
+    begins with words may be a thought whose beginning was lost, so none of its calls start before it has ended.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._values = Values(vocabulary.kinds)
-        self._left: list[str] = []
-        """Pieces of the line that has not closed."""
-        self._number = 0
-        self._lines: list[str] = []
-        self._first = 1
-        self._depth = 0
-        self._quote = ""
-        self._thinking = False
+        self._lines = Lines()
+        self._native = False
+        self._told = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew: what came so far was a thought."""
+        self._held = False
+        self._words: Json = None
+        """The structural error that the first words are."""
         self._given: list[Json] = []
         self._outputs = 0
         self._output: Json = None
 
     def push(self, text: str) -> list[Json]:
-        self._left.append(text)
-        if "\n" not in text:
+        self._take(self._lines.push(text))
+        if self._held:
             return []
-        *lines, rest = "".join(self._left).split("\n")
-        self._left = [rest]
-        return [call for line in lines for call in self._line(line.removesuffix("\r"))]
+        new = self._given[self._told :]
+        self._told = len(self._given)
+        return new
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
+        self._native = True
         return []
 
     def close(self, finish_reason: str | None = None) -> Solution:
         if finish_reason == "length":
             message = "the answer was cut off at the model's length limit; plan fewer calls at a time"
-            return Solution(self._given, problem=CallError("cut_off", message))
-        if rest := "".join(self._left):
-            self._line(rest)
-        if self._lines:
-            self._statement()
-        if not self._given and not self._outputs:
-            message = "the answer was empty: write calls, one per line, or output(…)"
-            return Solution(problem=CallError("empty_answer", message))
-        return Solution(self._given, self._output)
+            return Solution([] if self._held else self._given, problem=CallError("cut_off", message))
+        self._take(self._lines.close())
+        if self._given or self._outputs:
+            return Solution(self._given, self._output)
+        if self._words is not None:
+            return Solution([self._words])
+        if self._native:
+            message = "native function calls are not read here: write calls as text, one per line"
+            return Solution(problem=CallError("native_call", message))
+        message = "the answer was empty: write calls, one per line, or output(…)"
+        return Solution(problem=CallError("empty_answer", message))
 
-    def _line(self, line: str) -> list[Json]:
-        """Take in one line; the calls of the statement that it closes."""
-        self._number += 1
-        line = line.removeprefix("\ufeff") if self._number == 1 else line
-        before = len(self._given)
-        if self._lines and len(self._quote) != 3 and _BEGINS.match(line):
-            self._statement()
-        if not self._lines:
-            if self._skipped(line):
-                return []
-            self._first, self._depth, self._quote = self._number, 0, ""
-        self._lines.append(line)
-        self._scan(line)
-        if self._depth <= 0 and not self._quote and not line.endswith("\\"):
-            self._statement()
-        return self._given[before:]
+    def _take(self, statements: Iterable[Statement | None]) -> None:
+        for statement in statements:
+            if statement is None:
+                self._forget()
+            else:
+                self._statement(statement)
+                self._lines.trusted = self._lines.trusted or bool((self._given or self._outputs) and not self._held)
 
-    def _skipped(self, line: str) -> bool:
-        """Whether it is nothing: empty, a comment, a code fence, a thought."""
-        text = line.strip()
-        if text.startswith(("<think>", "<thinking>")):
-            self._thinking = True
-        if self._thinking:
-            self._thinking = "</think" not in text
-            return True
-        return not text or text.startswith(("#", "```"))
-
-    def _scan(self, line: str) -> None:
-        """Follow quotes and brackets through a line."""
-        at = 0
-        while at < len(line):
-            character = line[at]
-            if self._quote:
-                if character == "\\":
-                    at += 1
-                elif line.startswith(self._quote, at):
-                    at += len(self._quote) - 1
-                    self._quote = ""
-            elif character == "#":
-                break
-            elif character in "\"'":
-                self._quote = next(quote for quote in _QUOTES if line.startswith(quote, at))
-                at += len(self._quote) - 1
-            elif character in "([{":
-                self._depth += 1
-            elif character in ")]}":
-                self._depth -= 1
-            at += 1
-        if len(self._quote) == 1 and not line.endswith("\\"):
-            self._quote = ""  # such a string ends with its line, and is an error
-
-    def _statement(self) -> None:
-        """Read the lines that have been gathered."""
-        lines, self._lines = self._lines, []
-        source = "\n".join(lines)
+    def _statement(self, statement: Statement) -> None:
+        lines = statement.lines
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                body = ast.parse(source).body
+                body = ast.parse("\n".join(lines)).body
         except SyntaxError as error:
             where = (error.lineno or 1, max(1, error.offset or 1))
-            self._refuse(lines, where, f"{error.msg}; a line is a call: name = tool(key=value)")
+            wrong = self._wrong(statement, where, f"{error.msg}; a line is a call: name = tool(key=value)")
+            if statement.is_words:
+                self._take_words(wrong)
+            else:
+                self._given.append(wrong)
         except (ValueError, MemoryError, RecursionError) as error:
-            self._refuse(lines, (1, 1), f"this cannot be read: {str(error) or 'it is nested too deeply'}")
+            message = f"this cannot be read: {str(error) or 'it is nested too deeply'}"
+            self._given.append(self._wrong(statement, (1, 1), message))
         else:
-            for statement in body:
+            for each in body:
                 try:
-                    self._read(statement)
+                    self._read(each)
                 except NotAllowedError as error:
-                    self._refuse(lines, error.position(lines), error.message)
+                    self._given.append(self._wrong(statement, error.position(lines), error.message))
                 except RecursionError:
-                    self._refuse(lines, (1, 1), "this is nested too deeply")
+                    self._given.append(self._wrong(statement, (1, 1), "this is nested too deeply"))
 
-    def _refuse(self, lines: list[str], where: tuple[int, int], message: str) -> None:
+    def _take_words(self, wrong: Json) -> None:
+        """Words, not an attempt at a call: told once, where there was a call before them and no fence tells them apart."""
+        first, self._words = self._words is None, self._words or wrong
+        if not (self._given or self._outputs):
+            self._held = True
+        elif first and (self._lines.fenced or not self._lines.fences):
+            self._given.append(wrong)
+
+    def _wrong(self, statement: Statement, where: tuple[int, int], message: str) -> Json:
+        """A structural error that quotes the line around the place."""
+        lines = statement.lines
         number, column = min(where[0], len(lines)), where[1]
         quoted = lines[number - 1]
-        # A long line is quoted around the place.
         start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
         quoted = quoted[start : start + _SHOWN]
-        text = f"line {self._first + number - 1}, column {column}: {message}. The line: {quoted}"
-        self._given.append(syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines)))
+        text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
+        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines))
 
     def _read(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.Expr):
@@ -158,6 +134,7 @@ class ScriptReader:
         if written == "output" and "output" not in self._vocabulary.names:
             self._take_output(call, targets)
             return
+        written = written if written in self._vocabulary.names else written.removeprefix("functions.")
         tool = self._vocabulary.names.get(written, written)
         raw: JsonObject = {"_tool": tool, **self._arguments(call, tool)}
         if targets:

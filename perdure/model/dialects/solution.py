@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, Final
-
-import ijson
+from dataclasses import replace
+from typing import Final
 
 from perdure.errors import CallError, JsonError
 from perdure.model.composing import compose
-from perdure.model.dialects.answers import Solution, ToolDelta, Unwrapper, whole_document
+from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import Ask, plan_text, tools_text
+from perdure.model.dialects.scanning import CallScanner, end_of_object
+from perdure.model.dialects.thoughts import Opening, fence_removed, without_thoughts
 from perdure.model.strictness import make_strict
 from perdure.model.wire import Vocabulary
 from perdure.tools.tool import Tool
-from perdure.values.jsons import Json, JsonObject, check, dumps, loads
+from perdure.values.jsons import Json, JsonObject, dumps, loads
 
 HOW_TO_PLAN: Final = """\
 You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
@@ -71,46 +73,53 @@ class SolutionReader:
     """Gives each element of `calls` once it has closed.
 
     While it streams it only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the
-    whole answer was is decided when it has ended.
+    whole answer was is decided when it has ended. An answer that begins with words may be a thought whose beginning was
+    lost, so none of its calls start before it has ended.
     """
 
     def __init__(self) -> None:
-        self._found: list[Json] = ijson.sendable_list()
-        self._parser: Any = ijson.items_coro(self._found, "calls.item", use_float=True)
-        self._wrapped = Unwrapper()
         self._text: list[str] = []
+        self._opening = Opening()
+        self._calls = CallScanner()
+        self._given: list[Json] = []
+        self._native = False
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
-        inner = self._wrapped.push(text)
-        if self._parser is None or not inner:
-            return []
-        try:
-            self._parser.send(inner.encode())
-        except (ijson.JSONError, StopIteration, UnicodeEncodeError, OverflowError):
-            self._parser = None
-        closed = list(self._found)
-        self._found.clear()
-        return [call for call in closed if self._carriable(call)]
+        inner = self._opening.push(text)
+        closed: list[Json] = []
+        for source in self._calls.push(inner) if inner else ():
+            try:
+                closed.append(loads(source))
+            except (
+                JsonError
+            ):  # from the first call on that cannot be carried none is given: the order must not have holes
+                self._calls.stopped = True
+                break
+        self._given += closed
+        return closed
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
+        self._native = True
         return []
 
     def close(self, finish_reason: str | None = None) -> Solution:
-        return parse_solution("".join(self._text), finish_reason)
-
-    def _carriable(self, call: Json) -> bool:
-        """From the first call on that cannot be carried none is given: the order must not have holes."""
-        try:
-            check(call)
-        except JsonError:
-            self._parser = None
-        return self._parser is not None
+        text = "".join(self._text)
+        if self._native and not text.strip():
+            return _no_solution("native_call", "native function calls are not read here: write calls as JSON text")
+        solution = parse_solution(text, finish_reason)
+        given = self._given
+        if solution.calls[: len(given)] == given:
+            return solution
+        if solution.problem is None:
+            message = f"the answer held more than one document; the first {len(given)} calls were run, and nothing else"
+            solution = _no_solution("not_a_solution", message)
+        return replace(solution, calls=given)
 
 
 def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
     """The Solution that a finished answer holds. Never raises: whatever a model can write is an answer to it."""
-    text = whole_document(text)
+    text = _document(fence_removed(without_thoughts(text)), cut=finish_reason == "length")
     if not text:
         return _no_solution("empty_answer", "the answer was empty")
     try:
@@ -121,17 +130,50 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
                 "cut_off", "the answer was cut off at the model's length limit; plan fewer calls at a time"
             )
         return _no_solution("not_json", f"{error}. It began: {text[:120]!r}")
-    if not isinstance(document, dict) or not document.keys() & {"calls", "output"}:
+    if not isinstance(document, dict) or not document.keys() & _KEYS:
         return _no_solution(
             "not_a_solution", f"expected an object with 'calls' and 'output', not {dumps(document)[:120]}"
         )
-    unknown = sorted(document.keys() - {"calls", "output"})
+    unknown = sorted(document.keys() - _KEYS)
     if unknown:
         return _no_solution("not_a_solution", f"unknown keys {', '.join(unknown[:5])} beside 'calls' and 'output'")
     calls = document.get("calls")
     if calls is not None and not isinstance(calls, list):
         return _no_solution("not_a_solution", f"'calls' must be an array, not {dumps(calls)[:120]}")
     return Solution(calls or [], document.get("output"))
+
+
+_KEYS: Final = frozenset({"calls", "output"})
+_MOST_BRACES: Final = 100
+"""Braces around the document that are looked at, in prose: more are no answer."""
+
+
+def _document(text: str, *, cut: bool) -> str:
+    """The JSON document in a finished answer, without what stands around it; the text itself where there is none.
+
+    Where words stand before it, it is the last that is a Solution. One that never closes hides all behind it: what is inside
+    it must not be taken for the answer.
+    """
+    decoder, at, found, other = json.JSONDecoder(), text.find("{"), "", ""
+    for _ in range(_MOST_BRACES):
+        if at < 0:
+            break
+        try:
+            document, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            after = end_of_object(text, at)
+            other = other or text[at:].rstrip().removesuffix("```").rstrip()
+            if after is None or at == 0:
+                return found if found and not cut else other
+            end = after
+        else:
+            other = other or text[at:end]
+            if document.keys() & _KEYS:
+                found = text[at:end]
+            if at == 0:
+                break
+        at = text.find("{", end)
+    return found or other or text
 
 
 def _no_solution(code: str, message: str) -> Solution:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from perdure.errors import CallError, JsonError
 from perdure.model.composing import compose, function_schema
-from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.asking import LOOPS, Ask, plan_text, tool_notes, written_names
+from perdure.model.dialects.tools_reader import ToolsReader
 from perdure.model.wire import Vocabulary
 from perdure.tools.tool import Tool
-from perdure.values.jsons import Json, JsonObject, dumps, loads
+from perdure.values.jsons import JsonObject, dumps
 
 HOW_TO_CALL: Final = """\
 Call functions to act; call all that can be made now at once, they run in parallel. Keys with "_" are the engine's:
@@ -104,107 +102,3 @@ def turn_messages(turn: JsonObject, names: Mapping[str, str]) -> list[JsonObject
         said["tool_calls"] = calls
     results = [{"role": "tool", "tool_call_id": call["id"], "content": call["result"]} for call in turn["calls"]]
     return [said, *results]
-
-
-@dataclass(slots=True)
-class _Piece:
-    """One native call as far as it has come."""
-
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-    depth: int = 0
-    quoted: bool = False
-    escaped: bool = False
-    closed: bool = False
-
-    def push(self, text: str) -> None:
-        """Take in a piece of the arguments; they are closed with the brace that closes their object."""
-        self.arguments.append(text)
-        for character in text:
-            if self.escaped:
-                self.escaped = False
-            elif self.quoted:
-                self.escaped = character == "\\"
-                self.quoted = character != '"'
-            elif character == '"':
-                self.quoted = True
-            elif character in "{[":
-                self.depth += 1
-            elif character in "}]":
-                self.depth -= 1
-                self.closed = self.closed or self.depth == 0
-
-
-class ToolsReader:
-    """Gives each native call once its arguments have closed."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self._pieces: list[_Piece] = []
-        self._by_index: dict[int, _Piece] = {}
-        self._given: list[Json] = []
-        self._text: list[str] = []
-
-    def push(self, text: str) -> list[Json]:
-        self._text.append(text)
-        return []
-
-    def push_tool(self, delta: ToolDelta) -> list[Json]:
-        piece = self._piece(delta)
-        piece.id = piece.id or delta.id or ""
-        piece.name = piece.name or delta.name or ""
-        if delta.arguments:
-            piece.push(delta.arguments)
-        return self._closed()
-
-    def _piece(self, delta: ToolDelta) -> _Piece:
-        """The call that a piece belongs to. Some servers leave out the index or the id, or give every call index 0."""
-        last = self._pieces[-1] if self._pieces else None
-        piece = last if delta.index is None else self._by_index.get(delta.index)
-        begins = (
-            piece is not None
-            and bool(delta.name and piece.name)
-            and (piece.closed or bool(delta.id and piece.id and delta.id != piece.id))
-        )
-        if piece is None or begins:
-            piece = _Piece()
-            self._pieces.append(piece)
-        if delta.index is not None:
-            self._by_index[delta.index] = piece
-        return piece
-
-    def _closed(self, *, all: bool = False) -> list[Json]:
-        """The calls that follow those already given and are closed; with `all` also what never closed."""
-        new: list[Json] = []
-        for piece in self._pieces[len(self._given) :]:
-            if not (piece.closed or all):
-                break
-            new.append(self._read(piece))
-            self._given.append(new[-1])
-        return new
-
-    def _read(self, piece: _Piece) -> Json:
-        name = self._names.get(piece.name, piece.name)
-        text = "".join(piece.arguments).strip() or "{}"
-        try:
-            arguments = loads(text, source="they")
-            if isinstance(arguments, str):  # some servers encode them twice
-                arguments = loads(arguments, source="they")
-        except JsonError as error:
-            return syntax_error(f"the arguments of {name} are no JSON object: {error}", _tool=name, _id=piece.id)
-        if not isinstance(arguments, dict):
-            return syntax_error(f"the arguments of {name} must be a JSON object", _tool=name, _id=piece.id)
-        return {"_tool": name, **{key: value for key, value in arguments.items() if key != "_tool"}, "_id": piece.id}
-
-    def close(self, finish_reason: str | None = None) -> Solution:
-        cut = finish_reason == "length"
-        self._closed(all=not cut)
-        if cut:
-            message = "the answer was cut off at the model's length limit; make fewer calls at a time"
-            return Solution(self._given, problem=CallError("cut_off", message))
-        if not self._given and not "".join(self._text).strip():
-            return Solution(
-                problem=CallError("empty_answer", "the answer was empty; call a function, or answer in text")
-            )
-        return Solution(self._given)
