@@ -167,16 +167,18 @@ class _Answer:
             problem = {"code": "refusal", "message": f"you refused: {refusal[:500]}"}
         elif problem is not None and self.finish_reason == "content_filter":
             problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
-        return self._result(solution.calls, solution.output, problem)
+        return self._result(solution.calls, solution.output, problem, solution.text)
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
         return self._result(released, None, interruption(len(released), reason))
 
-    def _result(self, calls: list[Json], output: Json, problem: JsonObject | None) -> RequestResult:
+    def _result(
+        self, calls: list[Json], output: Json, problem: JsonObject | None, text: str | None = None
+    ) -> RequestResult:
         return RequestResult(
             calls=calls,
             output=output,
-            text="".join(self._text)[:KEPT_TEXT].encode(errors="replace").decode(),
+            text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
             problem=problem,
             model=self.model,
             usage=self._usage,
