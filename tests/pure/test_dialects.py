@@ -15,7 +15,8 @@ from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import Ask
 from perdure.model.dialects.script import HOW_TO_SCRIPT, script_names
 from perdure.model.dialects.script_reader import ScriptReader
-from perdure.model.dialects.tools import ToolsReader, function_names
+from perdure.model.dialects.tools import function_names
+from perdure.model.dialects.tools_reader import ToolsReader
 from perdure.model.wire import Vocabulary
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context, parse_agent

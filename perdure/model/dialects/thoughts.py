@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Final
 
 _BEGINS: Final = ("<think>", "<thinking>")
 _ENDS: Final = re.compile(r"</think(?:ing)?>")
@@ -63,13 +63,8 @@ class Opening:
     """
 
     def __init__(self) -> None:
-        self._state: Literal["begin", "thought", "document", "prose"] = "begin"
+        self._state = "begin"  # then "thought", "document" or "prose"
         self._head = ""
-
-    @property
-    def prose(self) -> bool:
-        """Whether the answer began with something else."""
-        return self._state == "prose"
 
     def push(self, text: str) -> str:
         if self._state == "document":
