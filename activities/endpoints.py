@@ -53,27 +53,35 @@ class Endpoints:
         """A chat completion, or its stream; without what the server refused before (`learn`)."""
         name, client = self._client(model)
         while True:
+            sent = self.fitted(model, body)
             try:
-                return await client.chat.completions.create(model=name, **without(body, self._left_out(model, body)))
+                return await client.chat.completions.create(model=name, **sent)
             except openai.APIStatusError as error:
                 refusal = refusal_in(error)
-                if refusal is None or not self.learn(model, body, refusal):
+                if refusal is None or not self.learn(model, body, sent, refusal):
                     raise
 
-    def learn(self, model: str, body: JsonObject, refusal: Refusal) -> bool:
+    def fitted(self, model: str, body: JsonObject) -> JsonObject:
+        """The body as it is sent now: without what the server is known not to understand."""
+        unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
+        return without(body, unknown | refused)
+
+    def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
         """Remember what of the body the server does not understand; whether it is worth asking again, without it.
 
-        What a server does not know is left out from then on, what it refused of one schema is left out with that schema.
+        What a server does not know is left out from then on, what it refused of one schema is left out with that schema. The
+        refusal is of what was `sent`: of two Requests at once that are refused the same, the second takes no further step.
         """
-        step = step_down(refusal, without(body, self._left_out(model, body)))
+        step = step_down(refusal, sent)
         if step is None:
             return False
         if step.always:
             self._unknown.setdefault(model, set()).add(step.feature)
         else:
-            while len(self._refused) >= REMEMBERED:
+            key = (model, _schema_key(body))
+            if key not in self._refused and len(self._refused) >= REMEMBERED:
                 del self._refused[next(iter(self._refused))]
-            self._refused.setdefault((model, _schema_key(body)), set()).add(step.feature)
+            self._refused.setdefault(key, set()).add(step.feature)
         return True
 
     def not_understood(self, model: str) -> dict[str, list[str]]:
@@ -85,9 +93,6 @@ class Endpoints:
         """Where the address of the model's server comes from, for a message to the user."""
         endpoint = model.rpartition("@")[2]
         return f"{endpoint!r} of PERDURE_ENDPOINTS" if "@" in model and endpoint in self._more else "OPENAI_BASE_URL"
-
-    def _left_out(self, model: str, body: JsonObject) -> set[str]:
-        return self._unknown.get(model, set()) | self._refused.get((model, _schema_key(body)), set())
 
     def _client(self, model: str) -> tuple[str, AsyncOpenAI]:
         name, mark, endpoint = model.rpartition("@")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
@@ -32,6 +33,9 @@ _FINAL: Final[Mapping[int, str]] = {
 """Statuses that the same request would be answered with again, and the type of the failure."""
 
 
+_UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError)
+
+
 def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> ApplicationError:
     """A provider's failure: given up at once, waited for as the server says, or retried with backoff.
 
@@ -41,11 +45,16 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
     refusal = refusal_in(error)
     if refusal is not None:
         headers = error.response.headers if isinstance(error, openai.APIStatusError) else {}
+        if refusal.status in (404, 405) and "model" not in refusal.words:  # a wrong path, and no server says more of it
+            words = f"{refusal.words[:300]}{_at(error)}: is {setting} right?"
+            refusal = dataclasses.replace(refusal, words=words)
         return _refused(refusal, headers)
+    if isinstance(error.__cause__ or error, _UNREACHABLE):
+        return ApplicationError(_unreachable(error, setting), type="Connection")
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return ApplicationError("the model did not answer in time", type="Timeout")
     if isinstance(error, openai.APIConnectionError | httpx2.HTTPError):
-        return ApplicationError(_unreachable(error, setting), type="Connection")
+        return ApplicationError(f"the connection to the model was lost: {error.__cause__ or error}", type="Connection")
     if isinstance(error, openai.APIError):
         return ApplicationError(f"the model reported an error: {error.message}", type=kind)
     if isinstance(error, openai.OpenAIError):
@@ -96,13 +105,15 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
 
 def _unreachable(error: Exception, setting: str) -> str:
     """That nobody answers, where that was, and which variable says so."""
-    try:
-        request = getattr(error, "request", None)
-    except RuntimeError:  # httpx's errors without a request raise when asked for it
-        request = None
-    where = f" at {request.url.copy_with(query=None, username=None, password=None)}" if request is not None else ""
     reason = str(error.__cause__ or error) or type(error).__name__
-    return f"the model cannot be reached{where} ({reason[:200]}): is its server up, and is {setting} right?"
+    return f"the model cannot be reached{_at(error)} ({reason[:200]}): is its server up, and is {setting} right?"
+
+
+def _at(error: Exception) -> str:
+    """The address that was asked, without what may be secret in it."""
+    if not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
+        return ""
+    return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 
 
 def tool_failure(error: Exception) -> ApplicationError:

@@ -58,13 +58,15 @@ class RequestActivity:
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             while True:
+                body = _body(context, request)
+                sent = self._endpoints.fitted(request.model, body)
                 answer = _Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
                     async with Deliverer(send) as deliverer:
                         if request.stream:
-                            await self._stream(request, context, answer, deliverer)
+                            await self._stream(request.model, body, answer, deliverer)
                         else:
-                            answer.whole(await self._endpoints.create(request.model, _body(context, request)))
+                            answer.whole(await self._endpoints.create(request.model, body))
                 except ApplicationError:
                     raise
                 except Exception as error:
@@ -72,16 +74,13 @@ class RequestActivity:
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     if deliverer.attempted:
                         return answer.interrupted(deliverer.calls, failure.message)
-                    if refusal is not None and self._endpoints.learn(request.model, _body(context, request), refusal):
+                    if refusal is not None and self._endpoints.learn(request.model, body, sent, refusal):
                         continue
                     raise failure from None
                 return answer.result()
 
-    async def _stream(
-        self, request: RequestInput, context: RequestContext, answer: _Answer, deliverer: Deliverer
-    ) -> None:
-        body = _body(context, request)
-        stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(request.model, body)
+    async def _stream(self, model: str, body: JsonObject, answer: _Answer, deliverer: Deliverer) -> None:
+        stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(model, body)
         async with stream:
             if "json" in stream.response.headers.get("content-type", ""):  # a document where a stream was asked for
                 text = (await stream.response.aread()).decode(errors="replace")

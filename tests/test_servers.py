@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from openai import APIConnectionError, AsyncOpenAI
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI
+from temporalio.client import WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.activities.endpoints import Endpoint, Endpoints
-from perdure.activities.failures import model_failure
+from perdure.activities.failures import context_failure, model_failure
 from perdure.client.runs import tell_trouble, watch_run
 from perdure.hosting.worker import build_worker
+from perdure.model.refusals import refusal_of
+from perdure.run.wire import CONTEXT_TOO_LONG
+from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest, Turn
+from tests.pure.test_refusals import SAID
 from tests.support import agent, harness, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -246,6 +252,8 @@ WORDS: dict[str, tuple[Turn, str]] = {
         event({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": {"code": 403, "message": "no"}}]}),
         "answered 403: no",
     ),
+    "an object of errors": (event({"object": "error", "message": "cannot", "code": 400}), "answered 400: cannot"),
+    "event: error with no error in it": (event({"message": "cannot", "status_code": 404}, "error"), "answered 404: cannot"),
     "a document in place of the stream": (document({"error": {"message": "cannot", "code": 400}}), "answered 400: cannot"),
     "a detail in place of the stream": (document({"detail": "cannot", "status": 404}), "answered 404: cannot"),
 }  # fmt: skip
@@ -258,6 +266,61 @@ async def test_b7_the_words_of_an_error_reach_the_user(turn: Turn, words: str, d
     assert view.status == "failed"
     assert words in (view.error or "")
     assert "\n" not in (view.error or "")
+
+
+async def test_b7_what_each_server_says_is_given_up_waited_for_or_tried_again() -> None:
+    final = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 422: "UnprocessableEntityError"}
+    turns = [
+        Turn(raw=[body], status=status, media_type="text/plain") if isinstance(body, str) else document(body, status)
+        for _, status, body, _, _ in SAID
+        if status is not None
+    ]
+    async with ScriptedModel(turns) as model:
+        client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
+        endpoints = Endpoints(client)
+        for server, status, _, words, kind in SAID:
+            if status is None:
+                continue
+            with pytest.raises(APIStatusError) as caught:
+                await endpoints.create("m", {"messages": []})
+            failure = model_failure(caught.value)
+            wanted = {"too_long": CONTEXT_TOO_LONG, "no_money": "NoMoney"}.get(kind) or final.get(status)
+            wanted = None if kind == "bad_answer" else wanted
+            assert words in failure.message, server
+            assert (failure.non_retryable, failure.type if wanted else None) == (wanted is not None, wanted), server
+        await client.close()
+    model.check()
+
+
+async def test_two_requests_that_are_refused_at_once_are_one_step() -> None:
+    body = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": {}}}}
+    refusal = refusal_of(400, "strict response_format is not supported")
+    assert refusal is not None
+    endpoints = Endpoints()
+    sent = endpoints.fitted("m", body)
+    assert endpoints.learn("m", body, sent, refusal)
+    assert endpoints.learn("m", body, sent, refusal)
+    assert endpoints.fitted("m", body)["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "s", "schema": {}},
+    }
+
+
+async def test_r9_7_a_rate_limit_is_waited_for_as_the_words_say() -> None:
+    async with ScriptedModel([Turn("Rate limit reached. Please try again in 7.66s.", status=429)]) as model:
+        client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
+        with pytest.raises(APIStatusError) as caught:
+            await Endpoints(client).create("m", {"messages": []})
+        await client.close()
+    failure = model_failure(caught.value)
+    assert (failure.type, failure.next_retry_delay) == ("RateLimitError", timedelta(seconds=7.66))
+
+
+async def test_b9_a_context_that_temporal_cannot_carry_is_too_long() -> None:
+    too_large = context_failure(WorkflowQueryFailedError("Blob data size exceeds limit."))
+    assert (too_large.type, too_large.non_retryable) == (CONTEXT_TOO_LONG, True)
+    passing = context_failure(WorkflowQueryFailedError("no poller"))
+    assert (passing.type, passing.non_retryable) == ("Context", False)
 
 
 async def test_b7_an_error_in_a_whole_answer_reaches_the_user(dev_server: WorkflowEnvironment) -> None:
@@ -322,6 +385,20 @@ async def test_a_server_that_is_down_is_named_with_the_variable_that_says_so() -
         assert f"is {setting} right?" in failure.message
 
 
+async def test_a_wrong_path_is_named_with_the_variable_that_says_so() -> None:
+    async with ScriptedModel([]) as model:
+        client = AsyncOpenAI(base_url=model.base_url.removesuffix("/v1"), api_key="any", max_retries=0)
+        with pytest.raises(APIStatusError) as caught:
+            await Endpoints(client).create("m", {"messages": []})
+        await client.close()
+        address = model.base_url.removesuffix("/v1")
+    failure = model_failure(caught.value)
+    assert (
+        failure.message
+        == f"the model's server answered 404: Not Found at {address}/chat/completions: is OPENAI_BASE_URL right?"
+    )
+
+
 async def test_whoever_watches_or_waits_is_told_that_the_server_is_down(dev_server: WorkflowEnvironment) -> None:
     dead = AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
     queue = "server-down"
@@ -354,14 +431,26 @@ async def test_a_server_without_stream_options_is_asked_without(dev_server: Work
     assert (view.status, view.state) == ("completed", {"x": 3})
 
 
-async def test_r9_7_a_context_too_long_is_cut_and_asked_once_more(dev_server: WorkflowEnvironment) -> None:
+TOO_LONG = {
+    "by its words": Turn("This model's maximum context length is 8192 tokens.", status=400),
+    "with another status": Turn("the request exceeds the available context size", status=500),
+    "by its status alone": Turn(raw=["<h1>Payload</h1>"], status=413, media_type="text/html"),
+    "in the stream": event({"error": "Trying to keep the first 14538 tokens when context the overflows."}),
+    "in place of the stream": document({"message": "too many tokens: 5000 of 4081"}),
+}
+
+
+@pytest.mark.parametrize("refusal", TOO_LONG.values(), ids=TOO_LONG)
+async def test_r9_7_a_context_too_long_is_cut_and_asked_once_more(
+    refusal: Turn, dev_server: WorkflowEnvironment
+) -> None:
     long = {"type": "state", "state": {"text": "x" * 50_000, "short": "kept"}}
     sizes: list[int] = []
 
     def answer(request: ChatRequest) -> Turn:
         sizes.append(len(request.text))
         if sizes[-1] > 20_000:
-            return Turn("This model's maximum context length is 8192 tokens.", status=400)
+            return refusal
         return Turn({"calls": [], "output": {"ok": True}})
 
     async with harness(dev_server.client, [add], answer) as it:

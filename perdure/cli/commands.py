@@ -92,7 +92,7 @@ async def run(
 
 
 def _tell(trouble: str) -> None:
-    print(f"perdure: {trouble}; it is tried again", file=sys.stderr)
+    print(f"perdure: asking the model again: {trouble}", file=sys.stderr)
 
 
 async def wait(run_id: str, timeout: float) -> RunView:
