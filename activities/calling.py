@@ -15,10 +15,10 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.failures import tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
-from perdure.errors import ToolError
+from perdure.errors import JsonError, ToolError
 from perdure.run.wire import MAX_PAYLOAD, ToolInput, ToolResult
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
-from perdure.values.jsons import Json, dumps
+from perdure.values.jsons import Json, check, dumps
 
 
 class ToolActivity:
@@ -41,13 +41,18 @@ class ToolActivity:
                 value = await _call(function, call)
             branch = value.path if isinstance(value, Branch) else None
             result = function.dump(value.value if isinstance(value, Branch) else value)
-            _check_size(call.tool, result, self._max_payload)
+            _check(call.tool, result, self._max_payload)
         except Exception as error:
             raise tool_failure(error) from error
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
 
 
-def _check_size(name: str, result: Json, limit: int) -> None:
+def _check(name: str, result: Json, limit: int) -> None:
+    """What the workflow could not read back is the call's own final error, here where it is made (R18.1)."""
+    try:
+        check(result, source=f"the result of {name}")
+    except JsonError as error:
+        raise ToolError("not_json", str(error)) from None
     size = len(dumps(result).encode())
     if size > limit:
         raise ToolError(

@@ -155,6 +155,28 @@ async def test_r6_9_a_result_that_is_too_large_is_a_clear_error(dev_server: Work
     assert view.calls[0].attempts == 1
 
 
+async def test_r18_1_a_result_that_no_workflow_could_read_is_its_calls_own_error(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    @tool
+    def odd(kind: str) -> Any:
+        """Return something odd."""
+        nested: Any = 0
+        for _ in range(200):
+            nested = [nested]
+        return {"deep": nested, "digits": 10**5000, "half": "\ud800", "fine": 10**3000}[kind]
+
+    kinds = ["deep", "digits", "half", "fine"]
+    calls = [{"_tool": "odd", "kind": kind, "_outputPath": f"†state.{kind}"} for kind in kinds]
+    async with harness(dev_server.client, [odd], [{"calls": calls, "output": None}, DONE]) as it:
+        view = await it.run(agent("odd"))
+    assert view.status == "completed"
+    assert [call.status for call in view.calls] == [*["failed"] * 3, "done"]
+    assert [call.attempts for call in view.calls[:3]] == [1] * 3
+    assert [error["error"]["code"] for error in view.errors] == ["not_json"] * 3
+    assert view.state == {"fine": 10**3000}
+
+
 async def test_r6_10_cancelling_stops_the_model_and_the_tools_within_a_second(dev_server: WorkflowEnvironment) -> None:
     stopped: dict[str, asyncio.Event] = {"tool": asyncio.Event()}
     started = asyncio.Event()

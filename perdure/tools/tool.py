@@ -39,6 +39,9 @@ ACTIVITY_TIMEOUT: Final = 60.0
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
 
+LONGEST: Final = 10 * 366 * 86400.0
+"""Seconds. Ten years: no timeout means more, and Temporal takes no number without end."""
+
 _SCHEMA_KEYS: Final = frozenset(
     [
         "type",
@@ -93,18 +96,18 @@ class Tool(BaseModel):
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
-    timeout: float | None = Field(default=None, gt=0, alias="_timeout")
+    timeout: float | None = Field(default=None, gt=0, le=LONGEST, alias="_timeout")
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
     for days, so that it has none by default."""
-    heartbeat: float | None = Field(default=None, gt=0, alias="_heartbeat")
+    heartbeat: float | None = Field(default=None, gt=0, le=LONGEST, alias="_heartbeat")
     """Seconds between signs of life; without them the attempt counts as lost. `None`: only `timeout` tells."""
     retries: int = Field(default=2, ge=0, alias="_retries")
     """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
     """Where the workers that have the code listen; `None` is the run's own queue (R12.5)."""
-    queue_timeout: float = Field(default=QUEUE_TIMEOUT, gt=0, alias="_queueTimeout")
+    queue_timeout: float = Field(default=QUEUE_TIMEOUT, gt=0, le=LONGEST, alias="_queueTimeout")
     """Seconds until a worker of that queue has to take a call up."""
-    duration: float | None = Field(default=None, ge=0, alias="_duration")
+    duration: float | None = Field(default=None, ge=0, le=LONGEST, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
     delegate: str | None = Field(default=None, alias="_delegate")
     """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""

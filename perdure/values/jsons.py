@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, TypeAlias
 
 from perdure.errors import JsonError
@@ -13,6 +14,9 @@ Json: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, Any]
 PathPart: TypeAlias = str | int
 
+MAX_DIGITS = 4000
+"""Of an integer. Python reads no more than 4,300 from text, so a longer one could be written and not read again."""
+_MAX_BITS = int(MAX_DIGITS * 3.32)
 MAX_DEPTH = 100
 """Nested arrays and objects. Deeper is refused: every walk over a value is recursive, and no real data is that deep."""
 
@@ -21,7 +25,7 @@ def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
     """Parse a whole document.
 
     Raises `JsonError` with line and column for a syntax error, and for what no JSON has (`NaN`) or Perdure cannot carry
-    (numbers that overflow to infinity, unpaired surrogates, more than `MAX_DEPTH` levels).
+    (numbers that overflow to infinity or have more than `MAX_DIGITS` digits, unpaired surrogates, more than `MAX_DEPTH` levels).
     """
     try:
         value = json.loads(text, parse_constant=_no_constant)
@@ -49,6 +53,9 @@ def check(value: Json, *, source: str = "the JSON") -> None:
             _check_text(item, source)
         elif isinstance(item, float) and not math.isfinite(item):
             raise JsonError(f"{source} has a number outside the range of a 64-bit float")
+        elif isinstance(item, int):
+            if item.bit_length() > _MAX_BITS:
+                raise JsonError(f"{source} has an integer of more than {MAX_DIGITS:,} digits")
         elif isinstance(item, dict | list):
             if depth > MAX_DEPTH:
                 raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed")
@@ -88,6 +95,11 @@ def has_null(value: Json) -> bool:
 
 def shorten(value: Json, limit: int = 120) -> str:
     """The value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
+    if isinstance(value, str) and len(value) > 10 * limit:
+        return f"{json.dumps(value[:limit], ensure_ascii=False)[: limit - 1]}… ({len(value)} characters)"
+    if isinstance(value, dict | list) and len(value) > 10 * limit:
+        kept = dict(islice(value.items(), limit)) if isinstance(value, dict) else value[:limit]
+        return f"{json.dumps(kept, ensure_ascii=False)[: limit - 1]}… ({len(value)} items)"
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= limit:
         return text

@@ -89,6 +89,7 @@ def test_r2_3_input_against_its_schema() -> None:
         "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
         "[" * 200_000,
         "9" * 5000,
+        "9" * 4100,
     ],
 )
 def test_what_is_no_json_is_one_line(text: str) -> None:

@@ -225,3 +225,10 @@ def test_r18_6_a_type_whose_pattern_looks_ahead_is_taken_without_it() -> None:
     function = tool_function(pay)
     assert function is not None
     assert "pattern" not in json.dumps(function.definition)
+
+
+@pytest.mark.parametrize("key", ["_timeout", "_heartbeat", "_queueTimeout", "_duration"])
+def test_r18_6_no_time_is_without_end(key: str) -> None:
+    for seconds in (1e300, float("inf"), float("nan"), -1):
+        with pytest.raises(ToolDefinitionError, match=key):
+            parse_tool({"name": "t", key: seconds}, activities=["t"])
