@@ -17,6 +17,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.errors import JsonError, ToolError
 from perdure.run.wire import MAX_PAYLOAD, ToolInput, ToolResult
+from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
 from perdure.values.jsons import Json, check, dumps
 
@@ -63,7 +64,8 @@ def _check(name: str, result: Json, limit: int) -> None:
 
 
 async def _call(function: ToolFunction, call: ToolInput) -> Any:
-    arguments = function.bind(call.params, _context(function, call))
+    context = _context(function, call)
+    arguments = function.bind(with_own_names(call.params, context.tool), context)
     if function.is_async:
         return await function.function(**arguments)
     return await asyncio.to_thread(function.function, **arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from perdure.model.modern import modern
 from perdure.plan.iteration import MAX_PARALLEL, MAX_ROUNDS
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
@@ -145,12 +146,11 @@ def _move_definitions(
 ) -> JsonObject:
     """The schema with its `$defs` moved to the composed schema's, under names of their own; as parameters have them
     where `references` may stand in them."""
-    for place in ("$defs", "definitions"):
-        for name, definition in schema.get(place, {}).items():
-            moved = _rebase(definition, owner)
-            definitions[f"{owner}/{name}"] = _inside_any(moved) if references else moved
-    moved = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
-    rebased: JsonObject = _rebase(moved, owner)
+    schema = modern(schema)
+    for name, definition in schema.pop("$defs", {}).items():
+        moved = _rebase(definition, owner)
+        definitions[f"{owner}/{name}"] = _inside_any(moved) if references else moved
+    rebased: JsonObject = _rebase(schema, owner)
     return rebased
 
 
@@ -162,9 +162,7 @@ def _rebase(schema: Any, owner: str) -> Any:
     moved = {key: _rebase(value, owner) for key, value in schema.items()}
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        for place in ("#/$defs/", "#/definitions/"):
-            if reference.startswith(place):
-                moved["$ref"] = f"#/$defs/{_pointer(owner)}~1{reference.removeprefix(place)}"
+        moved["$ref"] = f"#/$defs/{_pointer(owner)}~1{reference.removeprefix('#/$defs/')}"
     return moved
 
 

@@ -6,9 +6,27 @@ from contextlib import suppress
 from typing import Any, Final
 
 from perdure.values.jsons import JsonObject
+from perdure.values.schemas.patterns import pattern_problem
 
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
 """Where OpenAI, Anthropic and MCP put the schema of the parameters."""
+SCHEMA_KEYS: Final = frozenset(
+    [
+        *("type", "properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
+        *(
+            "minProperties",
+            "maxProperties",
+            "dependencies",
+            "dependentRequired",
+            "dependentSchemas",
+            "unevaluatedProperties",
+        ),
+        *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+        *("$defs", "definitions", "$schema", "$id", "id", "$comment"),
+        *("title", "examples", "default", "deprecated", "strict"),
+    ]
+)
+"""Keywords of JSON Schema that a definition may have beside its name."""
 _TYPES: Final = {
     "dict": "object",
     "hashmap": "object",
@@ -56,7 +74,8 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     """The definition in Perdure's form: the parameters' schema beside the name, its types JSON Schema's own.
 
     What is in that form already comes back as it is. A foreign schema says nothing about the tool but its parameters: no key of it
-    is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals.
+    is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals; keywords that are not JSON Schema's are
+    left out. A parameter whose name begins with `_` is called `name_` instead, and its own name is kept in `_names`.
     """
     if definition.get("type") == "function" and isinstance(definition.get("function"), dict):
         meta = {key: value for key, value in definition.items() if key.startswith("_")}
@@ -64,21 +83,44 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     key = next((key for key in _SCHEMAS if isinstance(definition.get(key), dict)), None)
     if key is None or "properties" in definition:
         return definition
-    schema = _without_meta(json_types(definition[key]))
+    schema = {name: value for name, value in json_types(definition[key]).items() if name in SCHEMA_KEYS}
     properties = schema.get("properties")
-    schema = {**schema, "properties": _without_meta(properties) if isinstance(properties, dict) else {}}
-    rest = {name: value for name, value in definition.items() if name not in (key, "strict", "response", "required")}
-    return {**schema, "type": "object", **rest}
+    schema["properties"] = properties = properties if isinstance(properties, dict) else {}
+    names = _own_names(properties)
+    if names:
+        own = {name: alias for alias, name in names.items()}
+        schema["properties"] = {own.get(name, name): child for name, child in properties.items()}
+        required = schema.get("required")
+        if isinstance(required, list):
+            schema["required"] = [own.get(name, name) if isinstance(name, str) else name for name in required]
+    about = {name: value for name, value in definition.items() if name in ("name", "description")}
+    meta = {name: value for name, value in definition.items() if name.startswith("_") and name != "_meta"}
+    return {**schema, "type": "object", **about, **meta, **({"_names": names} if names else {})}
 
 
-def _without_meta(schema: JsonObject) -> JsonObject:
-    return {key: value for key, value in schema.items() if not key.startswith("_")}
+def _own_names(properties: JsonObject) -> dict[str, str]:
+    """What parameters whose names would be taken for meta-properties are called, with the names that they have (R1)."""
+    names: dict[str, str] = {}
+    for name in properties:
+        if name.startswith("_"):
+            alias = f"{name.strip('_') or 'underscore'}_"
+            while alias in properties or alias in names:
+                alias += "_"
+            names[alias] = name
+    return names
+
+
+def with_own_names(params: JsonObject, definition: JsonObject) -> JsonObject:
+    """The parameters of a call under the names that the tool's code knows."""
+    names = definition.get("_names") or {}
+    return {names.get(name, name): value for name, value in params.items()} if names else params
 
 
 def json_types(schema: Any) -> Any:
     """The schema with its types as JSON Schema names them; `any` says nothing.
 
-    Keywords with values that JSON Schema refuses, such as a `required: true` beside a parameter, are left out.
+    Keywords with values that JSON Schema refuses, such as a `required: true` beside a parameter, are left out, and patterns that
+    cannot be checked in linear time.
     """
     if isinstance(schema, list):
         return [json_types(item) for item in schema]
@@ -93,6 +135,8 @@ def json_types(schema: Any) -> Any:
             ]
             if all(kind in _JSON_TYPES for kind in kinds):
                 plain["type"] = kinds[0] if isinstance(value, str) else list(dict.fromkeys(kinds))
+        elif isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
+            plain[key] = value  # draft 4
         elif key in _NUMBERS:
             with suppress(TypeError, ValueError):
                 plain[key] = value if type(value) in (int, float) else int(value)
@@ -100,8 +144,8 @@ def json_types(schema: Any) -> Any:
             continue
         elif key in _NAMED:
             plain[key] = {name: json_types(child) for name, child in value.items() if isinstance(child, dict | bool)}
-        elif key == "items" and isinstance(value, list):
-            plain["prefixItems"] = json_types(value)
+        elif key == "pattern" and pattern_problem(value):
+            continue
         elif key in _PLAIN:
             plain[key] = value
         else:

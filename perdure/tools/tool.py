@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
-from perdure.tools.definitions import plain_definition
+from perdure.tools.definitions import SCHEMA_KEYS, plain_definition
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
@@ -24,6 +24,9 @@ from perdure.values.state import OutputMethod, parse_output_path
 
 RESERVED_PREFIX: Final = "perdure."
 """Names of the engine's own activities; no tool may be called so."""
+
+TEMPORAL_PREFIX: Final = "__temporal"
+"""Names that Temporal keeps for itself."""
 
 ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
@@ -41,39 +44,6 @@ QUEUE_TIMEOUT: Final = 300.0
 
 LONGEST: Final = 10 * 366 * 86400.0
 """Seconds. Ten years: no timeout means more, and Temporal takes no number without end."""
-
-_SCHEMA_KEYS: Final = frozenset(
-    [
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "patternProperties",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
-        "dependentRequired",
-        "dependentSchemas",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "unevaluatedProperties",
-        "$defs",
-        "definitions",
-        "$schema",
-        "$id",
-        "$comment",
-        "title",
-        "examples",
-        "default",
-        "deprecated",
-        "strict",
-    ]
-)
 
 
 class Tool(BaseModel):
@@ -117,6 +87,8 @@ class Tool(BaseModel):
     """What of the context the code is given as `ToolContext.messages`, or the delegate as context (R8.2, R12.2)."""
     scope_choice: list[str] | None = None
     """`_scopes: {"enum": [...]}`: what the model may choose from, call by call."""
+    names: dict[str, str] = Field(default_factory=dict, alias="_names")
+    """What the code calls parameters whose own names would be taken for meta-properties, by the names that the model knows."""
     code_safe: bool = False
     """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
     code_dangerous: bool = False
@@ -126,9 +98,9 @@ class Tool(BaseModel):
     @field_validator("name")
     @classmethod
     def _a_usable_name(cls, name: str) -> str:
-        if name.startswith(("_", RESERVED_PREFIX)) or any(not (c.isprintable()) for c in name):
+        if name.startswith((RESERVED_PREFIX, TEMPORAL_PREFIX)) or any(not (c.isprintable()) for c in name):
             raise ValueError(
-                f"{name!r} cannot be a tool's name: no '_' or '{RESERVED_PREFIX}' first, printable characters only"
+                f"{name!r} cannot be a tool's name: no {RESERVED_PREFIX!r} or {TEMPORAL_PREFIX!r} first, printable characters only"
             )
         return name
 
@@ -200,7 +172,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     for key, value in definition.items():
         if key.startswith("_"):
             meta[key] = value
-        elif key in _SCHEMA_KEYS:
+        elif key in SCHEMA_KEYS:
             parameters[key] = value
         elif key not in ("name", "description"):
             raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong into 'properties'")

@@ -46,6 +46,7 @@ def test_each_keyword_means_what_its_draft_says(case: dict[str, Any]) -> None:
         ({"$schema": "http://json-schema.org/draft-04/schema"}, 4),
         ({"$schema": "https://json-schema.org/draft/2019-09/schema#", "items": [{}]}, 2019),
         ({"$schema": "https://example.org/mine"}, 2020),
+        ({"properties": {"x": {"minimum": 1, "exclusiveMinimum": True}}}, 4),
         ({}, 2020),
     ],
 )

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from perdure import tool as tool_decorator
+from perdure.errors import ToolDefinitionError
 from perdure.model.composing import compose, function_schema
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import ToolDelta
@@ -16,6 +17,7 @@ from perdure.model.dialects.asking import Ask
 from perdure.model.strictness import make_strict
 from perdure.plan.plan import Plan
 from perdure.testing.dialects import write_answer
+from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import tool_function
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.state import State
@@ -218,3 +220,91 @@ def test_r9_3_two_hundred_tools_compose_strictly() -> None:
     parameters = DIALECTS["solution"].parameters(Ask(tools=tools, output=OUTPUT, max_calls=500))
     assert len(parameters["response_format"]["json_schema"]["schema"]["$defs"]) > 200
     assert parameters["response_format"]["json_schema"]["strict"] is True
+
+
+FOREIGN: dict[str, Any] = {
+    "name": "__search",
+    "annotations": {"readOnlyHint": True},
+    "cache_control": {"type": "ephemeral"},
+    "_meta": {"x": 1},
+    "inputSchema": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "_safe": True,
+        "_approval": "never",
+        "x-order": 3,
+        "properties": {
+            "_from": {"type": "string"},
+            "from_": {"type": "string"},
+            "_output": {"type": "integer"},
+            "_scopes": {"enum": ["a"]},
+            "pair": {"type": "array", "items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False},
+            "code": {"type": "string", "pattern": "^(?!x)"},
+        },
+        "required": ["_from", "_output"],
+        "dependencies": {"pair": ["code"]},
+    },
+}
+
+
+def test_a_foreign_schema_speaks_of_parameters_only_and_all_of_them_are_the_tools_own() -> None:
+    tool = parse_tool(FOREIGN, activities=["__search"])
+    assert (tool.safe, tool.approval, tool.output, tool.scopes) == (False, None, None, None)
+    assert list(tool.parameters["properties"]) == ["from__", "from_", "output_", "scopes_", "pair", "code"]
+    assert tool.parameters["required"] == ["from__", "output_"]
+    assert parse_tool(tool.definition(), activities=["__search"]) == tool
+    plan = Plan(1, tools={"__search": tool}, state=State())
+    params = {"from__": "a", "from_": "b", "output_": 1, "scopes_": "a", "pair": [1, "x"], "code": "x"}
+    call = plan.add({"_tool": "__search", **params})
+    assert call.error is None
+    assert with_own_names(call.params, tool.definition()) == {
+        "_from": "a",
+        "from_": "b",
+        "_output": 1,
+        "_scopes": "a",
+        "pair": [1, "x"],
+        "code": "x",
+    }
+    broken = plan.add({"_tool": "__search", "from__": "a", "output_": 1, "pair": [1, 2]})
+    assert broken.error is not None
+    assert "$.pair[1]" in broken.error.message
+    assert "code" in broken.error.message
+
+
+def test_names_of_temporals_own_are_refused() -> None:
+    for name in ("__temporal_x", "perdure.x", "a\nb"):
+        with pytest.raises(ToolDefinitionError, match="cannot be a tool's name"):
+            parse_tool({"name": name, "properties": {}})
+
+
+def test_r9_3_an_older_schema_is_shown_in_the_words_of_today() -> None:
+    schema: dict[str, Any] = {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "type": "object",
+        "properties": {
+            "pair": {"items": [{"type": "integer"}], "additionalItems": {"type": "string"}},
+            "n": {"type": "number", "minimum": 1, "exclusiveMinimum": True},
+            "again": {"$ref": "#/properties/n", "type": "string"},
+            "tree": {"$ref": "#"},
+            "named": {"$ref": "#item"},
+            "one": {"$ref": "#/definitions/one"},
+        },
+        "definitions": {"one": {"id": "#item", "type": "integer"}},
+        "dependencies": {"pair": ["n"], "n": {"required": ["one"]}},
+    }
+    tool = parse_tool({"name": "t", "parameters": schema}, activities=["t"])
+    composed = compose({"t": tool}, True)
+    Draft202012Validator.check_schema(composed)
+    shown = Draft202012Validator(composed)
+    good: dict[str, Any] = {"pair": [1, "x"], "n": 1.5, "again": 2, "tree": {}, "named": 1, "one": 1}
+    bad: list[dict[str, Any]] = [
+        {"n": 1, "one": 1},
+        {"again": 1},
+        {"tree": {"n": 0}},
+        {"named": "x"},
+        {"pair": [1, 2], "n": 2, "one": 1},
+        {"n": 2},
+    ]
+    for params, fits in [(good, True), *((each, False) for each in bad)]:
+        assert shown.is_valid({"calls": [{"_tool": "t", **params}], "output": None}) is fits, params
+        assert (tool.parameters_schema.errors(params) == []) is fits, params

@@ -132,7 +132,7 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
     ("definition", "words"),
     [
         ({}, "needs a 'name'"),
-        ({"name": "_x"}, "cannot be a tool's name"),
+        ({"name": "perdure.x"}, "cannot be a tool's name"),
         ({"name": "x", "params": {}}, "unknown key 'params'"),
         ({"name": "x", "_aproval": 1}, "Extra inputs are not permitted at $._aproval"),
         ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),

@@ -155,7 +155,7 @@ class Schema:
         yield schema
         if (
             isinstance(reference := schema.get("$ref"), str)
-            and (target := _local(self._whole.schema, reference)) is not None
+            and (target := local(self._whole.schema, reference)) is not None
         ):
             yield from self._flat(target, depth + 1)
         for part in schema.get("allOf", ()):
@@ -214,7 +214,7 @@ def _child(schema: JsonObject, part: str | int) -> Any:
     return schema.get("additionalProperties", {})
 
 
-def _local(document: JsonObject, reference: str) -> Any:
+def local(document: JsonObject, reference: str) -> Any:
     """What a `#/…` reference points at, or `None`."""
     if not reference.startswith("#"):
         return None

@@ -55,28 +55,30 @@ _DEEPEST: Final = 100
 
 
 def draft_of(schema: Any) -> Draft:
-    """The draft that a schema names with `$schema`; else draft 7 where it uses words that only older drafts have, or 2020-12."""
+    """The draft that a schema names with `$schema`; else draft 7 where it uses words that only older drafts have (draft 4: an
+    `exclusiveMinimum` that is true or false), or 2020-12."""
     if isinstance(schema, dict):
         name = str(schema.get("$schema", "")).partition("://")[2].rstrip("#")
         if name in _NAMES:
             return Draft(_NAMES[name])
-        older = False
+        older = oldest = False
         for part in subschemas(schema):
             if _NEWER & part.keys():
                 return Draft(2020)
             tuples = isinstance(part.get("items"), list)
             anchor = isinstance(part.get("$id"), str) and part["$id"].startswith("#")
+            oldest = oldest or any(isinstance(part.get(key), bool) for key in ("exclusiveMinimum", "exclusiveMaximum"))
             older = older or tuples or anchor or bool(_OLDER & part.keys())
-        if older:
-            return Draft(7)
+        if older or oldest:
+            return Draft(4 if oldest else 7)
     return Draft(2020)
 
 
-_BY_NAME: Final = frozenset(
+BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
-_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
-_SINGLE: Final = frozenset(
+LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SINGLE: Final = frozenset(
     {
         *("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"),
         *("contains", "propertyNames", "not", "if", "then", "else"),
@@ -94,11 +96,11 @@ def subschemas(schema: Any) -> Iterator[JsonObject]:
         seen.add(id(part))
         yield part
         for key, value in part.items():
-            if key in _BY_NAME and isinstance(value, dict):
+            if key in BY_NAME and isinstance(value, dict):
                 stack.extend(value.values())
-            elif key in _LISTS and isinstance(value, list):
+            elif key in LISTS and isinstance(value, list):
                 stack.extend(value)
-            elif key in _SINGLE:
+            elif key in SINGLE:
                 stack.append(value)
 
 
