@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
@@ -84,6 +85,8 @@ def refusal_in(error: Exception) -> Refusal | None:
         except httpx2.StreamError:  # nobody has read it
             body = error.body if isinstance(error.body, str) else error.message
         return refusal_of(error.status_code, body)
+    if isinstance(error, json.JSONDecodeError):  # an event of the stream that is no JSON can only be words
+        return refusal_of(None, error.doc, event="error")
     if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
         return refusal_of(None, {"error": error.body})
     return None

@@ -20,7 +20,7 @@ from perdure.activities.streaming import Deliverer
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Reader, ToolDelta
 from perdure.model.intake import interruption
-from perdure.model.refusals import RefusalError, refusal_of
+from perdure.model.refusals import Refusal, RefusalError, refusal_of
 from perdure.model.usage import Usage
 from perdure.model.wire import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
 from perdure.run.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
@@ -82,9 +82,10 @@ class RequestActivity:
     async def _stream(self, model: str, body: JsonObject, answer: _Answer, deliverer: Deliverer) -> None:
         stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(model, body)
         async with stream:
-            if "json" in stream.response.headers.get("content-type", ""):  # a document where a stream was asked for
+            kind = stream.response.headers.get("content-type", "")
+            if "json" in kind or "html" in kind:  # a document, or somebody's page, where a stream was asked for
                 text = (await stream.response.aread()).decode(errors="replace")
-                if (refusal := refusal_of(None, text)) is not None:
+                if (refusal := refusal_of(None, text, event="error" if "html" in kind else "")) is not None:
                     raise RefusalError(refusal)
             async for chunk in stream:
                 deliverer.add(answer.add(chunk))
@@ -97,8 +98,10 @@ def _body(context: RequestContext, request: RequestInput) -> JsonObject:
     return {"messages": context.messages, **context.parameters, **streaming}
 
 
-def _check(said: ChatCompletion | ChatCompletionChunk) -> None:
+def _check(said: ChatCompletion | ChatCompletionChunk | str) -> None:
     """Raises `RefusalError` where the server put an error in an answer's place."""
+    if isinstance(said, str):  # somebody's page, which the client hands on as it is
+        raise RefusalError(refusal_of(None, said, event="error") or Refusal("no answer"))
     choices = said.choices or ()
     odd = not choices or any(str(choice.finish_reason) == "error" or choice.model_extra for choice in choices)
     if odd and (refusal := refusal_of(None, said.to_dict())) is not None:
@@ -131,9 +134,9 @@ class _Answer:
 
     def whole(self, completion: ChatCompletion) -> None:
         """Take in an answer that was not streamed."""
+        _check(completion)
         self.model = completion.model or self.model
         self._count(completion.usage)
-        _check(completion)
         for choice in (completion.choices or ())[:1]:
             self.finish_reason = choice.finish_reason
             self._take(choice.message)

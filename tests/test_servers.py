@@ -330,6 +330,14 @@ async def test_b7_an_error_in_a_whole_answer_reaches_the_user(dev_server: Workfl
     assert (view.status, "answered 400: cannot" in (view.error or "")) == ("failed", True)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_b7_a_page_in_place_of_an_answer_is_told(stream: bool, dev_server: WorkflowEnvironment) -> None:
+    turn = Turn(raw=["<html><title>Sign in: prompt is too long</title></html>"], media_type="text/html")
+    async with harness(dev_server.client, [add], [turn, turn]) as it:
+        view = await it.run(agent("add", config={"stream": stream}))
+    assert (view.status, "Sign in" in (view.error or "")) == ("failed", True)
+
+
 async def test_b7_a_refusal_in_the_stream_is_stepped_down_from(dev_server: WorkflowEnvironment) -> None:
     def answer(request: ChatRequest) -> Turn:
         if request.body.get("response_format", {}).get("type") == "json_schema":
@@ -436,6 +444,7 @@ TOO_LONG = {
     "with another status": Turn("the request exceeds the available context size", status=500),
     "by its status alone": Turn(raw=["<h1>Payload</h1>"], status=413, media_type="text/html"),
     "in the stream": event({"error": "Trying to keep the first 14538 tokens when context the overflows."}),
+    "as plain text in the stream": Turn(raw=[chunk({"content": ""}), "event: error\ndata: Prompt is too long\n\n"]),
     "in place of the stream": document({"message": "too many tokens: 5000 of 4081"}),
 }
 
