@@ -1,8 +1,9 @@
 """OpenAI's strict mode: the subset of JSON Schema that a server holds a model to while it writes (R9.3).
 
 In strict mode every object lists all of its keys as required and allows no other, so what may be left out is written as a
-value or `null`; `perdure.plan.calls` takes such nulls out again. What the subset cannot say is listed, with the place, and the
-schema is then offered without strictness.
+value or `null`; `perdure.plan.calls` takes such nulls out again. A call has two shapes, so that its meta-properties cost nothing
+where they are not used. Keywords that the subset does not have are left out where that only allows more, as values are checked
+again here; what it cannot say is listed, with the place, and the schema is then offered without strictness.
 """
 
 from __future__ import annotations
@@ -13,24 +14,15 @@ from perdure.values.jsons import Json, JsonObject, json_path
 
 _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
-_UNSUPPORTED: Final = (
-    "allOf",
-    "oneOf",
-    "not",
-    "if",
-    "dependentRequired",
-    "dependentSchemas",
-    "patternProperties",
-    "propertyNames",
-    "prefixItems",
-    "contains",
-    "unevaluatedProperties",
-    "unevaluatedItems",
+_UNSUPPORTED: Final = ("allOf", "oneOf", "patternProperties", "prefixItems")
+"""Keywords whose loss would forbid what they allow."""
+_ALLOWED: Final = frozenset(
+    {
+        *("type", "enum", "const", "anyOf", "$ref", "description", "properties", "items", "format", "pattern"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
+    }
 )
-_DROPPED: Final = frozenset(
-    {"title", "default", "examples", "deprecated", "$comment", "minLength", "maxLength", "uniqueItems"}
-)
-"""Keywords that strict mode refuses and whose loss is harmless here: the engine checks the values again."""
+"""What the subset has; the rest is left out, and checked here again."""
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
@@ -39,14 +31,22 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
 
     With problems the schema is of no use.
     """
-    maker = _Maker()
-    definitions = {
-        name: maker.convert(definition, _owner(name), (), 0) for name, definition in composed.get("$defs", {}).items()
-    }
-    root = maker.convert({key: value for key, value in composed.items() if key != "$defs"}, "the output", (), 0)
+    strict, maker = _made(composed, shapes=True)
+    if maker.properties > _MAX_PROPERTIES:
+        strict, maker = _made(composed, shapes=False)
     if maker.properties > _MAX_PROPERTIES:
         maker.problems.append(f"the tools have {maker.properties} parameters in all; {_MAX_PROPERTIES} is the most")
-    return {**root, "$defs": definitions}, list(dict.fromkeys(maker.problems))
+    return strict, list(dict.fromkeys(maker.problems))
+
+
+def _made(composed: JsonObject, *, shapes: bool) -> tuple[JsonObject, _Maker]:
+    maker = _Maker()
+    definitions = {
+        name: maker.convert(_in_shapes(definition) if shapes else definition, _owner(name), (), 0)
+        for name, definition in composed.get("$defs", {}).items()
+    }
+    root = maker.convert({key: value for key, value in composed.items() if key != "$defs"}, "the output", (), 0)
+    return {**root, "$defs": definitions}, maker
 
 
 def _owner(name: str) -> str:
@@ -55,11 +55,26 @@ def _owner(name: str) -> str:
     return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
 
 
-def _type_of(schema: JsonObject) -> str | None:
-    """The one type of what a `const` or an `enum` lists."""
+def _in_shapes(definition: Any) -> Any:
+    """A call as one of two shapes: with no meta-property but the output path, and with all of them, of which some are `null`."""
+    properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
+    optional = {name for name in properties if name.startswith("_")} - set(definition.get("required", ()))
+    if "_tool" not in properties or not optional:
+        return definition
+    plain = {name: child for name, child in properties.items() if name not in optional or name == "_outputPath"}
+    required = [*definition["required"], *(["_outputPath"] if "_outputPath" in optional else [])]
+    shape = {key: value for key, value in definition.items() if key != "description"}
+    # Where the path is all that may be left out, the other shape is the one without it.
+    rest = {"_outputPath"} if len(plain) == len(properties) else set()
+    other = {name: child for name, child in properties.items() if name not in rest}
+    shapes = [{**shape, "properties": plain, "required": required}, {**shape, "properties": other}]
+    return {key: definition[key] for key in ("description",) if key in definition} | {"anyOf": shapes}
+
+
+def _types_of(schema: JsonObject) -> list[str]:
+    """The types of what a `const` or an `enum` lists."""
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    names = {_NAMES.get(type(value)) for value in values}
-    return names.pop() if len(names) == 1 else None
+    return list(dict.fromkeys(_NAMES[type(value)] for value in values if type(value) in _NAMES))
 
 
 _NAMES: Final[dict[type, str]] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
@@ -74,7 +89,7 @@ class _Maker:
         """The schema in the subset; where it has no place in it a problem is noted."""
         if schema is False:  # an array of nothing
             return {"type": "null"}
-        if not isinstance(schema, dict) or not schema.keys() - _DROPPED - {"description"}:
+        if not isinstance(schema, dict) or not schema.keys() & (_ALLOWED | set(_UNSUPPORTED)) - {"description"}:
             self._problem(owner, path, "takes any value")
             return {}
         if used := [keyword for keyword in _UNSUPPORTED if keyword in schema]:
@@ -82,9 +97,10 @@ class _Maker:
             return {}
         if "$ref" in schema:
             return {"$ref": schema["$ref"]}
-        strict = {key: value for key, value in schema.items() if key not in _DROPPED}
-        if "type" not in strict and (said := _type_of(strict)):
-            strict["type"] = said
+        strict = {key: value for key, value in schema.items() if key in _ALLOWED}
+        if said := _types_of(strict):
+            # What is listed is what can be written, whatever type is said beside it.
+            strict["type"] = said[0] if len(said) == 1 else said
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:

@@ -67,6 +67,15 @@ _OF_TYPE: Final[dict[str, type]] = {
     **dict.fromkeys(("description", "title", "format", "pattern"), str),
 }
 """What a keyword's value has to be; one that is not says nothing that could be checked."""
+_LISTED: Final[dict[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+}
 _JSON_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 
 
@@ -150,4 +159,14 @@ def json_types(schema: Any) -> Any:
             plain[key] = value
         else:
             plain[key] = json_types(value)
-    return plain
+    return _with_listed_types(plain)
+
+
+def _with_listed_types(schema: JsonObject) -> JsonObject:
+    """The schema with its type as its enumeration has it, where nothing that is listed, or not all of it, could be of the type."""
+    kinds = schema.get("type", [])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    listed = [_LISTED[type(value)] for value in schema.get("enum", ()) if type(value) in _LISTED]
+    if not kinds or all(kind in kinds or (kind == "integer" and "number" in kinds) for kind in listed):
+        return schema
+    return {**schema, "type": list(dict.fromkeys(listed))}

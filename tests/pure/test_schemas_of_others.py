@@ -137,21 +137,94 @@ def test_r9_3_typed_tools_compose_into_the_strict_subset() -> None:
     strict, problems = make_strict(compose({"ship": shipping()}, OUTPUT))
     assert problems == []
     assert not list(breaches(strict))
-    answer = {
-        "calls": [
-            {
-                "_tool": "ship",
-                "to": {"street": "†state.street", "number": None},
-                "items": "†state.items",
-                "note": None,
-                "express": None,
-                "_outputPath": None,
-                "_outputMethod": None,
-            }
-        ],
-        "output": None,
+    full = {
+        "_tool": "ship",
+        "to": {"street": "†state.street", "number": None},
+        "items": "†state.items",
+        "note": None,
+        "express": None,
+        "_outputPath": None,
+        "_outputMethod": None,
     }
-    Draft202012Validator(strict).validate(answer)
+    plain = {key: value for key, value in full.items() if key != "_outputMethod"} | {"_outputPath": "†state.sent"}
+    validator = Draft202012Validator(strict)
+    validator.validate({"calls": [full, plain], "output": None})
+    # Either shape is whole: what is not used of the meta-properties is left out together.
+    assert not validator.is_valid({"calls": [plain | {"_outputPath": None}], "output": None})
+    assert not validator.is_valid(
+        {"calls": [{key: value for key, value in full.items() if key != "note"}], "output": None}
+    )
+
+
+def test_r9_3_a_call_whose_path_alone_is_free_has_a_shape_with_it_and_one_without() -> None:
+    tool = parse_tool(
+        {"name": "t", "_outputMethod": "push", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        activities=["t"],
+    )
+    strict, problems = make_strict(compose({"t": tool}, OUTPUT))
+    assert problems == []
+    shapes = strict["$defs"]["call:t"]["anyOf"]
+    assert [shape["required"] for shape in shapes] == [["_tool", "x", "_outputPath"], ["_tool", "x"]]
+    fixed = parse_tool(
+        {"name": "t", "_outputPath": "†state.x", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        activities=["t"],
+    )
+    strict, _ = make_strict(compose({"t": fixed}, OUTPUT))
+    assert strict["$defs"]["call:t"]["required"] == ["_tool", "x"]
+
+
+def test_r9_3_where_two_shapes_are_too_many_parameters_a_call_has_one() -> None:
+    properties = {f"p{n}": {"type": "integer"} for n in range(30)}
+    tools = {f"t{n}": parse_tool({"name": f"t{n}", "properties": properties}, activities=[f"t{n}"]) for n in range(100)}
+    strict, problems = make_strict(compose(tools, OUTPUT))
+    assert problems == []
+    assert "_outputMethod" in strict["$defs"]["call:t0"]["required"]
+
+
+def test_r9_3_strict_mode_keeps_what_its_list_allows_and_leaves_the_rest_out() -> None:
+    schema = {
+        "type": "string",
+        "pattern": "^a",
+        "format": "uri",
+        "minLength": 1,
+        "not": {"const": "b"},
+        "contentMediaType": "text/plain",
+        "x-order": 1,
+        "if": {"minLength": 3},
+        "then": {"maxLength": 9},
+    }
+    enums = {
+        "number": {"type": "string", "enum": [1, 2]},
+        "maybe": {"type": "string", "enum": ["a", None]},
+        "const": {"const": True},
+    }
+    properties = {"text": schema, **enums}
+    tool = parse_tool(
+        {"name": "t", "properties": properties, "required": list(properties), "_outputPath": "†state.x"},
+        activities=["t"],
+    )
+    strict, problems = make_strict(compose({"t": tool}, OUTPUT))
+    assert problems == []
+    made = {
+        name: child["anyOf"][0] for name, child in strict["$defs"]["call:t"]["properties"].items() if name != "_tool"
+    }
+    assert made == {
+        "text": {"type": "string", "pattern": "^a"},
+        "number": {"type": "integer", "enum": [1, 2]},
+        "maybe": {"type": ["string", "null"], "enum": ["a", None]},
+        "const": {"type": "boolean", "const": True},
+    }
+
+
+def test_enumerations_of_another_type_in_foreign_definitions_are_mended() -> None:
+    properties = {
+        "n": {"type": "integer", "enum": ["1", "2"]},
+        "s": {"type": "string", "enum": ["a", None]},
+        "k": {"type": "number", "enum": [1, 2.5]},
+    }
+    tool = parse_tool({"name": "t", "parameters": {"type": "object", "properties": properties}}, activities=["t"])
+    assert tool.parameters_schema.errors({"n": "1", "s": None, "k": 1}) == []
+    assert tool.parameters_schema.errors({"n": 1})
 
 
 def breaches(schema: Any, path: str = "$") -> Any:
