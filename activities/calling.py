@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.failures import tool_failure
+from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.errors import JsonError, ToolError
@@ -44,7 +44,7 @@ class ToolActivity:
             result = function.dump(value.value if isinstance(value, Branch) else value)
             _check(call.tool, result, self._max_payload)
         except Exception as error:
-            raise tool_failure(error) from error
+            raise tool_failure(error) from tellable(error)
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
 
 

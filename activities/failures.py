@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import traceback
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
@@ -125,13 +126,27 @@ def tool_failure(error: Exception) -> ApplicationError:
     if isinstance(error, ToolError):
         # Benign: what a tool says by itself is an answer, not a fault of the worker to fill its log with.
         return ApplicationError(
-            error.message,
+            _text(error.message),
             attempt,
-            type=error.code,
+            type=_text(error.code),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
-    return ApplicationError(str(error) or type(error).__name__, attempt, type=type(error).__name__)
+    # What cannot be encoded or decoded is no better the next time.
+    final = isinstance(error, UnicodeError | RecursionError)
+    words = _text(str(error)) or type(error).__name__
+    return ApplicationError(words, attempt, type=type(error).__name__, non_retryable=final)
+
+
+def tellable(error: Exception) -> Exception | None:
+    """The error, if a failure can carry its whole story as its cause: see `_text`."""
+    story = "".join(traceback.format_exception(error))
+    return error if _text(story) == story else None
+
+
+def _text(words: str) -> str:
+    """What a failure can carry: text that is none, an unpaired surrogate, would keep the failure itself from being told."""
+    return words.encode("utf-8", "replace").decode()
 
 
 def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:

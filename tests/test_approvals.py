@@ -330,3 +330,30 @@ async def test_cancelling_a_run_that_waits(dev_server: WorkflowEnvironment) -> N
         view = await it.view(handle.id)
     assert (view.status, view.calls[0].status) == ("cancelled", "waiting")
     assert "/cancelled" not in removed
+
+
+async def test_r7_7_a_changed_timeout_reaches_what_waits(time_skipping: WorkflowEnvironment) -> None:
+    async with harness(time_skipping.client, TOOLS, plan("/patient", "/gone")) as it:
+        handle = await it.start(asking(timeout=30 * 86400))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.signal(POLICY, {"timeout": 3600, "on_timeout": "approve"})
+        await handle.signal("reject", {"call": "1.1"})
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["done", "rejected"]
+    assert result.calls[0].approval is not None
+    assert result.calls[0].approval.reason == "nobody decided within 3600 s"
+
+
+async def test_r7_7_a_timeout_that_is_taken_away_is_not_waited_for(time_skipping: WorkflowEnvironment) -> None:
+    async with harness(time_skipping.client, TOOLS, plan("/kept")) as it:
+        handle = await it.start(asking(timeout=3600))
+        await it.until_waiting(handle.id, "1.0")
+        await handle.execute_update(POLICY, {"timeout": None})
+        await time_skipping.sleep(7200)
+        await it.until_waiting(handle.id, "1.0")
+        await handle.signal("approve", {"call": "1.0"})
+        result = await handle.result()
+    assert (result.calls[0].status, result.calls[0].approval and result.calls[0].approval.decision) == (
+        "done",
+        "approve",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -233,3 +234,15 @@ async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: Wor
         history = await handle.fetch_history()
     assert (result.status, result.state["sum"]) == ("completed", 6)
     await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+
+
+async def test_while_a_request_is_asked_the_calls_before_it_are_listed_once(dev_server: WorkflowEnvironment) -> None:
+    gate = asyncio.Event()
+    script = [{"calls": [{"_tool": "add", "a": 1, "b": 2}], "output": None}, Turn('{"output":{}}', gate=gate)]
+    async with harness(dev_server.client, [add], script) as it:
+        handle = await it.start(agent("add"))
+        await it.model.wait_for_request(2)
+        view = await it.view(handle.id)
+        gate.set()
+        await handle.result()
+    assert [call.id for call in view.calls] == ["1.0"]

@@ -11,8 +11,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.model.usage import Price, RunUsage, Usage
+from perdure.run.choosing import Situation
 from perdure.testing.turns import ChatRequest, Turn
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -166,6 +167,44 @@ async def test_deadline_while_a_tool_runs(dev_server: WorkflowEnvironment) -> No
     assert [call.status for call in view.calls] == ["done", "failed", "skipped"]
     assert view.calls[1].error == {"code": "deadline", "message": f"cancelled, because {DEADLINE}"}
     assert DEADLINE in last
+
+
+async def slow_choice(situation: Situation) -> str:
+    """A worker's own policy that takes its time at the second Request."""
+    await asyncio.sleep(2 if situation.number == 2 else 0)
+    return "fast"
+
+
+async def test_a_deadline_while_the_model_is_chosen_asks_no_second_last_request(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    config = {"deadline": 1, "models": {"policy": "tests.test_stopping:slow_choice"}}
+    async with harness(dev_server.client, [look], [LOOK, BEST]) as it:
+        view = await it.run(agent("look", config=config, schema={"type": "object"}))
+    assert (view.status, view.stop_reason, view.requests, view.output) == ("completed", "deadline", 2, {"ok": False})
+    async with harness(dev_server.client, [look], [LOOK, {"output": 5}]) as it:
+        view = await it.run(agent("look", config=config, schema={"type": "object"}))
+        complaints = it.model.complaints
+    assert (view.status, view.stop_reason, view.requests, complaints) == ("failed", "deadline", 2, [])
+
+
+eager_server = impatient(5)
+
+
+async def test_r18_4_the_clock_goes_on_over_continue_as_new(eager_server: WorkflowEnvironment) -> None:
+    def naps(request: ChatRequest) -> dict[str, Any]:
+        if "No more calls can be made" in request.text:
+            return BEST
+        return {"calls": [{"_tool": "sleep", "seconds": 0.5 + request.number / 1000}], "output": None}
+
+    async with harness(eager_server.client, [sleep], naps) as it:
+        view = await it.run(agent("sleep", config={"deadline": 1.7}))
+        first = await it.client.get_workflow_handle(view.run_id).describe()
+    assert first.run_id != first.raw_description.workflow_execution_info.first_run_id
+    assert (view.status, view.stop_reason) == ("completed", "deadline")
+    assert view.requests <= 5
+    naps_taken = sum(call.params["seconds"] for call in view.calls if call.status == "done")
+    assert max(1.7, naps_taken) <= view.worked
 
 
 DEADLINE = "the run has worked for 0.5 s, which is its deadline"

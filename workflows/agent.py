@@ -7,9 +7,11 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
+from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
@@ -48,10 +50,14 @@ with workflow.unsafe.imports_passed_through():
     )
 
 
-# A protocol error would repeat on every replay: it fails the run, not the workflow task.
-@workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError])
+# A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
+@workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class AgentWorkflow:
-    """One run of an agent."""
+    """One run of an agent.
+
+    Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
+    workflow task, again and again, where the arguments do not match (R18.6).
+    """
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -60,8 +66,12 @@ class AgentWorkflow:
         self._clock = WorkClock()
 
     @workflow.run
-    async def run(self, run_input: RunInput) -> RunResult:
-        """Run the agent to its output. Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail."""
+    async def run(self, *given: Any) -> RunResult:
+        """Run the agent to its output. Takes one `RunInput`.
+
+        Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
+        """
+        run_input = read_input(RunInput, given)
         run = self._run = await self._prepare(run_input)
         run.lineage = [*run_input.lineage, run.agent.name]
         self._report()
@@ -78,12 +88,13 @@ class AgentWorkflow:
         if starts and await self._run_calls(run.open_plan(0), _given(run.context.plan)):
             return self._result()
         while True:
-            run.progress.worked = self._clock.worked(workflow.time())
-            situation = run.situation()
+            run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number + 1)
+            choice = await choose(run.situation())
+            run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number)  # choosing takes time too
             last = run.limit is not None
             if last and run.end_with_draft():
                 return self._result()
-            request = run.begin_request(await choose(situation))
+            request = run.begin_request(choice)
             if await self._run_calls(run.open_plan(request.number), self._request(run, request)):
                 return self._result()
             if last:
@@ -111,9 +122,9 @@ class AgentWorkflow:
         return context.model_copy(update={"released": released})
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, *said: Any) -> None:
         """Calls that have closed while the model is still writing; see `perdure.model.intake` for what is taken of them."""
-        if self._calls is not None:
+        if self._calls is not None and (delivery := read_one(Delivery, said)) is not None:
             self._calls.deliver(delivery)
 
     @workflow.query(name=WAITING_QUERY)
@@ -122,59 +133,59 @@ class AgentWorkflow:
         return [] if self._run is None else waiting_views(self._run, only)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
-    def approve(self, decision: Any) -> None:
+    def approve(self, *said: Any) -> None:
         """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
-        self._people.note(decision, "approve")
+        self._people.note(said, "approve")
 
     @workflow.signal(name="reject", description='Do not let it run: {"call": "1.0", "reason": "still needed"}')
-    def reject(self, decision: Any) -> None:
+    def reject(self, *said: Any) -> None:
         """`{"call": "1.0", "reason": "still needed"}`."""
-        self._people.note(decision, "reject")
+        self._people.note(said, "reject")
 
     @workflow.signal(name="edit", description='Run it with other parameters: {"call": "1.0", "params": {}}')
-    def edit(self, decision: Any) -> None:
+    def edit(self, *said: Any) -> None:
         """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
-        self._people.note(decision, "edit")
+        self._people.note(said, "edit")
 
     @workflow.signal(
         name="replace", description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}'
     )
-    def replace(self, decision: Any) -> None:
+    def replace(self, *said: Any) -> None:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
-        self._people.note(decision, "replace")
+        self._people.note(said, "replace")
 
     @workflow.signal(name="answer", description='Answer a question: {"call": "1.0", "answer": "yes"}')
-    def answer(self, decision: Any) -> None:
+    def answer(self, *said: Any) -> None:
         """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
-        self._people.note(decision, "answer")
+        self._people.note(said, "answer")
 
     @workflow.signal(name=DECIDE, description='Any decision: {"call": "1.0", "decision": "approve"}')
-    def decide(self, decision: Any) -> None:
+    def decide(self, *said: Any) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""
-        self._people.note(decision)
+        self._people.note(said)
 
     @workflow.update(name=DECIDE)
-    def decide_now(self, decision: Any) -> dict[str, Any]:
+    def decide_now(self, *said: Any) -> dict[str, Any]:
         """The same, answering at once: `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
-        return self._people.decide(decision)
+        return self._people.decide(only(said))
 
     @decide_now.validator
-    def _check_decision(self, decision: Any) -> None:
-        self._people.judge(decision)
+    def _check_decision(self, *said: Any) -> None:
+        self._people.judge(only(said))
 
     @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
-    def change_policy(self, change: Any) -> None:
+    def change_policy(self, *said: Any) -> None:
         """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
-        self._people.note_policy(change)
+        self._people.note_policy(said)
 
     @workflow.update(name=POLICY)
-    def change_policy_now(self, change: Any) -> dict[str, Any]:
+    def change_policy_now(self, *said: Any) -> dict[str, Any]:
         """The same, answering with the policy as it stands then, or with what is wrong."""
-        return self._people.change_policy(parse_policy(change))
+        return self._people.change_policy(parse_policy(only(said)))
 
     @change_policy_now.validator
-    def _check_policy(self, change: Any) -> None:
-        parse_policy(change)
+    def _check_policy(self, *said: Any) -> None:
+        parse_policy(only(said))
 
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
@@ -184,6 +195,7 @@ class AgentWorkflow:
 
     def _continue(self, run_input: RunInput, run: Run) -> NoReturn:
         """Go on in a new execution, whose history is empty (R6.8)."""
+        run.progress.worked = self._clock.worked(workflow.time())
         following = run_input.model_copy(update={"snapshot": run.snapshot()})
         limit = run.prepared.max_payload
         if (size := len(following.model_dump_json().encode())) > limit:
@@ -245,8 +257,8 @@ class AgentWorkflow:
     async def _run_calls(self, plan: Plan, answer: Coroutine[Any, Any, RequestResult]) -> bool:
         """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
-        self._report()
         self._calls = CallLoop(self._run, plan, self._people, self._clock, self._report)
+        self._report()
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.plan, result)
         self._report()

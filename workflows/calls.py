@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from temporalio import workflow
@@ -18,6 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.failures import failed
 from perdure.workflows.people import People
+from perdure.workflows.sleeping import sleep_until
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -33,9 +34,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.wire import ToolInput, ToolResult
-    from perdure.tools.engine import sleep_problem
     from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
-    from perdure.values.jsons import Json, JsonObject, dumps
+    from perdure.values.jsons import Json, dumps
 
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
@@ -251,24 +251,6 @@ class CallLoop:
             self.plan.end_all("rejected", verdict.outcome.reason, _now())
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, _now())
-
-
-async def sleep_until(params: JsonObject) -> Outcome:
-    """A durable timer: no worker is held, however long it takes."""
-    if (problem := sleep_problem(params)) is not None:
-        return Failed(problem)
-    if params.get("time") is None:
-        until = workflow.now() + timedelta(seconds=params["seconds"])
-    else:
-        try:
-            until = datetime.fromisoformat(params["time"])
-        except ValueError:
-            message = f"$.time is {params['time']!r}, but must be ISO 8601, such as 2030-01-31T08:00:00+01:00"
-            return Failed(CallError("invalid_params", message))
-        until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    slept = max(0.0, (until - workflow.now()).total_seconds())
-    await workflow.sleep(slept, summary=f"sleep until {until.isoformat(timespec='seconds')}")
-    return Returned({"until": until.isoformat(timespec="seconds"), "slept": round(slept, 3)})
 
 
 async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:

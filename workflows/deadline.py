@@ -10,6 +10,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
+    from perdure.values.durations import SHORTEST
 
 
 def watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> asyncio.Task[None]:
@@ -23,7 +24,7 @@ async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]
     if deadline is None:
         return
     while (left := deadline - clock.worked(workflow.time())) > 0:
-        await workflow.sleep(left, summary="deadline")
+        await workflow.sleep(max(left, SHORTEST), summary="deadline")
         # What it waits for may take days: one timer then, not one after another.
         await workflow.wait_condition(lambda: not clock.paused)
     on_reached(run.deadline_reached)

@@ -8,7 +8,14 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, CancelledError, ChildWorkflowError, TerminatedError, TimeoutError
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    TimeoutError,
+    WorkflowAlreadyStartedError,
+)
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -31,8 +38,16 @@ _TOLD: Final = 10
 """Failed iterations that the model is told of one by one."""
 
 
-class TooLargeError(Exception):
-    """More than a payload can carry."""
+MAX_ID: Final = 1000
+"""Bytes of a workflow's id: the server refuses the whole task beyond that."""
+
+
+class NotStartedError(Exception):
+    """A child that cannot be started: the code and the words of its call's error."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: OnSpent) -> Outcome:
@@ -99,8 +114,8 @@ async def run_child(
         result: RunResult = await _child(
             AGENT_WORKFLOW, child, RunResult, max_payload, name, title, task_queue, timeout
         )
-    except TooLargeError as error:
-        return Failed(CallError("params_too_large", f"{child.agent.get('name')} cannot be run: {error}"))
+    except NotStartedError as error:
+        return Failed(CallError(error.code, f"{child.agent.get('name')} cannot be run: {error}"))
     except ChildWorkflowError as failure:
         return _failed(str(child.agent.get("name")), failure, on_spent, timeout)
     on_spent(result.usage, result.worked)
@@ -115,8 +130,8 @@ async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: OnSpent) 
         state: LoopState = await _child(
             LOOP_WORKFLOW, loop, LoopState, loop.max_payload, call.id, title, tool.task_queue, tool.timeout
         )
-    except TooLargeError as error:
-        return Failed(CallError("params_too_large", f"{tool.name} cannot be run: {error}"))
+    except NotStartedError as error:
+        return Failed(CallError(error.code, f"{tool.name} cannot be run: {error}"))
     except ChildWorkflowError as failure:
         return _failed(tool.name, failure, on_spent, tool.timeout)
     on_spent(state.usage, 0.0)  # each iteration has a deadline, a loop of thousands has none
@@ -151,15 +166,20 @@ async def _child(
 ) -> Any:
     """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
 
-    Raises `TooLargeError` when the child cannot even be told what to do.
+    Raises `NotStartedError` when the child cannot even be told what to do.
     """
+    id = f"{workflow.info().workflow_id}/{name}"
+    if (length := len(id.encode())) > MAX_ID:
+        raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
     if (size := len(argument.model_dump_json().encode())) > max_payload:
-        raise TooLargeError(f"its context and parameters have {size:,} bytes, and {max_payload:,} is the most")
+        raise NotStartedError(
+            "params_too_large", f"its context and parameters have {size:,} bytes, and {max_payload:,} is the most"
+        )
     try:
         return await workflow.execute_child_workflow(
             kind,
             argument,
-            id=f"{workflow.info().workflow_id}/{name}",
+            id=id,
             result_type=result_type,
             task_queue=task_queue,
             execution_timeout=timedelta(seconds=timeout) if timeout else None,
@@ -167,6 +187,8 @@ async def _child(
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_REQUESTED,
             static_summary=title[:200],
         )
+    except WorkflowAlreadyStartedError:
+        raise NotStartedError("id_taken", f"there is already a workflow {id!r}, which is not of this run") from None
     except ChildWorkflowError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

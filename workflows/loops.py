@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from perdure.workflows.arguments import read_input
 from perdure.workflows.delegates import run_child
 
 with workflow.unsafe.imports_passed_through():
@@ -18,13 +21,14 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.wire import RunInput
 
 
-@workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError])
+@workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class LoopWorkflow:
     """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
 
     @workflow.run
-    async def run(self, loop: LoopInput) -> LoopState:
-        """All that the iterations have given, and what went wrong with which."""
+    async def run(self, *given: Any) -> LoopState:
+        """All that the iterations have given, and what went wrong with which. Takes one `LoopInput`."""
+        loop = read_input(LoopInput, given)
         self._loop, self._state = loop, loop.state
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
+
+from perdure.workflows.arguments import only
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
@@ -16,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.approval import Kind
     from perdure.run.views.run import waiting_entry
     from perdure.run.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED, WaitingEntry, WaitingMemo
+    from perdure.values.durations import SHORTEST
     from perdure.values.jsons import Json, JsonObject
 
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
@@ -29,23 +34,33 @@ class People:
         self.searchable = False
         """Whether the namespace knows the search attribute."""
         self._verdicts: dict[str, asyncio.Future[Verdict]] = {}
+        self._timeout_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when another timeout counts than before, and another then."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """What visibility tells: how many wait, and the oldest of them."""
 
     async def verdict(self, offer: Offer) -> Verdict:
-        """Wait until somebody decides, or until the policy's timeout."""
-        seconds = self.desk.guard.policy.timeout
-        decided: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._verdicts[offer.id] = decided
+        """Wait until somebody decides, or until the policy's timeout, counted from the offer; a changed one counts at once."""
+        decided, since = self._verdict_of(offer), workflow.time()
         try:
-            await workflow.wait([decided], timeout=seconds)
-            if decided.done():
-                return decided.result()
-            assert seconds is not None
-            return self.desk.time_out(offer, seconds)
+            while not decided.done():
+                seconds, changed = self.desk.guard.policy.timeout, self._timeout_changed
+                left = None if seconds is None else seconds - (workflow.time() - since)
+                if left is not None and left <= 0:
+                    assert seconds is not None
+                    return self.desk.time_out(offer, seconds)
+                events: list[asyncio.Future[Any]] = [decided, changed]
+                await workflow.wait(events, timeout=left and max(left, SHORTEST), return_when=asyncio.FIRST_COMPLETED)
+            return decided.result()
         finally:
             del self._verdicts[offer.id]
             self.desk.withdraw([offer])
+
+    def _verdict_of(self, offer: Offer) -> asyncio.Future[Verdict]:
+        """What an offer waits for; a decision may come before anybody waits."""
+        if offer.id not in self._verdicts:
+            self._verdicts[offer.id] = asyncio.get_running_loop().create_future()
+        return self._verdicts[offer.id]
 
     def judge(self, raw: Json, kind: Kind | None = None) -> Judged:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
@@ -55,31 +70,39 @@ class People:
     def decide(self, raw: Json, kind: Kind | None = None) -> JsonObject:
         """Follow a decision; `{"call", "decision"}`. Raises `DecisionError`, and then nothing has changed."""
         judged = self.judge(raw, kind)
-        self._verdicts[judged.offer.id].set_result(self.desk.apply(judged))
+        self._verdict_of(judged.offer).set_result(self.desk.apply(judged))
         if judged.decision.remember:
             self._release()
         return {"call": judged.offer.id, "decision": judged.decision.decision}
 
-    def note(self, raw: Json, kind: Kind | None = None) -> None:
+    def note(self, said: Sequence[Json], kind: Kind | None = None) -> None:
         """Follow a decision that came by signal: nobody waits for an answer, so a refusal is kept for `show`."""
         try:
-            self.decide(raw, kind)
+            self.decide(only(said), kind)
         except DecisionError as error:
-            self.desk.refuse(raw, str(error), workflow.now().isoformat(timespec="seconds"))
+            self._refuse(said, error)
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
+        before = self.desk.guard.policy.timeout
         self.desk.change_policy(change)
         self._release()
+        if self.desk.guard.policy.timeout != before:
+            told, self._timeout_changed = self._timeout_changed, asyncio.get_running_loop().create_future()
+            told.set_result(None)
         policy: JsonObject = self.desk.guard.policy.model_dump(mode="json")
         return policy
 
-    def note_policy(self, raw: Json) -> None:
+    def note_policy(self, said: Sequence[Json]) -> None:
         """The same by signal."""
         try:
-            self.change_policy(parse_policy(raw))
+            self.change_policy(parse_policy(only(said)))
         except DecisionError as error:
-            self.desk.refuse(raw, str(error), workflow.now().isoformat(timespec="seconds"))
+            self._refuse(said, error)
+
+    def _refuse(self, said: Sequence[Json], error: DecisionError) -> None:
+        shown = said[0] if len(said) == 1 else list(said)
+        self.desk.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def show(self, agent: str) -> None:
         """Keep up to date what visibility tells of the run, so that lists ask no run (R7.8)."""
@@ -96,4 +119,4 @@ class People:
 
     def _release(self) -> None:
         for offer in self.desk.released():
-            self._verdicts[offer.id].set_result(Verdict())
+            self._verdict_of(offer).set_result(Verdict())

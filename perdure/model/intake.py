@@ -10,7 +10,8 @@ that is not the first asks the run whether calls have arrived before it asks the
 does not ask. What slips between that question and a late delivery is caught by (2). (4) The owner's result is the whole
 list, so a delivery that was lost is repaired by it; if the owner died, what arrived of it stands, and the Request is closed as
 interrupted. (5) Everything above is decided from the workflow's history alone, so a replay decides the same. What Temporal
-itself may run again, an activity whose worker died, carries the same idempotency key on each attempt.
+itself may run again, an activity whose worker died, carries the same idempotency key on each attempt. (6) A Request is closed
+once, by the result that stands; its list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ class Intake:
         self.number = number
         self.received = 0
         """Calls handed on so far."""
+        self.closed = False
+        """Whether the Request's result stands: nothing is taken any more."""
         self._owner: int | None = None
         self._early: dict[int, Json] = {}
 
     def deliver(self, delivery: Delivery) -> list[Json]:
         """The calls that the delivery adds, in the order of the list; none from an attempt that does not own the Request."""
-        if delivery.number != self.number or not delivery.calls:
+        if self.closed or delivery.number != self.number or not delivery.calls:
             return []
         return self._take(delivery.attempt, delivery.first, delivery.calls)
 
@@ -44,14 +47,16 @@ class Intake:
         """The calls that were still missing, and the result as it stands.
 
         The owner's result is the truth. Of another attempt's result, which was made without knowing of the owner's
-        calls, nothing is taken: the Request was interrupted.
+        calls, nothing is taken: the Request was interrupted. What arrives after this adds nothing.
         """
+        self.closed = True
         if self._owner is not None and result.attempt != self._owner:
             return [], self.interrupted("the worker was lost")
         return self._take(result.attempt, 0, result.calls), result
 
     def interrupted(self, reason: str) -> RequestResult:
-        """The result of a Request whose answer broke off after calls had been released."""
+        """The result of a Request whose answer broke off after calls had been released. Closes the Request."""
+        self.closed = True
         return RequestResult(problem=interruption(self.received, reason), attempt=self._owner or 1)
 
     def _take(self, attempt: int, first: int, calls: Sequence[Json]) -> list[Json]:

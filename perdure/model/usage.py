@@ -13,8 +13,8 @@ from perdure.values.wire import Wire
 class Price(Wire):
     """Dollars per million tokens."""
 
-    prompt: float = Field(ge=0)
-    completion: float = Field(ge=0)
+    prompt: float = Field(ge=0, le=1e9)
+    completion: float = Field(ge=0, le=1e9)
 
 
 PRICES: Final[Mapping[str, Price]] = {

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure.errors import DecisionError
+from perdure.errors import DecisionError, JsonError
 from perdure.plan.approval import Kind
-from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.jsons import Json, JsonObject, check, dumps, shorten
 from perdure.values.messages import first_problem
 
 KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
@@ -45,6 +45,10 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     if not isinstance(raw, dict):
         example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
         raise DecisionError(f"{shorten(raw, 60)} is no decision: expected an object such as {example}")
+    try:
+        check(raw, source="the decision")
+    except JsonError as error:
+        raise DecisionError(str(error)) from None
     if kind is not None and raw.get("decision", kind) != kind:
         raise DecisionError(f"the decision says {raw['decision']!r}, but was sent as {kind!r}")
     try:

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from perdure.errors import DecisionError
-from perdure.tools.tool import LONGEST, Tool, check_rule
+from perdure.tools.tool import Tool, check_rule
+from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
@@ -33,7 +34,7 @@ class Policy(BaseModel):
     ask: Ask = "dangerous"
     tools: dict[str, Any] = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
-    timeout: float | None = Field(default=None, gt=0, le=LONGEST)
+    timeout: Seconds | None = None
     """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
     on_timeout: Literal["reject", "approve", "fail"] = "reject"
 

@@ -8,8 +8,8 @@ from perdure.errors import CallError, StateError
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Found
 from perdure.plan.edges.wiring import Node
-from perdure.values.jsons import Json, json_path
-from perdure.values.paths import UNKNOWN, near
+from perdure.values.jsons import Json, json_path, shorten
+from perdure.values.paths import UNKNOWN, near, way_into
 from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
 from perdure.values.state import Tree, Write
 
@@ -20,8 +20,17 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
         kinds = ", ".join(f"†{kind}" for kind in known)
         return CallError("missing_path", f"{where}: there is no {reference}; what can be read are {kinds}")
     close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
-    hint = f"near it are {', '.join(close)}" if close else f"†{reference.kind} is empty"
+    hint = f"near it are {', '.join(close)}" if close else _without_parts(reference, known[reference.kind])
     return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
+
+
+def _without_parts(reference: Reference, value: Json) -> str:
+    """What stands in a path's way: nothing can be read of it."""
+    at, found = way_into(value, reference.path)
+    if found is UNKNOWN:
+        return "only the call itself would write it"
+    what = "empty" if found in ({}, []) else shorten(found, 60)
+    return f"{Reference(reference.kind, reference.path[:at])} is {what}"
 
 
 def impossible(node: Node) -> list[tuple[Reference, str]]:

@@ -73,7 +73,12 @@ class Plan:
         self._known: Mapping[str, Json] | None = None
 
     def add(self, raw: Json) -> Call:
-        """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6)."""
+        """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
+
+        Raises `ValueError` once the plan is closed: nobody would settle the call.
+        """
+        if self.closed:
+            raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
         call = self._checked(raw, f"{self.request}.{index}", index)
         if index >= self._max_calls:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perdure.errors import AgentError, InputError
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
+from perdure.values.durations import Seconds
 from perdure.values.instances import kind_of, state_key
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import (
@@ -63,9 +64,9 @@ class Config(BaseModel):
     """Calls per Solution (R6.8)."""
     token_budget: int | None = Field(default=None, ge=1)
     """Prompt and completion tokens of the run and its delegates (R9.5)."""
-    cost_budget: float | None = Field(default=None, gt=0)
+    cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars, by `prices`."""
-    deadline: float = Field(default=600.0, gt=0)
+    deadline: Seconds = 600.0
     """Seconds of work; time spent waiting for a person does not count."""
     stuck_after: int = Field(default=3, ge=2)
     """So many answers in a row that ask for the same end the run."""

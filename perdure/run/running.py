@@ -101,10 +101,9 @@ class Run:
         return self.limit is not None or self.progress.wants != "plan"
 
     def situation(self) -> Situation:
-        """What the choice of the next Request's model goes by; sets `limit` if it has to be the last (R9.4, R9.5)."""
+        """What the choice of the next Request's model goes by (R9.4)."""
         progress = self.progress
         progress.number += 1
-        self.limit = self.limit or self._limit_reached()
         return Situation(
             models=self.prepared.models,
             number=progress.number,
@@ -130,9 +129,14 @@ class Run:
         self.progress.tight = self.progress.tight or tight
         return self.begin_request(choice)
 
-    def _limit_reached(self) -> Limit | None:
+    def check_limits(self, worked: float, *, coming: int) -> None:
+        """Set `limit` if Request `coming` has to be the last, the run having worked for so many seconds (R9.5)."""
+        self.progress.worked = worked
+        self.limit = self.limit or self._limit_reached(coming)
+
+    def _limit_reached(self, coming: int) -> Limit | None:
         config, progress, deadline = self.agent.config, self.progress, self.budget.deadline
-        if progress.number > config.max_requests:
+        if coming > config.max_requests:
             return Limit("max_requests", f"the run may ask {config.max_requests} times")
         if is_stuck(progress.answers, config.stuck_after):
             return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")

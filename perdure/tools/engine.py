@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from perdure.errors import CallError
 from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
 from perdure.values.jsons import Json, JsonObject, shorten
 
@@ -52,14 +51,6 @@ def answer_problem(params: JsonObject, answer: Json) -> str | None:
     choices = params.get("choices")
     if answer is None:
         return "an answer needs 'answer'"
-    if choices and answer not in choices:
+    if isinstance(choices, list) and choices and answer not in choices:
         return f"{shorten(answer, 60)} is none of the choices: {', '.join(map(str, choices))}"
-    return None
-
-
-def sleep_problem(params: JsonObject) -> CallError | None:
-    """Why a sleep cannot be meant."""
-    given = [key for key in ("time", "seconds") if params.get(key) is not None]
-    if len(given) != 1:
-        return CallError("invalid_params", "sleep_until takes a time or seconds, one of them")
     return None

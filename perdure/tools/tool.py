@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, plain_definition
+from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
@@ -42,8 +43,8 @@ ACTIVITY_TIMEOUT: Final = 60.0
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
 
-LONGEST: Final = 10 * 366 * 86400.0
-"""Seconds. Ten years: no timeout means more, and Temporal takes no number without end."""
+MAX_RETRIES: Final = 10_000
+"""Temporal counts attempts in 32 bits; nobody tries anything that often."""
 
 
 class Tool(BaseModel):
@@ -66,16 +67,16 @@ class Tool(BaseModel):
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
-    timeout: float | None = Field(default=None, gt=0, le=LONGEST, alias="_timeout")
+    timeout: Seconds | None = Field(default=None, alias="_timeout")
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
     for days, so that it has none by default."""
-    heartbeat: float | None = Field(default=None, gt=0, le=LONGEST, alias="_heartbeat")
+    heartbeat: Seconds | None = Field(default=None, alias="_heartbeat")
     """Seconds between signs of life; without them the attempt counts as lost. `None`: only `timeout` tells."""
-    retries: int = Field(default=2, ge=0, alias="_retries")
+    retries: int = Field(default=2, ge=0, le=MAX_RETRIES, alias="_retries")
     """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
     """Where the workers that have the code listen; `None` is the run's own queue (R12.5)."""
-    queue_timeout: float = Field(default=QUEUE_TIMEOUT, gt=0, le=LONGEST, alias="_queueTimeout")
+    queue_timeout: Seconds = Field(default=QUEUE_TIMEOUT, alias="_queueTimeout")
     """Seconds until a worker of that queue has to take a call up."""
     duration: float | None = Field(default=None, ge=0, le=LONGEST, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
@@ -110,6 +111,13 @@ class Tool(BaseModel):
         if rule is not None and (problem := check_rule(rule)):
             raise ValueError(f"_approval: {problem}")
         return rule
+
+    @field_validator("task_queue")
+    @classmethod
+    def _a_usable_queue(cls, queue: str | None) -> str | None:
+        if queue is not None and not (0 < len(queue) <= 200 and queue.isprintable() and not queue.startswith("/_sys/")):
+            raise ValueError(f"{shorten(queue, 60)} is no task queue: 1 to 200 printable characters")
+        return queue
 
     @field_validator("delegate")
     @classmethod

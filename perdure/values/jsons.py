@@ -96,11 +96,11 @@ def has_null(value: Json) -> bool:
 def shorten(value: Json, limit: int = 120) -> str:
     """The value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
     if isinstance(value, str) and len(value) > 10 * limit:
-        return f"{json.dumps(value[:limit], ensure_ascii=False)[: limit - 1]}… ({len(value)} characters)"
+        return f"{json.dumps(value[:limit], ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} characters)"
     if isinstance(value, dict | list) and len(value) > 10 * limit:
         kept = dict(islice(value.items(), limit)) if isinstance(value, dict) else value[:limit]
-        return f"{json.dumps(kept, ensure_ascii=False)[: limit - 1]}… ({len(value)} items)"
-    text = json.dumps(value, ensure_ascii=False)
+        return f"{json.dumps(kept, ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} items)"
+    text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= limit:
         return text
     return f"{text[: limit - 1]}… ({len(text)} characters)"

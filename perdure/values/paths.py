@@ -50,21 +50,25 @@ def overlaps(first: Path, second: Path) -> bool:
     return all(str(a) == str(b) for a, b in zip(first, second, strict=False))
 
 
+def way_into(value: Json, path: Path) -> tuple[int, Json]:
+    """How many steps of the path can be gone, and the value that stands there."""
+    for at, part in enumerate(path):
+        deeper = step_into(value, part)
+        if deeper is MISSING:
+            return at, value
+        value = deeper
+    return len(path), value
+
+
 def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
     """The existing paths nearest to one that leads nowhere, best first, as references (R5.5).
 
-    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper.
+    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper. None
+    where the path leads into what has no parts: see `way_into`.
     """
-    at = 0
-    while at < len(path):
-        deeper = step_into(value, path[at])
-        if deeper is MISSING:
-            break
-        value, at = deeper, at + 1
+    at, value = way_into(value, path)
     prefix = root + "".join(path_step(part) for part in path[:at])
     beside = [name for name, _ in _children(value)]
-    if not beside:
-        return [prefix] if at else []
     wanted = str(path[at]) if at < len(path) else ""
     below = {
         name + step: step.strip('.[]"')

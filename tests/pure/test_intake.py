@@ -43,6 +43,28 @@ def test_each_call_of_one_attempt_is_taken_once_and_in_order(arriving: list[Deli
     assert (result.problem is None) == (owner == answers)
 
 
+@given(deliveries(), st.sampled_from([1, 2]), deliveries())
+def test_what_arrives_after_the_request_was_closed_adds_nothing(
+    before: list[Delivery], answers: int, after: list[Delivery]
+) -> None:
+    intake = Intake(1)
+    for delivery in before:
+        intake.deliver(delivery)
+    intake.close(RequestResult(calls=whole(answers), attempt=answers))
+    received = intake.received
+    assert [intake.deliver(delivery) for delivery in after] == [[]] * len(after)
+    assert intake.received == received
+
+
+@given(deliveries(), deliveries())
+def test_nor_after_it_was_interrupted(before: list[Delivery], after: list[Delivery]) -> None:
+    intake = Intake(1)
+    taken = [call for delivery in before for call in intake.deliver(delivery)]
+    intake.interrupted("gone")
+    assert [intake.deliver(delivery) for delivery in after] == [[]] * len(after)
+    assert intake.received == len(taken)
+
+
 @given(deliveries())
 def test_what_belongs_to_another_request_is_dropped(arriving: list[Delivery]) -> None:
     intake = Intake(2)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -259,6 +260,22 @@ def test_r5_5_a_dangling_reference_names_the_paths_near_it() -> None:
         == "$.p.deep[0]: †state.user.nme does not exist and no call writes it; near it are †state.user.name, †state.user.mail"
     )
     assert "†state" in second
+
+
+def test_r5_5_what_has_no_parts_is_said_to_have_none() -> None:
+    plan = new_plan({"items": [], "user": {"name": "Ann"}})
+    run(plan, [{"_tool": "read", "p": "†state.items[0]"}, {"_tool": "read", "p": "†state.user.name.first"}])
+    first, second = (call.error.message for call in plan.calls if call.error)
+    assert first == "$.p: †state.items[0] does not exist and no call writes it; †state.items is empty"
+    assert second.endswith('; †state.user.name is "Ann"')
+
+
+def test_a_closed_plan_takes_no_call() -> None:
+    plan = new_plan()
+    run(plan, [{"_tool": "a"}])
+    with pytest.raises(ValueError, match="the plan of Request 1 is closed"):
+        plan.add({"_tool": "a"})
+    assert plan.settled
 
 
 def test_r6_8_a_surplus_call_is_refused() -> None:

@@ -1,0 +1,51 @@
+"""What anybody sends, read without raising anything that would fail a workflow task again and again (R18.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import DecisionError, ProtocolError
+    from perdure.run.wire import REFUSED
+    from perdure.values.jsons import Json, check
+    from perdure.values.messages import first_problem
+    from perdure.values.wire import Wire
+
+W = TypeVar("W", bound=Wire)
+
+
+def only(said: Sequence[Json]) -> Json:
+    """The one argument of a signal or an update. Raises `DecisionError` when there is none, or more than one."""
+    if len(said) != 1:
+        raise DecisionError(f"one JSON object is expected, not {len(said) or 'no'} arguments")
+    return said[0]
+
+
+def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
+    """The one argument of what only the engine itself sends; `None` for what it cannot have sent."""
+    try:
+        return kind.model_validate(said[0]) if len(said) == 1 else None
+    except ValidationError:
+        return None
+
+
+def read_input(kind: type[W], given: Sequence[Any]) -> W:
+    """The input of a workflow. Raises `ApplicationError` of type `Refused` for what is none."""
+    try:
+        if len(given) != 1:
+            raise DecisionError(f"one argument is expected, not {len(given) or 'none'}")
+        found: W = kind.model_validate(given[0])
+        if isinstance(given[0], dict) and given[0].get("snapshot") is None:  # then it comes from outside
+            check(given[0], source="the input")
+        return found
+    except ValidationError as error:
+        problem = first_problem(error)
+    except ProtocolError as error:
+        problem = str(error)
+    message = f"this is no input of the workflow: {problem}; start runs with 'perdure run'"
+    raise ApplicationError(message, type=REFUSED, non_retryable=True)
