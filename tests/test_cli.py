@@ -214,3 +214,29 @@ async def test_a_live_demo_needs_a_key() -> None:
     demo = await perdure("demo", "--model", "live")
     assert (demo.code, "set OPENAI_API_KEY" in one_line(demo.err)) == (2, True)
     assert (await perdure("demo", "--model", "other")).code == 2
+
+
+async def test_with_json_nothing_but_the_document_reaches_stdout(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = write(tmp_path, agent("greet"))
+    given = write(tmp_path, {"text": "x" * 700_000}, "input.json")  # Temporal's client warns of it
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, [greet], [DONE]) as it:
+        run = ("run", path, "--json", "--id", "cli-quiet", "--task-queue", it.task_queue, "--input", f"@{given}")
+        ran = await perdure(*run, env=env)
+        shown = await perdure("show", "cli-quiet", "--json", "--verbose", env=env)
+        drawn = await perdure("show", "cli-quiet", "--json", "--svg", str(tmp_path / "run.svg"), env=env)
+    for command in (ran, shown, drawn):
+        assert (command.code, json.loads(command.out)["runId"]) == (0, "cli-quiet")
+    assert "model=gpt-4o-mini" in shown.err
+    assert (tmp_path / "run.svg").exists()
+
+
+@pytest.mark.parametrize("id", ["", " "])
+async def test_an_empty_id_is_none(id: str, tmp_path: Path) -> None:
+    refused = await perdure("run", write(tmp_path, agent("greet")), "--id", id)
+    assert (refused.code, one_line(refused.err)) == (
+        2,
+        "perdure: --id is empty: give the run a name, or leave it out for one of its own",
+    )

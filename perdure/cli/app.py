@@ -82,13 +82,13 @@ def show(
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
-    view: RunView = execute(lambda do: do.show(run_id, verbose=verbose))
-    if draw or svg is not None:
+    view: RunView = execute(lambda do: do.show(run_id, verbose=verbose, aside=as_json))
+    if svg is not None or (draw and not as_json):
         with one_line_errors():
             print_drawing(draw_run(view), svg)
-    elif as_json:
+    if as_json:
         print(dumps(view.result().as_json()))
-    else:
+    elif svg is None and not draw:
         print_run(Console(), view)
 
 

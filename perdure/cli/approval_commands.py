@@ -184,6 +184,8 @@ def policy(
     """Change what a running run asks about; what waits is judged anew."""
     with one_line_errors():
         keys: Any = {} if change is None else json_option(change, "--set")
+        if not isinstance(keys, dict):
+            raise CommandError("--set must be a JSON object", USAGE)
         keys |= {} if ask is None else {"ask": ask}
         exceptions = dict(item.partition("=")[::2] for item in tool or [])
         keys |= {"tools": exceptions} if exceptions else {}

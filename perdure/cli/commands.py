@@ -12,7 +12,7 @@ from rich.live import Live
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.cli.errors import INTERRUPTED, TIMEOUT, CommandError
+from perdure.cli.errors import INTERRUPTED, TIMEOUT, USAGE, CommandError
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
 from perdure.client import approvals
@@ -22,7 +22,7 @@ from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, tel
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent
-from perdure.hosting.telemetry import flush
+from perdure.hosting.telemetry import flush, silent_runtime
 from perdure.people.policies import parse_policy
 from perdure.run.agents import Context
 from perdure.run.wire import RunView
@@ -46,6 +46,10 @@ __all__ = [
 ]
 
 
+async def _connect() -> Client:
+    return await connect(silent_runtime())
+
+
 async def run(
     agent: str,
     run_input: str | None,
@@ -57,11 +61,13 @@ async def run(
     approval: JsonObject,
 ) -> RunView | str:
     """Start an agent; its run, or with `no_wait` its id."""
+    if run_id is not None and not run_id.strip():
+        raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
     found, document = read_agent(agent)
     value = None if run_input is None else json_option(run_input, "--input")
     parse_policy(approval)
     Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused
-    client = await connect()
+    client = await _connect()
     handle = await start_run(
         client,
         found,
@@ -97,24 +103,24 @@ def _tell(trouble: str) -> None:
 
 async def wait(run_id: str, timeout: float) -> RunView:
     """Raises `CommandError` with the exit code for a timeout."""
-    view = await wait_run(await connect(), run_id, timeout)
+    view = await wait_run(await _connect(), run_id, timeout)
     if view is None:
         raise CommandError(f"{run_id} has not ended after {timeout:g} s; it goes on", TIMEOUT)
     return view
 
 
-async def show(run_id: str, *, verbose: bool = False) -> RunView:
-    """The run; with `verbose` all that was sent and answered is printed first."""
-    client = await connect()
+async def show(run_id: str, *, verbose: bool = False, aside: bool = False) -> RunView:
+    """The run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
+    client = await _connect()
     view = await fetch_run(client, run_id)
     if verbose:
-        print_exchanges(Console(), await exchanges(client, run_id))
+        print_exchanges(Console(stderr=aside), await exchanges(client, run_id))
     return view
 
 
 async def watch(run_id: str, *, verbose: bool = False) -> RunView:
     """Follow a run to its end; with `verbose` print then all that was sent and answered."""
-    client = await connect()
+    client = await _connect()
     await fetch_run(client, run_id)
     view = await _watch(client, run_id)
     if verbose:
@@ -124,7 +130,7 @@ async def watch(run_id: str, *, verbose: bool = False) -> RunView:
 
 async def cancel(run_id: str) -> str:
     """Ask for the cancellation; what to print. Raises `CommandError` for a run that has ended."""
-    client = await connect()
+    client = await _connect()
     view = await fetch_run(client, run_id)
     if view.status != "running":
         raise CommandError(f"{run_id} has already ended: {view.status}")
@@ -133,17 +139,17 @@ async def cancel(run_id: str) -> str:
 
 
 async def list_waiting(size: int, page: str | None) -> WaitingPage:
-    return await approvals.list_waiting(await connect(), size=size, page=page)
+    return await approvals.list_waiting(await _connect(), size=size, page=page)
 
 
 async def offers(run_id: str) -> tuple[list[Offered], list[str]]:
     """What waits in the run and its delegates', whole."""
-    return await approvals.offers_below(await connect(), run_id)
+    return await approvals.offers_below(await _connect(), run_id)
 
 
 async def next_offer(run_id: str | None, skipped: set[tuple[str, str]]) -> Offered | None:
     """The oldest that waits, of this run or of all, but for those skipped."""
-    client = await connect()
+    client = await _connect()
     if run_id is not None:
         found, _ = await approvals.offers_below(client, run_id)
         return next((one for one in found if (one.run_id, one.offer.call) not in skipped), None)
@@ -157,11 +163,11 @@ async def next_offer(run_id: str | None, skipped: set[tuple[str, str]]) -> Offer
 
 
 async def decide(run_id: str, decision: JsonObject) -> JsonObject:
-    return await approvals.decide(await connect(), run_id, decision)
+    return await approvals.decide(await _connect(), run_id, decision)
 
 
 async def change_policy(run_id: str, change: JsonObject) -> JsonObject:
-    return await approvals.change_policy(await connect(), run_id, change)
+    return await approvals.change_policy(await _connect(), run_id, change)
 
 
 async def pause() -> None:
@@ -170,7 +176,7 @@ async def pause() -> None:
 
 
 async def list_all(limit: int) -> list[dict[str, Any]]:
-    return await list_runs(await connect(), limit)
+    return await list_runs(await _connect(), limit)
 
 
 async def _watch(client: Client, run_id: str) -> RunView:

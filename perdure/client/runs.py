@@ -82,7 +82,7 @@ async def start_run(
         return await client.start_workflow(
             AGENT_WORKFLOW,
             RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {}),
-            id=run_id or new_run_id(agent),
+            id=new_run_id(agent) if run_id is None else run_id,
             task_queue=task_queue,
             # An id names one run for good: idempotency keys are made of it.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

@@ -49,6 +49,11 @@ def metrics_runtime(address: str) -> Runtime:
         ) from None
 
 
+def silent_runtime() -> Runtime:
+    """A runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
+    return Runtime(telemetry=TelemetryConfig(logging=None))
+
+
 @cache
 def _provider() -> TracerProvider:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
