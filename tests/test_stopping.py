@@ -319,3 +319,48 @@ async def test_a_spent_budget_starts_no_delegate(dev_server: WorkflowEnvironment
     assert (view.stop_reason, [call.status for call in view.calls]) == ("token_budget", ["done", "failed"])
     assert (view.calls[1].error or {})["code"] == "token_budget"
     assert f"{view.run_id}/1.1" not in names
+
+
+FORTY: dict[str, list[dict[str, Any]]] = {
+    "calls": [{"_tool": "helper", "task": f"part {n}"} for n in range(40)],
+    "each": [{"_tool": "helper", "task": "parts", "_each": list(range(40)), "_parallel": 40}],
+}
+
+
+@pytest.mark.parametrize("kind", FORTY)
+async def test_r18_7_forty_delegates_at_once_share_a_budget(
+    kind: str, dev_server: WorkflowEnvironment, tmp_path: Any
+) -> None:
+    (tmp_path / "child.json").write_text(json.dumps(child()))
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "helper" not in request.text:
+            return looks(request)
+        return BEST if "No more calls" in request.text or "# plan" in request.text else {"calls": FORTY[kind]}
+
+    async with harness(dev_server.client, [look], answer, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER, config={"token_budget": 5000}))
+        prompts = it.model.prompt_tokens
+    assert (view.status, view.usage.prompt_tokens) == ("completed", prompts)
+    last = view.log[-1].usage.tokens  # the Request for the best answer comes on top of every budget
+    below = view.usage.tokens - sum(request.usage.tokens for request in view.log)
+    assert view.usage.tokens - last < 2 * 5000
+    assert below > 0
+    assert "token_budget" in str(view.errors)
+
+
+async def test_r18_7_a_delegate_that_fails_settles_too(dev_server: WorkflowEnvironment, tmp_path: Any) -> None:
+    (tmp_path / "child.json").write_text(json.dumps(child() | {"schema": {"type": "object"}}))
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "helper" in request.text:
+            return BEST if "# plan" in request.text else {"calls": FORTY["calls"][:3]}
+        return {"output": 5} if "No more calls" in request.text else looks(request)
+
+    async with harness(dev_server.client, [look], answer, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER, config={"token_budget": 30_000}))
+        prompts = it.model.prompt_tokens
+    assert [(call.status, (call.error or {}).get("code")) for call in view.calls] == [("failed", "LimitReached")] * 3
+    assert view.usage.prompt_tokens == prompts
+    below = view.usage.tokens - sum(request.usage.tokens for request in view.log)
+    assert 20_000 < below < 36_000

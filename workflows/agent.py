@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Guard, Policy, parse_policy
     from perdure.plan.plan import Plan
     from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.choosing import Choice
     from perdure.run.fitting import fit
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
@@ -78,6 +79,8 @@ class AgentWorkflow:
         watching = watch(run, self._clock, self._at_deadline)
         try:
             return await self._requests(run, run_input)
+        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
+            raise self._failure(str(error), type(error).__name__) from None
         finally:
             watching.cancel()
             if run.progress.usage.by_model and not isinstance(sys.exception(), GeneratorExit):
@@ -89,7 +92,7 @@ class AgentWorkflow:
             return self._result()
         while True:
             run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number + 1)
-            choice = await choose(run.situation())
+            choice = await self._choose(run)
             run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number)  # choosing takes time too
             last = run.limit is not None
             if last and run.end_with_draft():
@@ -240,6 +243,14 @@ class AgentWorkflow:
         changed = change.changed(desk.guard.change)
         desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=changed)
         self._people.searchable = prepared.searchable
+
+    async def _choose(self, run: Run) -> Choice:
+        try:
+            return await choose(run.situation())
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise self._failure(f"no model could be chosen: {message_of(error)}", MODEL_FAILED) from None
 
     async def _request(self, run: Run, request: RequestInput) -> RequestResult:
         try:

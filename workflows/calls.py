@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -18,6 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.failures import failed
 from perdure.workflows.people import People
+from perdure.workflows.purse import Purse
 from perdure.workflows.sleeping import sleep_until
 
 with workflow.unsafe.imports_passed_through():
@@ -32,11 +33,13 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.delegates import scoped_data
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
+    from perdure.run.shares import rivals
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.wire import ToolInput, ToolResult
     from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
     from perdure.values.jsons import Json, dumps
 
+T = TypeVar("T")
 _Arrived: TypeAlias = list[Json]
 _Ended: TypeAlias = tuple[Call, Outcome]
 _Event: TypeAlias = _Arrived | _Ended | RequestResult | Verdict | Limit | BaseException
@@ -67,6 +70,12 @@ class CallLoop:
         self._result = RequestResult()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._purse = Purse(
+            run.shares,
+            usage=lambda: run.progress.usage,
+            rivals=lambda: rivals(self.plan, run.shares.takers) if self.plan.closed else 0,
+            worked=lambda: clock.worked(workflow.time()),
+        )
 
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
@@ -140,7 +149,10 @@ class CallLoop:
             self._limit = event
         elif isinstance(event, RequestResult):
             self._result, self._answered = event, True
+            if self.intake.number:
+                self._agent_run.note_answer(event)
             self.plan.close(drain=event.output is not None)
+            self._purse.hand_out()
             self._offer_plan(event)
         elif isinstance(event, Verdict):
             self._take_plan(event)
@@ -213,17 +225,25 @@ class CallLoop:
             return call, await run_tool(call, self.plan, self._agent_run.prepared.max_payload)
 
     async def _run_delegate(self, call: Call) -> Outcome:
-        """Its time is counted when it has ended: as much as it worked, however long it waited for people."""
-        run, started = self._agent_run, self._clock.worked(workflow.time())
+        """Its share of the budget is reserved until it has ended. Its time is counted then: as much as it worked (R18.7)."""
+        run = self._agent_run
+        share = await self._rest(call, self._purse.take(call.id))
+        if isinstance(share, Limit):
+            return Failed(CallError(share.reason, f"{call.tool_name} was not run: {share.words}"))
+        started = self._clock.worked(workflow.time())
+        used: RunUsage | None = None
 
         def spent(usage: RunUsage, worked: float) -> None:
+            nonlocal used
+            used = usage
             run.progress.usage.include(usage)
             self._clock.at_least(started + worked, workflow.time())
 
-        run.progress.worked = started
-        return await self._rest(call, run_delegate(call, self.plan, run, spent))
+        outcome = await self._rest(call, run_delegate(call, self.plan, run, share, spent))
+        self._purse.settle(call.id, used)
+        return outcome
 
-    async def _rest(self, call: Call, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Wait for what is not this run's own work."""
         self._resting.add(call.id)
         try:

@@ -29,6 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
+    from perdure.run.shares import Expected
+    from perdure.run.stopping import Budget
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.jsons import shorten
 
@@ -50,8 +52,11 @@ class NotStartedError(Exception):
         self.code = code
 
 
-async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: OnSpent) -> Outcome:
-    """The delegate's output, or its failure as the call's; `on_spent` is told what it cost, also when it failed (R9.6)."""
+async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, on_spent: OnSpent) -> Outcome:
+    """The delegate's output, or its failure as the call's, within its share of the budget.
+
+    `on_spent` is told what it cost, also when it failed (R9.6); it is not told where nobody can tell.
+    """
     tool = call.tool
     assert tool is not None
     if (error := too_deep(run.lineage, tool.name)) is not None:
@@ -63,9 +68,6 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: OnSpent) -> O
     if isinstance(document, CallError):
         return Failed(document)
     approval = run.desk.guard.change.as_change()
-    if (spent := run.budget.spent(run.progress.usage)) is not None:
-        return Failed(CallError(spent.reason, f"{tool.name} was not run: {spent.words}"))
-    budget = run.budget.left(run.progress.usage, run.progress.worked)
     title = f"{tool.name}: {call_line(call.params)}"
     if call.loops:
         loop = LoopInput(
@@ -82,6 +84,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, on_spent: OnSpent) -> O
             lineage=run.lineage,
             delegates=prepared.delegates,
             budget=budget,
+            state=LoopState(expected=_of_a_request(run.progress.expected)),
         )
         return await _run_loop(call, loop, title, on_spent)
     child = RunInput(
@@ -196,13 +199,25 @@ async def _child(
         raise
 
 
+def _tell(detail: Any, on_spent: OnSpent) -> None:
+    """A child that failed says what it used by then, as far as it can."""
+    try:
+        usage, worked = RunUsage.model_validate(detail["usage"]), float(detail.get("worked", 0.0))
+    except (TypeError, KeyError, AttributeError, ValueError):
+        return
+    on_spent(usage, worked)
+
+
+def _of_a_request(expected: Expected) -> Expected:
+    """What an iteration is thought to use at first: it may be no delegate of the kind that was measured."""
+    return Expected(tokens=expected.tokens, cost=expected.cost)
+
+
 def _failed(name: str, failure: ChildWorkflowError, on_spent: OnSpent, timeout: float | None) -> Failed:
     cause = failure.cause
     who = f"the delegate of {name}"
     if isinstance(cause, ApplicationError):
-        if cause.details:
-            result = RunResult.model_validate(cause.details[0])
-            on_spent(result.usage, result.worked)
+        _tell(cause.details[0] if cause.details else None, on_spent)
         return Failed(CallError(cause.type or "delegate_failed", f"{who} failed: {cause.message}"))
     if isinstance(cause, CancelledError):
         return Failed(CallError("cancelled", f"{who} was cancelled"))

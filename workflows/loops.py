@@ -11,13 +11,16 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import read_input
 from perdure.workflows.delegates import run_child
+from perdure.workflows.purse import Purse
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, PerdureError
     from perdure.model.usage import RunUsage
     from perdure.plan.iteration import is_satisfied
-    from perdure.plan.outcomes import Failed
+    from perdure.plan.outcomes import Failed, Returned
     from perdure.run.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
+    from perdure.run.shares import Shares
+    from perdure.run.stopping import Limit
     from perdure.run.wire import RunInput
 
 
@@ -30,9 +33,16 @@ class LoopWorkflow:
         """All that the iterations have given, and what went wrong with which. Takes one `LoopInput`."""
         loop = read_input(LoopInput, given)
         self._loop, self._state = loop, loop.state
+        shares = Shares(loop.budget, loop.state.expected)
+        self._purse = Purse(
+            shares,
+            usage=lambda: self._state.usage,
+            # As many as run at once at most, and as there are left.
+            rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
+        )
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))
-            lanes = [asyncio.create_task(self._lane()) for _ in range(loop.parallel)]
+            lanes = [asyncio.create_task(self._lane()) for _ in range(loop.lanes)]
             try:
                 await asyncio.gather(*lanes)
             except BaseException:
@@ -43,13 +53,11 @@ class LoopWorkflow:
             await self._until()
         if (size := len(loop.model_dump_json().encode())) > loop.max_payload:
             message = f"the loop's items and results have {size:,} bytes, and {loop.max_payload:,} is the most"
-            raise ApplicationError(message, type="result_too_large", non_retryable=True)
+            used = {"usage": self._state.usage.as_json()}
+            raise ApplicationError(message, used, type="result_too_large", non_retryable=True)
         if not self._over:
             workflow.continue_as_new(loop)
         return self._state
-
-    def _spent(self, usage: RunUsage, _: float) -> None:
-        self._state.usage.include(usage)
 
     @property
     def _over(self) -> bool:
@@ -74,7 +82,16 @@ class LoopWorkflow:
     async def _iterate(self, index: int) -> object:
         loop, state = self._loop, self._state
         agent, child_input = loop.iteration(index)
-        spent = loop.budget.spent(state.usage)
+        share = await self._purse.take(str(index))
+        if isinstance(share, Limit):
+            return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
+        used: RunUsage | None = None
+
+        def spent(usage: RunUsage, _: float) -> None:
+            nonlocal used
+            used = usage
+            state.usage.include(usage)
+
         child = RunInput(
             agent=agent,
             input=child_input,
@@ -82,13 +99,15 @@ class LoopWorkflow:
             approval=loop.approval,
             lineage=loop.lineage,
             delegates=loop.delegates,
-            budget=loop.budget.left(state.usage),
+            budget=share,
         )
-        outcome = (
-            Failed(CallError(spent.reason, f"not run: {spent.words}"))
-            if spent is not None
-            else await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", self._spent)
-        )
+        outcome = await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", spent)
+        self._purse.settle(str(index), used)
+        return self._note(index, outcome)
+
+    def _note(self, index: int, outcome: Returned | Failed) -> object:
+        """What an iteration has given, or how it failed, as the state keeps it."""
+        loop, state = self._loop, self._state
         if isinstance(outcome, Failed):
             error = IterationError(index=index, code=outcome.error.code, message=outcome.error.message)
             state.failed.append(error)

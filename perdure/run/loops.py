@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perdure.model.usage import RunUsage
 from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.run.wire import MAX_PAYLOAD
 from perdure.values.jsons import JsonObject
@@ -35,6 +36,8 @@ class LoopState(Wire):
     """In item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last alone."""
     failed: list[IterationError] = Field(default_factory=list)
     usage: RunUsage = Field(default_factory=RunUsage)
+    expected: Expected = Field(default_factory=Expected)
+    """What an iteration is thought to use of the budget (R18.7)."""
     satisfied: bool = False
     """Whether the condition of an until-loop has come true."""
 
@@ -64,6 +67,11 @@ class LoopInput(Wire):
     def count(self) -> int:
         """Iterations at most."""
         return len(self.items) if self.kind == "each" else self.max
+
+    @property
+    def lanes(self) -> int:
+        """Iterations at a time."""
+        return self.parallel if self.kind == "each" else 1
 
     def iteration(self, index: int) -> tuple[JsonObject, JsonObject]:
         """The agent and the input of one iteration: the call's parameters, `index`, and what is the iteration's own."""

@@ -21,6 +21,7 @@ from perdure.run.feedback import error_message, note, request_problems, turn_mes
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.prompts import chat_messages
+from perdure.run.shares import Shares
 from perdure.run.stopping import Budget, Limit, StopReason, budget_of, fingerprint, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
@@ -60,6 +61,8 @@ class Run:
         state = context.state
         self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [])
         self.progress = Progress(plan_message={"type": "plan", "plan": context.plan} if context.plan else None)
+        self.shares = Shares(self.budget, self.progress.expected)
+        """What delegates that run at once have reserved of the budget (R18.7)."""
         self.limit: Limit | None = None
         """Why the coming Request is the last (R9.5)."""
         self.plan: Plan | None = None
@@ -204,7 +207,8 @@ class Run:
         elif plan.calls:
             progress.plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
         if plan.request:
-            self._count(result)
+            self.note_answer(result)
+            self._note_fingerprint(result)
         return over or (wanted == "refined" and self.end_with_draft())
 
     def end_with_draft(self) -> bool:
@@ -302,19 +306,26 @@ class Run:
         """The run as `snapshot` left it."""
         run = cls(agent, context, snapshot.prepared, desk, budget=budget)
         run.state, run.progress, run.past = State(snapshot.writes), snapshot.progress, unpack(snapshot.past, Past)
+        run.shares = Shares(run.budget, run.progress.expected)
         run._done = sum(call.status == "done" for call in run.past.calls)
         return run
 
-    def _count(self, result: RequestResult) -> None:
+    def note_answer(self, result: RequestResult) -> None:
+        """The running Request's answer is whole: count what it cost, once, before its delegates share what is left (R9.6)."""
         request, progress, prices = self.past.log[-1], self.progress, self.prepared.prices
+        if request.status == "done":
+            return
         request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
         if not (self._dialect.text_answers or result.problem):
             request.text = ""  # it is all in the calls and the output
         request.cost = result.usage.cost_at(prices.get(request.model))
         progress.usage.count(request.model, result.usage, prices)
+        progress.expected.note_request(result.usage, request.cost)
+
+    def _note_fingerprint(self, result: RequestResult) -> None:
         if (result.problem or {}).get("code") != INTERRUPTED:
             answer = fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
-            progress.answers = [*progress.answers, answer][-self.agent.config.stuck_after :]
+            self.progress.answers = [*self.progress.answers, answer][-self.agent.config.stuck_after :]
 
     def _build_context(self) -> RequestContext:
         ask = Ask(

@@ -16,6 +16,7 @@ from perdure.people.policies import Ask
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
 from perdure.run.choosing import Situation
+from perdure.run.shares import Expected
 from perdure.run.stopping import Budget, StopReason
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
@@ -258,6 +259,8 @@ class Progress(Wire):
     answers: list[str] = Field(default_factory=list)
     """Fingerprints of the last answers."""
     worked: float = 0.0
+    expected: Expected = Field(default_factory=Expected)
+    """What a delegate is thought to use of the budget (R18.7)."""
     wants: Literal["plan", "structured", "refined"] = "plan"
     """What the next Request is for; the last two only want an output."""
     draft: Json = None
