@@ -17,7 +17,6 @@ from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
-from perdure.plan.revisions import adopt
 from perdure.tools.engine import answer_problem
 from perdure.values.jsons import Json, JsonObject, shorten
 
@@ -171,7 +170,7 @@ class Desk:
         if judged.call is not None and offer.call is not None:
             changed = decision.decision == "edit"
             before = offer.call.params if changed else offer.call.raw
-            adopt(offer.call, judged.call)
+            offer.plan.adopt(offer.call, judged.call)
             after = offer.call.params if changed else offer.call.raw
             self._tell(offer, approval, {"before": before, "after": after})
         elif judged.plan is not None:

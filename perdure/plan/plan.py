@@ -22,7 +22,7 @@ from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
 from perdure.plan.edges.wiring import Node, Wiring
 from perdure.plan.explanations import impossible, missing_path, state_shape, why_skipped
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
-from perdure.plan.revisions import revise
+from perdure.plan.revisions import adopt, revise
 from perdure.tools.tool import Tool
 from perdure.values.instances import values_for, without_instance
 from perdure.values.jsons import Json, JsonObject, json_path
@@ -169,6 +169,12 @@ class Plan:
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
         now = {**self._wiring.base, "state": self.state.snapshot()}
         return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers)
+
+    def adopt(self, call: Call, revised: Call) -> None:
+        """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""
+        adopt(call, revised)
+        self._to_settle.extend(self._wiring.refile(call))
+        self._settle_all()
 
     @property
     def settled(self) -> bool:

@@ -285,6 +285,22 @@ def test_r6_8_a_surplus_call_is_refused() -> None:
     assert len(plan.errors) == 1
 
 
+def test_r7_2_what_arrives_after_a_replacement_reads_what_it_writes() -> None:
+    plan = new_plan()
+    waits = plan.add({"_tool": "a", "_outputPath": "†state.a"})
+    early = plan.add({"_tool": "read", "p": "†state.b.x"})
+    plan.take_ready()
+    plan.hold(waits)
+    plan.adopt(waits, plan.revised(waits, {"_tool": "b", "_outputPath": "†state.b"}))
+    late, never = (plan.add({"_tool": "read", "p": path}) for path in ("†state.b", "†state.a"))
+    plan.close()
+    assert (never.status, early.status, late.status) == ("invalid", "pending", "pending")
+    plan.resume(waits)
+    plan.end(waits, Returned({"x": 1}))
+    assert plan.take_ready() == [early, late]
+    assert (early.params, late.params) == ({"p": 1}, {"p": {"x": 1}})
+
+
 def test_r5_10_step_runs_what_reads_nothing_of_the_plan() -> None:
     calls = [
         {"_tool": "a", "_outputPath": "†state.a"},

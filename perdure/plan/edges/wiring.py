@@ -10,7 +10,7 @@ from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.writers import PathIndex, Writers
 from perdure.values.jsons import Json
-from perdure.values.references import MISSING, Reference
+from perdure.values.references import MISSING, Path, Reference
 from perdure.values.state import stands_alone
 
 
@@ -23,6 +23,8 @@ class Node:
     waiting: set[int] = field(default_factory=set)
     """Indexes of the bound writers that have not ended. Only asked for members and emptiness, never for its order."""
     readers: list[int] = field(default_factory=list)
+    filed: list[tuple[Path, bool]] = field(default_factory=list)
+    """Where it is known to write, and whether it sets the path."""
 
     @property
     def open(self) -> bool:
@@ -53,8 +55,9 @@ class Wiring:
         """The next call of the list, bound to what stands before it."""
         node = Node(call)
         self.nodes.append(node)
-        for path in _written_paths(call):
-            self._writers.add(path, call.index, sets=stands_alone(call.method, path))
+        node.filed = _writes(call)
+        for path, sets in node.filed:
+            self._writers.add(path, call.index, sets=sets)
         for reference in call.template.references():
             if reference not in node.bindings:
                 binding = Binding(reference, call.index, self.base.get(reference.kind, MISSING))
@@ -64,13 +67,32 @@ class Wiring:
         self._wait_for_writers(node)
         return node
 
+    def refile(self, call: Call) -> list[Node]:
+        """A person made the call write elsewhere. Returns the nodes that found nothing so far and are bound to it now."""
+        node = self.nodes[call.index]
+        before, node.filed = node.filed, _writes(call)
+        self._writers.move(call.index, before, node.filed)
+        bound: list[Node] = []
+        for path in _written_paths(call):
+            for reader, binding in [each for at in self._open_near(path) for each in at]:
+                if binding.open and not binding.writers and reader is not node:
+                    binding.open = binding.forward = False
+                    binding.bind(self._writers)
+                    if not binding.open:
+                        self._wait_for_writers(reader)
+                        bound.append(reader)
+        return bound
+
+    def _open_near(self, path: Path) -> list[list[tuple[Node, Binding]]]:
+        return [*self._open.above(path), *self._open.below(path)]
+
     def rebind_open(self, writer: Call) -> list[Node]:
         """The new call may be the later writer that earlier readers wait for. Returns those that are bound by it."""
         bound: list[Node] = []
         if writer.method != "set":
             return bound
         for path in _written_paths(writer):
-            for waiting in [*self._open.above(path), *self._open.below(path)]:
+            for waiting in self._open_near(path):
                 for node, binding in waiting:
                     if binding.open and node.call is not writer:
                         binding.bind_forward(self._writers, final=False)
@@ -125,5 +147,9 @@ class Wiring:
                     self.nodes[writer].readers.append(node.call.index)
 
 
-def _written_paths(call: Call) -> list[tuple[str | int, ...]]:
+def _writes(call: Call) -> list[tuple[Path, bool]]:
+    return [(path, stands_alone(call.method, path)) for path in _written_paths(call)]
+
+
+def _written_paths(call: Call) -> list[Path]:
     return list(dict.fromkeys(path for alternative in call.paths for path in alternative))

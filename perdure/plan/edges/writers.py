@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from perdure.values.references import Path
@@ -18,10 +18,14 @@ class PathIndex(Generic[T]):
         self._root: _Node[T] = _Node()
 
     def add(self, path: Path, item: T) -> None:
+        self.at(path).append(item)
+
+    def at(self, path: Path) -> list[T]:
+        """The items filed under exactly this path; a change to the list is kept."""
         node = self._root
         for part in path:
             node = node.children.setdefault(str(part), _Node())
-        node.items.append(item)
+        return node.items
 
     def above(self, path: Path) -> Iterator[list[T]]:
         """The items filed under each prefix of the path and under the path itself, shortest first."""
@@ -75,6 +79,13 @@ class Writers:
     def add(self, path: Path, index: int, *, sets: bool) -> None:
         """File a writer. Indexes must come in rising order."""
         (self._setters if sets else self._adders).add(path, index)
+
+    def move(self, index: int, old: Iterable[tuple[Path, bool]], new: Iterable[tuple[Path, bool]]) -> None:
+        """A writer writes elsewhere from now on: pairs of a path and whether it is set."""
+        for path, sets in old:
+            (self._setters if sets else self._adders).at(path).remove(index)
+        for path, sets in new:
+            insort((self._setters if sets else self._adders).at(path), index)
 
     def before(self, path: Path, index: int) -> tuple[list[int], bool]:
         """The writers that a reader at `index` binds to: back to the nearest that covers the path (R5.1).
