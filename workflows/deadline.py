@@ -23,8 +23,8 @@ async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]
     deadline = run.budget.deadline
     if deadline is None:
         return
-    while (left := deadline - clock.worked(workflow.time())) > 0:
-        await workflow.sleep(max(left, SHORTEST), summary="deadline")
+    while (limit := run.budget.late(clock.worked(workflow.time()))) is None:
+        await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
         # What it waits for may take days: one timer then, not one after another.
         await workflow.wait_condition(lambda: not clock.paused)
-    on_reached(run.deadline_reached)
+    on_reached(limit)

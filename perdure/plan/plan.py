@@ -23,13 +23,13 @@ from perdure.plan.edges.wiring import Node, Wiring
 from perdure.plan.explanations import impossible, missing_path, state_shape, why_skipped
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.revisions import adopt, revise
+from perdure.plan.writing import write
 from perdure.tools.tool import Tool
-from perdure.values.instances import values_for, without_instance
+from perdure.values.instances import values_for
 from perdure.values.jsons import Json, JsonObject, json_path
-from perdure.values.paths import UNKNOWN
 from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.values.schemas import Schema
-from perdure.values.state import State, Write
+from perdure.values.state import State
 
 
 class Plan:
@@ -217,24 +217,7 @@ class Plan:
         return None
 
     def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> None:
-        """All of the paths or none; a value that the state cannot take makes the call invalid (R4.5)."""
-        writes = [Write(path=path, value=value, method=call.method, call=call.id, time=time) for path in paths]
-        try:
-            for write in writes:
-                self._check_write(write)
-            for write in writes:
-                self.state.append(write)
-                call.writes.append(write)
-        except StateError as error:
-            call.status, call.error = "invalid", CallError("invalid_write", str(error))
-
-    def _check_write(self, write: Write) -> None:
-        value = self.state.preview(write)
-        if self._state_schema is None or value is UNKNOWN:
-            return
-        for schema in self._state_schema.at(without_instance(write.path)) or ():
-            if problems := schema.errors(value, root=("state", *write.path)):
-                raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
+        write(call, paths, value, time, state=self.state, schema=self._state_schema)
 
     def _end_without_result(
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False

@@ -135,21 +135,12 @@ class Run:
     def check_limits(self, worked: float, *, coming: int) -> None:
         """Set `limit` if Request `coming` has to be the last, the run having worked for so many seconds (R9.5)."""
         self.progress.worked = worked
-        self.limit = self.limit or self._limit_reached(coming)
-
-    def _limit_reached(self, coming: int) -> Limit | None:
-        config, progress, deadline = self.agent.config, self.progress, self.budget.deadline
-        if coming > config.max_requests:
-            return Limit("max_requests", f"the run may ask {config.max_requests} times")
-        if is_stuck(progress.answers, config.stuck_after):
-            return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
-        if deadline is not None and progress.worked >= deadline:
-            return self.deadline_reached
-        return self.budget.spent(progress.usage)
-
-    @property
-    def deadline_reached(self) -> Limit:
-        return Limit("deadline", f"the run has worked for {self.budget.deadline:g} s, which is its deadline")
+        config, progress = self.agent.config, self.progress
+        if self.limit is None and coming > config.max_requests:
+            self.limit = Limit("max_requests", f"the run may ask {config.max_requests} times")
+        if self.limit is None and is_stuck(progress.answers, config.stuck_after):
+            self.limit = Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
+        self.limit = self.limit or self.budget.late(worked) or self.budget.spent(progress.usage)
 
     def request_context(self, number: int) -> RequestContext:
         """What Request `number` is told, for as long as it is the last one begun."""

@@ -63,6 +63,12 @@ class Budget(Wire):
             deadline=None if self.deadline is None else max(0.0, self.deadline - worked),
         )
 
+    def late(self, worked: float) -> Limit | None:
+        """The deadline, if the run has worked for so long."""
+        if self.deadline is None or worked < self.deadline:
+            return None
+        return Limit("deadline", f"the run has worked for {self.deadline:g} s, which is its deadline")
+
     def spent(self, usage: RunUsage) -> Limit | None:
         """The budget that has been used up, if one has."""
         if self.tokens is not None and usage.tokens >= self.tokens:

@@ -138,7 +138,7 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
         ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),
         ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),
         ({"name": "x", "_activity": "y"}, "needs the activity 'y'"),
-        ({"name": "x", "_timeout": 0}, "greater than 0"),
+        ({"name": "x", "_timeout": 0}, "greater than or equal to 0.001"),
     ],
 )
 def test_r12_5_a_bad_definition_says_what_is_wrong(definition: dict[str, Any], words: str) -> None:
