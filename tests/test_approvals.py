@@ -357,3 +357,15 @@ async def test_r7_7_a_timeout_that_is_taken_away_is_not_waited_for(time_skipping
         "done",
         "approve",
     )
+
+
+async def test_r7_6_looking_at_a_plan_that_waits_changes_nothing(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "remove", "path": "/seen", "_outputPath": "†state.a"}]
+    async with harness(dev_server.client, TOOLS, [{"calls": calls}, DONE]) as it:
+        handle = await it.start(asking(scope="plan"))
+        view = await it.until_waiting(handle.id, "1")
+        assert view.waiting[0].simulation is not None
+        view = await it.view(handle.id)
+        await handle.signal("reject", {"call": "1", "reason": "no"})
+        result = await asyncio.wait_for(handle.result(), 20)
+    assert (view.state, result.state, result.status) == ({}, {}, "completed")

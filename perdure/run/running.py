@@ -161,7 +161,7 @@ class Run:
         return Plan(
             number,
             tools={} if self.final else self.tools,
-            state=self.state,
+            state=State([Write(path=(), value=self.state.snapshot())]) if dry_run else self.state,
             data=self.context.values(),
             state_schema=self._state_schema,
             execution=config.execution,
@@ -268,7 +268,7 @@ class Run:
         return [*([turn] if turn else []), *self.desk.feedback, *problems]
 
     def dry_plan(self, number: int) -> Plan:
-        """An empty plan to play calls on without running them (R5.6)."""
+        """An empty plan to play calls on without running them, on a state of its own (R5.6)."""
         return self._new_plan(number, dry_run=True)
 
     def snapshot(self) -> RunSnapshot:
