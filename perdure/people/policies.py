@@ -112,7 +112,8 @@ class Guard:
         policy = self.policy
         rule = policy.tools.get(tool.name, tool.approval)
         if isinstance(rule, dict):
-            holds = params is None or not Schema(rule["when"]).errors(params)
+            # A condition that cannot be decided holds: what nobody could look into is asked about.
+            holds = params is None or Schema(rule["when"]).fits(params) is not False
             return "its parameters meet the condition for asking" if holds else None
         if rule is not None:
             return f"{tool.name} is always asked about" if rule == "always" else None

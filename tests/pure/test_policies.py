@@ -182,3 +182,12 @@ def test_a_rejected_call_takes_what_reads_it_along_but_not_its_siblings() -> Non
     plan.end(sibling, Returned(1))
     assert plan.settled
     assert [call.status for call in plan.calls] == ["rejected", "skipped", "done"]
+
+
+def test_r7_1_a_condition_that_cannot_be_decided_asks() -> None:
+    endless = {"when": {"$ref": "#"}}
+    large = {"when": {"properties": {"x": {"pattern": "(a|b)*a(a|b){900}c"}}}}
+    for rule in (endless, large):
+        guard = Guard(Policy(tools={"plain": rule}))
+        tool = resolve_tools(["plain"], CODE)["plain"]
+        assert guard.why(tool, {"x": "ab" * 900_000}) == "its parameters meet the condition for asking"

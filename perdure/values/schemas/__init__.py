@@ -94,24 +94,31 @@ class Schema:
         (R3.1); everything around it is checked. Never raises, and ends within the
         steps of `perdure.values.schemas.steps`.
         """
+        wrong, undecided = self._checked(value, references, root)
+        return wrong if undecided is None else [undecided]
+
+    def fits(self, value: Json) -> bool | None:
+        """Whether the value fits; `None` where that cannot be decided, e.g. within the steps that it may take."""
+        wrong, undecided = self._checked(value, False, ())
+        return None if undecided is not None else not wrong
+
+    def _checked(self, value: Json, references: bool, root: Path) -> tuple[list[str], str | None]:
+        """What is wrong with the value, or why that cannot be said."""
         try:
-            if self._fits(value) is True:
-                return []
-            return self._words(value, references, root)
+            return ([] if self._fast(value) is True else self._words(value, references, root)), None
         except TooMuchError:
             why = "it takes too many steps, as the value is too large or the schema has too many alternatives inside each other"
-            return [f"{json_path(root)} cannot be checked against its schema: {why}"]
         except RecursionError:
-            return [f"the schema refers to itself without end at {json_path(root)}"]
+            return [], f"the schema refers to itself without end at {json_path(root)}"
         except PatternError as error:
-            return [f"{json_path(root)} cannot be checked against its schema: a pattern in it cannot be used: {error}"]
+            why = f"a pattern in it cannot be used: {error}"
         except Exception as error:
             # Whatever a schema makes `jsonschema` do is told to whoever wrote it; raised it would stop the run for ever (R18.6).
             # E.g. arithmetic on numbers that no float holds: `multipleOf` of an integer of 400 digits.
-            what = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
-            return [f"{json_path(root)} cannot be checked against its schema: {what}"]
+            why = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
+        return [], f"{json_path(root)} cannot be checked against its schema: {why}"
 
-    def _fits(self, value: Json) -> bool | None:
+    def _fast(self, value: Json) -> bool | None:
         """`None` where the fast way does not know. Raises `TooMuchError`."""
         try:
             return self.verdicts.node(self.schema).fits(value, Steps())
