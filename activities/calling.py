@@ -38,8 +38,8 @@ class ToolActivity:
                 f"this worker has no tool {call.activity!r}", activity.info().attempt, type="NoSuchTool"
             )
         try:
-            async with supervised_heartbeat():
-                value = await _call(function, call)
+            async with supervised_heartbeat() as say:
+                value = await _call(function, call, say)
             branch = value.path if isinstance(value, Branch) else None
             result = function.dump(value.value if isinstance(value, Branch) else value)
             _check(call.tool, result, self._max_payload)
@@ -63,15 +63,15 @@ def _check(name: str, result: Json, limit: int) -> None:
         )
 
 
-async def _call(function: ToolFunction, call: ToolInput) -> Any:
-    context = _context(function, call)
+async def _call(function: ToolFunction, call: ToolInput, say: Callable[..., None]) -> Any:
+    context = _context(function, call, say)
     arguments = function.bind(with_own_names(call.params, context.tool), context)
     if function.is_async:
         return await function.function(**arguments)
     return await asyncio.to_thread(function.function, **arguments)
 
 
-def _context(function: ToolFunction, call: ToolInput) -> ToolContext:
+def _context(function: ToolFunction, call: ToolInput, say: Callable[..., None]) -> ToolContext:
     return ToolContext(
         tool_name=call.tool,
         tool=call.definition or function.definition,
@@ -80,15 +80,15 @@ def _context(function: ToolFunction, call: ToolInput) -> ToolContext:
         idempotency_key=call.idempotency_key,
         attempt=activity.info().attempt,
         messages=call.messages,
-        on_heartbeat=_heartbeat_from_anywhere(),
+        on_heartbeat=_heartbeat_from_anywhere(say),
     )
 
 
-def _heartbeat_from_anywhere() -> Callable[..., None]:
-    """`activity.heartbeat` for code that may run in a thread: Temporal's own must be called on the event loop."""
+def _heartbeat_from_anywhere(say: Callable[..., None]) -> Callable[..., None]:
+    """Heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def heartbeat(*details: Any) -> None:
-        loop.call_soon_threadsafe(functools.partial(activity.heartbeat, *details), context=context)
+        loop.call_soon_threadsafe(functools.partial(say, *details), context=context)
 
     return heartbeat

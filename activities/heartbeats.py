@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from temporalio import activity
 
@@ -14,22 +14,29 @@ INTERVAL: Final = 0.5
 
 
 @asynccontextmanager
-async def supervised_heartbeat() -> AsyncIterator[None]:
+async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
     """Heartbeat for as long as the body runs, at half the activity's heartbeat timeout or every `INTERVAL`.
 
-    Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
+    Gives a function that says details; every beat after it says them again, for a heartbeat takes the place of the last. Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
     """
     timeout = activity.info().heartbeat_timeout
     every = min(INTERVAL, timeout.total_seconds() / 2) if timeout else INTERVAL
 
+    details: tuple[Any, ...] = ()
+
+    def say(*said: Any) -> None:
+        nonlocal details
+        details = said
+        activity.heartbeat(*details)
+
     async def beat() -> None:
         while True:
             await asyncio.sleep(every)
-            activity.heartbeat()
+            activity.heartbeat(*details)
 
     supervisor = asyncio.create_task(beat())
     try:
-        yield
+        yield say
     finally:
         supervisor.cancel()
         await asyncio.gather(supervisor, return_exceptions=True)

@@ -18,6 +18,7 @@ class Registry:
 
     def __init__(self, functions: Iterable[ToolFunction] = ()) -> None:
         self._functions: dict[str, ToolFunction] = {}
+        self._owned: dict[str, list[str]] = {}
         for function in functions:
             self.add(function)
 
@@ -34,6 +35,19 @@ class Registry:
         for function in functions:
             self._functions.setdefault(function.name, function)
 
+    def replace(self, owner: str, functions: Iterable[ToolFunction]) -> list[str]:
+        """Have these tools of an owner whose tools may change, in place of those it had; one line for each name that is taken."""
+        for name in self._owned.pop(owner, []):
+            del self._functions[name]
+        owned, problems = self._owned.setdefault(owner, []), []
+        for function in functions:
+            if function.name in self._functions:
+                problems.append(f"two tools are called {function.name!r}; that of {owner} is not offered")
+                continue
+            self._functions[function.name] = function
+            owned.append(function.name)
+        return problems
+
     def get(self, name: str) -> ToolFunction | None:
         return self._functions.get(name)
 
@@ -43,11 +57,6 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._functions)
-
-
-def module_names(text: str) -> list[str]:
-    """The modules that `--tools` or `PERDURE_TOOLS` names, comma-separated."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def load_tools(modules: Iterable[str]) -> Registry:

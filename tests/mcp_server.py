@@ -7,6 +7,7 @@ import sys
 from typing import Annotated
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
@@ -49,6 +50,23 @@ def crash(marker: str) -> str:
         with open(marker, "w"):
             os._exit(1)
     return "still here"
+
+
+@server.tool()
+def stop() -> str:
+    """End the server's process."""
+    os._exit(1)
+
+
+@server.tool()
+async def add_tool(context: Context) -> None:
+    """Offer one tool more."""
+
+    def added() -> int:
+        return 1
+
+    server.add_tool(added)
+    await context.notify_tools_changed()
 
 
 if os.environ.get("NOTES_ODD"):

@@ -17,6 +17,8 @@ from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.model_commands import models_app
 from perdure.cli.plan_commands import plan_app, print_drawing
 from perdure.cli.render import print_result, print_run
+from perdure.cli.worker_options import equipped
+from perdure.hosting.equipment import Equipment
 from perdure.people.policies import ASKS
 from perdure.run.views.drawing import draw_run
 from perdure.run.wire import TASK_QUEUE, RunView
@@ -127,19 +129,20 @@ def list_command(
 
 
 @app.command()
+@equipped
 def dev(
+    equipment: Equipment,
     port: Annotated[int, typer.Option(help="The server's port.")] = 7233,
     ui_port: Annotated[int, typer.Option(help="The Web UI's port.")] = 8233,
     db: Annotated[
         str | None, typer.Option(help="A file to keep runs in; without one they are gone at the end.")
     ] = None,
-    tools: Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")] = "",
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
     from perdure.hosting.dev import serve_dev  # the server and the worker are not needed by any other command
 
-    execute(lambda _: serve_dev(port=port, ui_port=ui_port, db=db, tools=tools, task_queue=task_queue))
+    execute(lambda _: serve_dev(equipment, port=port, ui_port=ui_port, db=db, task_queue=task_queue))
 
 
 @app.command()

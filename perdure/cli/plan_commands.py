@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.activities.registry import load_tools, module_names
+from perdure.activities.registry import load_tools
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.plans import PlanFile, read_plan
+from perdure.cli.worker_options import names
 from perdure.hosting.files import json_option
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
@@ -107,7 +108,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 def _read(file: Path, input: str | None, state: str | None, tools: str) -> PlanFile:
     return read_plan(
         file,
-        registry=load_tools(module_names(tools)),
+        registry=load_tools(names(tools)),
         run_input=None if input is None else json_option(input, "--input"),
         has_input=input is not None,
         state=None if state is None else json_option(state, "--state"),

@@ -8,6 +8,7 @@ import itertools
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -131,6 +132,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     if status == "running":
         _note_unserved(view, description)
         _note_trouble(view, description)
+        await _note_progress(client, view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:
@@ -173,6 +175,19 @@ async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None])
                 if words and words != last:
                     last = words
                     told(words)
+
+
+async def _note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a running call what its tool said last of how far it is (R12.2)."""
+    said: dict[str, str] = {}
+    for pending in description.raw_description.pending_activities:
+        # Whatever stands there is the tool's: what cannot be read says nothing.
+        with suppress(Exception):
+            (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
+            said[pending.activity_id] = str(detail["progress"])[:200]
+    for call in view.calls:
+        if call.status == "running" and call.id in said:
+            call.reason = said[call.id]
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
-from perdure.activities.registry import load_tools, module_names
-from perdure.activities.tools import built_in
+from perdure.hosting.equipment import Equipment
 from perdure.hosting.files import agents_folder
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import endpoints, mcp_tools, prices, tool_settings
+from perdure.hosting.settings import endpoints, prices
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.worker import build_worker
 
 
-async def serve_dev(*, port: int, ui_port: int, db: str | None, tools: str, task_queue: str) -> None:
-    """Serve until interrupted. Raises `CommandError` or `ToolDefinitionError` when something cannot start."""
-    registry = load_tools(module_names(tools))
-    registry.add_missing(built_in(tool_settings()))
-    agents = agents_folder() if agents_folder().is_dir() else None
-    servers = os.environ.get("PERDURE_MCP")
-    async with (
-        mcp_tools(Path(servers) if servers else None) as offered,
-        embedded_server(port=port, ui_port=ui_port, db=db) as server,
-    ):
-        for function in offered:
-            registry.add(function)
+async def serve_dev(equipment: Equipment, *, port: int, ui_port: int, db: str | None, task_queue: str) -> None:
+    """Serve until interrupted; agents are looked for in `agents`, if it is there. Raises a `PerdureError` when something cannot start."""
+    registry = equipment.registry()
+    async with equipment.opened(registry), embedded_server(port=port, ui_port=ui_port, db=db) as server:
         worker = build_worker(
             server.client,
             registry,
             task_queue=task_queue,
-            agents=agents,
+            approval_floor=equipment.approval_floor,
+            agents=equipment.agents or (agents_folder() if agents_folder().is_dir() else None),
             endpoints=endpoints(),
             prices=prices(),
         )

@@ -1,4 +1,4 @@
-"""What a worker is told beside its tools: prices, further endpoints, what built-in tools may reach, MCP servers."""
+"""What a worker is told beside its tools: prices, further endpoints, MCP servers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.activities.endpoints import Endpoint
-from perdure.activities.registry import module_names
-from perdure.activities.tools import ToolSettings
+from perdure.activities.registry import Registry
 from perdure.errors import SettingsError
 from perdure.hosting.files import json_option, read_json
 from perdure.model.usage import Price
-from perdure.tools.functions import ToolFunction
 from perdure.values.jsons import Json
 from perdure.values.messages import first_problem
 
@@ -35,10 +33,10 @@ def endpoints() -> Mapping[str, Endpoint]:
 
 
 @asynccontextmanager
-async def mcp_tools(path: Path | None) -> AsyncIterator[list[ToolFunction]]:
-    """The tools of the servers of a standard `mcpServers` file, for as long as the context lasts.
+async def mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
+    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts; the servers that are missing.
 
-    Raises `SettingsError` for what is wrong with the file, `ToolDefinitionError` where a server cannot be used.
+    Raises `SettingsError` for what is wrong with the file. What is wrong with a server is one line on stderr.
     """
     if path is None:
         yield []
@@ -50,19 +48,8 @@ async def mcp_tools(path: Path | None) -> AsyncIterator[list[ToolFunction]]:
     config = _read(read_json(path), TypeAdapter(mcp.McpConfig), str(path))
     for name, problem in mcp.check_servers(config).items():
         raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
-    async with mcp.mcp_tools(config, lambda line: print(f"worker: {line}", file=sys.stderr)) as offered:
-        yield offered
-
-
-def tool_settings() -> ToolSettings:
-    """What the built-in tools may reach, by the worker's own settings in the environment."""
-    files = os.environ.get("PERDURE_FILES")
-    return ToolSettings(
-        files=Path(files) if files else None,
-        http_hosts=module_names(os.environ.get("PERDURE_HTTP_HOSTS", "")),
-        http_private=os.environ.get("PERDURE_HTTP_PRIVATE", "").lower() in ("1", "true", "yes"),
-        commands=module_names(os.environ.get("PERDURE_COMMANDS", "")),
-    )
+    async with mcp.mcp_tools(config, registry, lambda line: print(f"worker: {line}", file=sys.stderr)) as missing:
+        yield missing
 
 
 def _setting(name: str, kind: TypeAdapter[dict[str, T]]) -> dict[str, T]:

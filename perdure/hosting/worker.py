@@ -20,23 +20,19 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import choose
 from perdure.activities.endpoints import Endpoint, Endpoints
-from perdure.activities.folder import AgentFolder
 from perdure.activities.heartbeats import INTERVAL
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.visibility import WaitingAttribute
-from perdure.errors import AgentError, ProtocolError, SettingsError
 from perdure.hosting import settings
 from perdure.hosting.connection import connect
-from perdure.hosting.files import read_agent
+from perdure.hosting.equipment import Equipment
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import metrics_runtime
 from perdure.model.usage import Price
 from perdure.people.policies import Ask
 from perdure.run.wire import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
-from perdure.tools.tool import resolve_tools
-from perdure.values.messages import ToolMessage
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 
@@ -105,54 +101,23 @@ def _sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE))
 
 
-def check_agents(folder: Path, registry: Registry) -> None:
-    """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
-
-    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
-    """
-    if not folder.is_dir():
-        raise SettingsError(f"the agents folder {folder} does not exist")
-    for path in sorted(folder.glob("*.json")):
-        agent, _ = read_agent(str(path))
-        wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
-        try:
-            resolve_tools(wanted, registry.definitions())
-        except ProtocolError as error:
-            raise AgentError(f"{path}: {error}") from None
-        _, problems = AgentFolder(folder).collect(wanted, {})
-        for problem in problems.values():
-            raise AgentError(f"{path}: {problem}")
-
-
-async def serve(
-    registry: Registry,
-    *,
-    task_queue: str,
-    tools_only: bool = False,
-    metrics: str | None = None,
-    approval_floor: Ask = "never",
-    agents: Path | None = None,
-    mcp: Path | None = None,
-) -> None:
+async def serve(equipment: Equipment, *, task_queue: str, tools_only: bool = False, metrics: str | None = None) -> None:
     """Connect, and work until interrupted."""
-    if agents is not None and mcp is None:
-        check_agents(agents, registry)  # what is wrong there needs no server to be known
+    registry = equipment.registry()
+    if equipment.mcp is None:
+        equipment.check_agents(registry)  # what is wrong there needs no server to be known
     client = await connect(metrics_runtime(metrics) if metrics else None)
     attribute = WaitingAttribute()
     if not tools_only and (problem := await attribute.ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
-    async with settings.mcp_tools(mcp) as offered:
-        for function in offered:
-            registry.add(function)
-        if agents is not None and mcp is not None:
-            check_agents(agents, registry)
+    async with equipment.opened(registry):
         worker = build_worker(
             client,
             registry,
             task_queue=task_queue,
             tools_only=tools_only,
-            approval_floor=approval_floor,
-            agents=agents,
+            approval_floor=equipment.approval_floor,
+            agents=equipment.agents,
             endpoints=settings.endpoints(),
             prices=settings.prices(),
             attribute=attribute,

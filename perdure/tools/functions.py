@@ -197,15 +197,17 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     )
 
 
-def open_tool(definition: JsonObject, function: Callable[..., Any]) -> ToolFunction:
+def open_tool(
+    definition: JsonObject, function: Callable[..., Any], *, context_parameter: str | None = None
+) -> ToolFunction:
     """A tool from a definition written elsewhere, with an async function that takes whatever it allows.
 
-    Raises `ToolDefinitionError`.
+    `context_parameter`: the name under which the function is given its `ToolContext`. Raises `ToolDefinitionError`.
     """
     name = str(definition.get("name"))
     parse_tool(definition, activities=[name])
     arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
-    return ToolFunction(definition, function, arguments, None, None, True)
+    return ToolFunction(definition, function, arguments, None, context_parameter, True)
 
 
 _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}

@@ -1,0 +1,134 @@
+"""Tools of MCP servers, from a standard `mcpServers` file. Each server has one connection for as long as the worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from mcp.types import Tool
+
+from perdure.activities.mcp.config import McpConfig, McpServer, check_servers
+from perdure.activities.mcp.connection import Connection, UnusableServerError
+from perdure.activities.mcp.contents import value_of
+from perdure.activities.registry import Registry
+from perdure.errors import ToolDefinitionError
+from perdure.tools.functions import ToolContext, ToolFunction, open_tool
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.schemas import Schema
+
+__all__ = ["McpConfig", "McpServer", "check_servers", "mcp_tools"]
+
+TRY_AGAIN: Final = 30.0
+"""Seconds until a server that could not be used is tried again."""
+_CONTEXT: Final = "†context"
+"""What a tool's function is given its context as: no parameter is called so."""
+
+
+@asynccontextmanager
+async def mcp_tools(config: McpConfig, registry: Registry, tell: Callable[[str], None]) -> AsyncIterator[list[str]]:
+    """Keep the tools of all servers in the registry as `<server>.<tool>` while the context lasts; gives the servers that are missing.
+
+    A server that cannot be used keeps nobody waiting for longer than ten seconds, and no other from being used: `tell` is given one
+    line, and it is tried again until it answers. It is told in one line, too, of each tool that cannot be one; the others are offered.
+    """
+    servers = [
+        _Server(name, server, registry, tell) for name, server in config.mcpServers.items() if not server.disabled
+    ]
+    try:
+        await asyncio.gather(*(server.start() for server in servers))
+        yield [server.name for server in servers if server.trying is not None]
+    finally:
+        await asyncio.gather(*(server.close() for server in servers))
+
+
+class _Server:
+    def __init__(self, name: str, server: McpServer, registry: Registry, tell: Callable[[str], None]) -> None:
+        self.name = name
+        self.trying: asyncio.Task[None] | None = None
+        self._server = server
+        self._registry = registry
+        self._tell = tell
+        self._connection = Connection(name, server, self._offer)
+        self._told: set[str] = set()
+
+    async def start(self) -> None:
+        try:
+            await self._connection.open()
+        except UnusableServerError as error:
+            self._tell(str(error))
+            self.trying = asyncio.create_task(self._try())
+
+    async def _try(self) -> None:
+        while True:
+            await asyncio.sleep(TRY_AGAIN)
+            try:
+                await self._connection.open()
+            except UnusableServerError:
+                continue
+            self._tell(f"the MCP server {self.name!r} answers now")
+            return
+
+    async def close(self) -> None:
+        if self.trying is not None:
+            self.trying.cancel()
+            await asyncio.gather(self.trying, return_exceptions=True)
+        await self._connection.close()
+
+    def _offer(self, offered: list[Tool]) -> None:
+        """Have these tools and no others of this server in the registry."""
+        found: dict[str, ToolFunction] = {}
+        problems: list[str] = []
+        for one in offered:
+            try:
+                function = _tool(self.name, self._server, self._connection, one)
+                if found.setdefault(function.name, function) is not function:
+                    raise ToolDefinitionError(f"the MCP server {self.name!r}: two tools are called {one.name!r}")
+            except ToolDefinitionError as error:
+                problems.append(f"{error}; it is not offered")
+        problems += self._registry.replace(f"mcp {self.name}", found.values())
+        for problem in problems:
+            if problem not in self._told:  # once, not whenever the list changes
+                self._told.add(problem)
+                self._tell(problem)
+
+
+def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -> ToolFunction:
+    schema = None if offered.output_schema is None else Schema(offered.output_schema)
+
+    async def call(**params: Json) -> Json:
+        context: ToolContext = params.pop(_CONTEXT)
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            count = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            context.progress(f"{message} ({count})" if message else count)
+
+        return value_of(offered.name, await connection.call(offered.name, params, tell), schema)
+
+    try:
+        return open_tool(_definition(name, server, offered), call, context_parameter=_CONTEXT)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"the MCP server {name!r}: {error}") from None
+
+
+def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
+    """In MCP's form with our meta-properties beside it: what stands in the schema is a parameter's, whatever it is called."""
+    definition: dict[str, Any] = {
+        "name": f"{name}.{offered.name}",
+        "description": offered.description or offered.title or "",
+        "inputSchema": offered.input_schema,
+    }
+    if offered.output_schema is not None:
+        definition["_output"] = offered.output_schema
+    if (rule := server.rule(offered.name)) is not None:
+        definition["_approval"] = rule
+    # The standard's defaults: what says nothing destroys, and may not be done twice.
+    hints = offered.annotations
+    if hints is None or not (hints.read_only_hint or hints.destructive_hint is False):
+        definition["_dangerous"] = True
+    elif server.trusted and hints.read_only_hint:
+        definition["_safe"] = True
+    if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
+        definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again
+    return definition
