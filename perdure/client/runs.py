@@ -8,7 +8,6 @@ import itertools
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -182,7 +181,7 @@ async def _note_progress(client: Client, view: RunView, description: WorkflowExe
     said: dict[str, str] = {}
     for pending in description.raw_description.pending_activities:
         # Whatever stands there is the tool's: what cannot be read says nothing.
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
             said[pending.activity_id] = str(detail["progress"])[:200]
     for call in view.calls:
@@ -233,6 +232,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
                 if description is None or look % LOOKS_FOR_TROUBLE == 0:
                     description = await handle.describe()
                 _note_trouble(view, description)
+                await _note_progress(client, view, description)
                 yield view
             await asyncio.wait([ended], timeout=WATCH_INTERVAL)
     finally:
