@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ipaddress
 import json
+import re
 import socket
+import zlib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from typing import Any, Final, Literal, NotRequired
@@ -16,14 +17,16 @@ import httpx2
 from typing_extensions import TypedDict
 
 from perdure import ToolContext, ToolError, tool
+from perdure.activities.tools.addresses import is_public
 
 MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5
 MAX_TIMEOUT: Final = 120.0
 _SHOWN_HEADERS: Final = ("content-type", "location", "etag", "last-modified", "retry-after", "link")
-_OF_THE_ORIGIN: Final = ("authorization", "cookie", "proxy-authorization")
-"""Headers that do not go along to another host."""
-_NOT_YOURS: Final = ("host", "content-length", "transfer-encoding", "connection")
+_OF_THE_ORIGIN: Final = re.compile("auth|cookie|token|secret|api-?key|credential|session|password")
+"""Headers that do not go along to another origin: another host, port or scheme."""
+_NOT_YOURS: Final = ("host", "content-length", "transfer-encoding", "connection", "accept-encoding")
+_PORTS: Final = {"http": 80, "https": 443}
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 # Reading is not asked about; whatever may change something is.
 _CHANGES: Final = {"when": {"required": ["method"], "properties": {"method": {"not": {"enum": ["GET", "HEAD"]}}}}}
@@ -89,7 +92,7 @@ async def _ask(
             request = client.build_request(
                 method,
                 target.copy_with(host=address),
-                headers={**headers, "host": target.netloc.decode()},
+                headers={**headers, "host": target.netloc.decode(), "accept-encoding": "gzip"},
                 content=content,
                 extensions={"sni_hostname": target.host},
             )
@@ -100,13 +103,17 @@ async def _ask(
                 following = target.join(response.headers["location"])
             finally:
                 await response.aclose()
-            if following.host != target.host:
-                headers = {name: value for name, value in headers.items() if name not in _OF_THE_ORIGIN}
+            if _origin(following) != _origin(target):
+                headers = {name: value for name, value in headers.items() if not _OF_THE_ORIGIN.search(name)}
             if response.status_code == 303 or (response.status_code in (301, 302) and method == "POST"):
                 method, content = "GET", None
                 headers.pop("content-type", None)
             url = str(following)
     raise ToolError("too_many_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
 
 
 async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
@@ -117,7 +124,7 @@ async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
         raise ToolError("not_allowed", f"the host {url.host} is not allowed; the worker allows {', '.join(hosts)}")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
-            url.host, url.port or (443 if url.scheme == "https" else 80), type=socket.SOCK_STREAM
+            url.host, url.port or _PORTS[url.scheme], type=socket.SOCK_STREAM
         )
     except OSError as error:
         raise ToolError("no_such_host", f"{url.host} has no address: {error.strerror or error}", retry=True) from None
@@ -128,28 +135,54 @@ async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
     return addresses[0]
 
 
-def is_public(address: str) -> bool:
-    """Whether an address is out on the internet; one that carries another inside it is what it carries."""
-    ip = ipaddress.ip_address(address.split("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inside is not None:
-            return is_public(str(inside))
-        if ip in _NAT64:
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-    return ip.is_global and not ip.is_multicast
+async def _body(response: httpx2.Response) -> bytes:
+    """The answer's bytes, decoded here and in steps: what is sent may be a thousandth of what it becomes."""
+    layers = [layer.strip().lower() for layer in response.headers.get("content-encoding", "").split(",")]
+    decoders = [_Decoder(layer) for layer in reversed(layers) if layer not in ("", "identity")]
+    data, sent, count = bytearray(), 0, 0
+    async for chunk in response.aiter_raw():
+        sent, count = sent + len(chunk), count + 1
+        for decoder in decoders:
+            chunk = decoder.decoded(chunk)
+        data += chunk
+        if max(sent, len(data)) > MAX_BYTES:
+            raise _TOO_LARGE
+        if count % 64 == 0:
+            await asyncio.sleep(0)  # chunks that are all there already would let nobody else run, not even the timeout
+    for decoder in decoders:
+        decoder.check_end()
+    return bytes(data)
 
 
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+class _Decoder:
+    """One layer of `content-encoding`, that gives no more than an answer may have."""
+
+    def __init__(self, encoding: str) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise ToolError("not_readable", f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
+        self._zlib = zlib.decompressobj(wbits=47)  # gzip's header or zlib's
+        self._given = 0
+
+    def decoded(self, data: bytes) -> bytes:
+        try:
+            found = self._zlib.decompress(data, MAX_BYTES + 1 - self._given)
+        except zlib.error:
+            raise ToolError("not_readable", "the answer is not encoded as it says") from None
+        self._given += len(found)
+        if self._given > MAX_BYTES:
+            raise _TOO_LARGE
+        return found
+
+    def check_end(self) -> None:
+        if self._given and not self._zlib.eof:
+            raise ToolError("not_readable", "the answer breaks off", retry=True)
+
+
+_TOO_LARGE: Final = ToolError("too_large", f"the answer has more than {MAX_BYTES:,} bytes")
 
 
 async def _result(response: httpx2.Response, method: str, url: str) -> Answer:
-    data = b""
-    if method != "HEAD":
-        async for chunk in response.aiter_bytes():
-            data += chunk
-            if len(data) > MAX_BYTES:
-                raise ToolError("too_large", f"the answer has more than {MAX_BYTES:,} bytes")
+    data = b"" if method == "HEAD" else await _body(response)
     headers = {name: response.headers[name] for name in _SHOWN_HEADERS if name in response.headers}
     result: Answer = {"url": url, "status": response.status_code, "headers": headers}
     kind = response.headers.get("content-type", "")
