@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import inspect
 import os
 import resource
+import sys
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import load_tools
-from perdure.activities.tools import ToolSettings, built_in
+from perdure.activities.tools import ToolSettings, built_in, commands, jail
 from perdure.activities.tools.http import _origin
 from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -138,6 +140,101 @@ async def test_a_command_that_takes_too_long_is_stopped_with_what_it_started(fol
     assert await refusal(run, argv=["sh", "-c", "(sleep 30; touch late) & sleep 30"], timeout=0.3) == "timeout"
     assert time.monotonic() - started < 5
     assert not (folder / "late").exists()
+
+
+@contextmanager
+def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Whoever opens `alive` for writing holds it until its end: the function waits until nobody does."""
+    os.mkfifo(folder / "alive")
+    handle = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    closed = asyncio.Event()
+
+    def look() -> None:
+        with contextlib.suppress(BlockingIOError):
+            if os.read(handle, 100) == b"":
+                closed.set()
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(handle, look)
+        try:
+            await asyncio.wait_for(closed.wait(), 10)
+        finally:
+            loop.remove_reader(handle)
+
+    try:
+        yield wait
+    finally:
+        os.close(handle)
+
+
+HOLD = "exec 9>alive; echo up >&9; sleep 60"
+ESCAPES = {
+    "setsid": ["sh", "-c", f"setsid sh -c '{HOLD}' & sleep 0.3; echo done"],
+    "orphan": ["sh", "-c", f"(setsid sh -c '(setsid sh -c \"{HOLD}\" &)' &); sleep 0.3; echo done"],
+    "git alias": ["git", "-c", f"alias.x=!setsid sh -c '{HOLD}' & sleep 0.3; echo done", "x"],
+}
+
+
+@pytest.mark.parametrize("walled", [True, False])
+@pytest.mark.parametrize("escape", ESCAPES)
+async def test_nothing_that_a_command_starts_outlives_it(
+    escape: str, walled: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not walled:  # a system that lets nobody have a namespace
+        source = inspect.getsource(jail).replace("walled = _own_namespace()", "walled = False")
+        (folder.parent / "jail.py").write_text(source)
+        monkeypatch.setattr(commands, "_JAIL", folder.parent / "jail.py")
+    run = tools(commands=["sh", "git"], files=folder)["run_command"]
+    with gone_when_closed(folder) as gone:
+        started = time.monotonic()
+        ended = await call(run, argv=ESCAPES[escape], timeout=20)
+        assert (ended["exitCode"], ended["stdout"]) == (0, "done\n")
+        assert time.monotonic() - started < 15  # it does not wait for who keeps the pipes
+        await gone()
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled", "killed from inside"])
+async def test_a_command_that_is_stopped_ends_with_all_it_started(how: str, folder: Path) -> None:
+    run = tools(commands=["sh"], files=folder)["run_command"]
+    script = f"setsid sh -c '{HOLD}' & " + ("sleep 0.3; kill -9 $PPID; sleep 60" if "inside" in how else "sleep 60")
+    with gone_when_closed(folder) as gone:
+        if how == "cancelled":
+            task = asyncio.create_task(call(run, argv=["sh", "-c", script]))
+            reader = await asyncio.to_thread(open, folder / "alive", "rb")  # opens when the child has
+            task.cancel()
+            reader.close()
+            await asyncio.gather(task, return_exceptions=True)
+        else:
+            assert await refusal(run, argv=["sh", "-c", script], timeout=1.5) == "timeout"
+        await gone()
+
+
+async def test_a_command_ends_when_its_worker_is_killed(folder: Path) -> None:
+    code = (
+        "import asyncio; from perdure.activities.tools import ToolSettings, built_in; from pathlib import Path\n"
+        f"tools = {{t.name: t for t in built_in(ToolSettings(commands=['sh'], files=Path({str(folder)!r})))}}\n"
+        f"asyncio.run(tools['run_command'].function(argv=['sh', '-c', {HOLD!r}]))\n"
+    )
+    with gone_when_closed(folder) as gone:
+        worker = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
+        reader = await asyncio.to_thread(open, folder / "alive", "rb")  # opens when the command has
+        worker.kill()
+        await worker.wait()
+        reader.close()
+        await gone()
+
+
+async def test_a_command_cannot_read_the_worker(folder: Path) -> None:
+    run = tools(commands=["cat", "env", "python3"], files=folder)["run_command"]
+    for name in ("environ", "mem", "maps"):
+        told = await call(run, argv=["cat", f"/proc/{os.getpid()}/{name}"])
+        assert (told["exitCode"], told["stdout"]) == (1, ""), name
+        assert "Permission denied" in told["stderr"]
+    assert {line.split("=")[0] for line in (await call(run, argv=["env"]))["stdout"].split()} == {"PATH", "LANG"}
+    greedy = await call(run, argv=["python3", "-c", "b'x' * (5 << 30)"])
+    assert greedy["exitCode"] == 1
+    assert "MemoryError" in greedy["stderr"]
 
 
 # HTTP.

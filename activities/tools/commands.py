@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import shutil
-import signal
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +20,12 @@ from perdure import ToolError, tool
 MAX_OUTPUT: Final = 100_000
 """Bytes of each stream that are kept; the rest is counted."""
 TIMEOUT: Final = 300.0
-_ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""All that a program gets of the worker's environment, which holds keys."""
+_GRACE: Final = 5.0
+"""Seconds for the jail to end what runs in it."""
+ADDRESS_SPACE: Final = 4096
+"""Megabytes of memory that a process may reserve: more than a compiler needs, less than a machine has."""
+_JAIL: Final = Path(__file__).with_name("jail.py")
+_PR_SET_DUMPABLE: Final = 4
 
 
 class Ended(TypedDict):
@@ -29,7 +35,13 @@ class Ended(TypedDict):
 
 
 def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable[..., Any]]:
-    """`run_command` for these programs, in this folder."""
+    """`run_command` for these programs, in this folder.
+
+    It makes this process one whose memory and environment no other process of the same user can read (`/proc/<pid>/environ`): they
+    hold keys.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     allowed = set(commands)
 
     @tool(dangerous=True, retries=0, timeout=TIMEOUT + 10)
@@ -54,30 +66,47 @@ def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable
 
 
 async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder: Path | None) -> Ended:
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        executable=program,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=folder,
-        env={key: os.environ[key] for key in _ENVIRONMENT if key in os.environ},
-        start_new_session=True,
-    )
+    """In a process of its own that ends whatever the program has started: see `jail`."""
+    ours, theirs = socket.socketpair()
+    jail = ["-I", "-S", str(_JAIL), str(theirs.fileno()), str(ADDRESS_SPACE)]
+    with ours, theirs:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *jail,
+            program,
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            # Of the worker's environment, which holds keys, nothing goes along but where programs are.
+            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        ours.setblocking(False)
+        reading = asyncio.gather(_read(process.stdout), _read(process.stderr), _write(process.stdin, stdin.encode()))
+        try:
+            async with asyncio.timeout(timeout):
+                said = await asyncio.get_running_loop().sock_recv(ours, 64)
+                out, err, _ = await asyncio.wait_for(reading, _GRACE)
+        except TimeoutError:
+            raise ToolError("timeout", f"{argv[0]} ran for longer than {timeout:g} s, and was stopped") from None
+        finally:
+            # It and whatever it has started, also when the call is cancelled: the jail sees that its socket is closed.
+            ours.close()
+            reading.cancel()
+            await asyncio.shield(_ended(process))
+    return {"exitCode": int(said or b"-9"), "stdout": out, "stderr": err}
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
     try:
-        async with asyncio.timeout(timeout):
-            out, err, _ = await asyncio.gather(
-                _read(process.stdout), _read(process.stderr), _write(process.stdin, stdin.encode())
-            )
-            code = await process.wait()
+        await asyncio.wait_for(process.wait(), _GRACE)
     except TimeoutError:
-        raise ToolError("timeout", f"{argv[0]} ran for longer than {timeout:g} s, and was stopped") from None
-    finally:
-        # It and whatever it has started, also when the call is cancelled.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(process.wait())
-    return {"exitCode": code, "stdout": out, "stderr": err}
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:

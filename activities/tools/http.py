@@ -161,9 +161,10 @@ class _Decoder:
         if encoding not in ("gzip", "x-gzip", "deflate"):
             raise ToolError("not_readable", f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
         self._zlib = zlib.decompressobj(wbits=47)  # gzip's header or zlib's
-        self._given = 0
+        self._fed, self._given = False, 0
 
     def decoded(self, data: bytes) -> bytes:
+        self._fed = self._fed or bool(data)
         try:
             found = self._zlib.decompress(data, MAX_BYTES + 1 - self._given)
         except zlib.error:
@@ -174,7 +175,7 @@ class _Decoder:
         return found
 
     def check_end(self) -> None:
-        if self._given and not self._zlib.eof:
+        if self._fed and not self._zlib.eof:
             raise ToolError("not_readable", "the answer breaks off", retry=True)
 
 

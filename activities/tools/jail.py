@@ -1,0 +1,147 @@
+"""Runs one program so that nothing it starts outlives it: `python -I -S jail.py SOCKET MEGABYTES PROGRAM ARGV…`, a process of its own.
+
+Everything stands in a process-id namespace where the system lets us have one: its first process cannot be killed from inside, and
+when it ends the system ends all the others. Where not, this process is the one that orphans are handed to (a subreaper), and it ends
+whatever descends from it. SOCKET is the file descriptor of a socket to the worker: how the program ended is said there, and when the worker
+closes its end, or is gone, everything is ended. It imports nothing of Perdure's, so that it starts in some milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
+_CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
+_KEPT_CAPABILITIES = (0, 1, 3, 4)
+"""Of a worker that is root: what files need. The others would read the worker's memory, or leave the jail."""
+_LAST_CAPABILITY = 63
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
+    os.set_inheritable(control, False)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    walled = _own_namespace()
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        if walled:
+            _first(control, megabytes, program, argv)
+        _run(megabytes, program, argv)
+    for fd in (0, 1, 2):
+        os.close(fd)  # whoever reads what the program writes sees its end when the last of it is gone
+    status = _wait(control, child, woken)
+    _end_all()
+    if status is not None and not walled:
+        with contextlib.suppress(OSError):
+            os.write(control, str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _own_namespace() -> bool:
+    """Whether the children of this process stand in a process-id namespace of their own."""
+    if _libc.unshare(_CLONE_NEWPID) == 0:
+        return True
+    uid, gid = os.getuid(), os.getgid()
+    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID) != 0:
+        return False
+    with contextlib.suppress(OSError):
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    return True
+
+
+def _first(control: int, megabytes: int, program: str, argv: list[str]) -> None:
+    """The first process of the namespace: it ends when the program does, and all others with it."""
+    child = os.fork()
+    if child == 0:
+        _run(megabytes, program, argv)
+    for fd in (0, 1, 2):
+        os.close(fd)
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(OSError):
+                os.write(control, str(code).encode())
+            os._exit(0)
+
+
+def _run(megabytes: int, program: str, argv: list[str]) -> None:
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for limit, most in ((resource.RLIMIT_AS, megabytes << 20), (resource.RLIMIT_CORE, 0)):
+            resource.setrlimit(limit, (most, most))
+        for capability in range(_LAST_CAPABILITY + 1):
+            if capability not in _KEPT_CAPABILITIES:
+                _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        os.execv(program, argv)
+    except OSError as error:
+        os.write(2, f"{program} cannot be run: {os.strerror(error.errno or 0)}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _wait(control: int, child: int, woken: int) -> int | None:
+    """The child's status once it has ended; `None` when the worker wants an end of it first."""
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == child:
+                    return found[1]
+        readable, _, _ = select.select([control, woken], [], [])
+        if control in readable:
+            return None
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, 4096)
+
+
+def _end_all() -> None:
+    """Stop all descendants first, until no new one is found: what is stopped starts nothing. Then kill and reap them."""
+    stopped: set[int] = set()
+    while new := _descendants() - stopped:
+        for pid in new:
+            _send(pid, signal.SIGSTOP)
+        stopped |= new
+    while True:
+        for pid in _descendants():
+            _send(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _descendants() -> set[int]:
+    """By the parent of every process there is: an orphan's is this one."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
