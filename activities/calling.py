@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
+from perdure.activities.secrets import masked_value
 from perdure.errors import JsonError, ToolError
 from perdure.run.wire import MAX_PAYLOAD, ToolInput, ToolResult
 from perdure.tools.definitions import with_own_names
@@ -43,6 +44,7 @@ class ToolActivity:
             branch = value.path if isinstance(value, Branch) else None
             result = function.dump(value.value if isinstance(value, Branch) else value)
             _check(call.tool, result, self._max_payload)
+            result = masked_value(result)
         except Exception as error:
             raise tool_failure(error) from tellable(error)
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)

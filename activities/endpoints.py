@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.failures import refusal_in
+from perdure.activities.secrets import keep_secret
 from perdure.model.refusals import Refusal
 from perdure.model.stepping import step_down, without
 from perdure.values.jsons import JsonObject, dumps
@@ -43,6 +44,8 @@ class Endpoints:
 
     def __init__(self, default: AsyncOpenAI | None = None, more: Mapping[str, Endpoint] | None = None) -> None:
         self._clients: dict[str, AsyncOpenAI] = {} if default is None else {"": default}
+        if default is not None:
+            keep_secret(default.api_key)
         self._more = dict(more or {})
         self._unknown: dict[str, set[str]] = {}
         """Model → what its server does not know at all."""
@@ -113,6 +116,7 @@ class Endpoints:
                     f"no key for the endpoint {endpoint!r}: set {known.api_key_env} where the worker runs", type="NoKey",
                     non_retryable=True,
                 )  # fmt: skip
+            keep_secret(key)
             return AsyncOpenAI(base_url=known.base_url, api_key=key, **options)
         try:
             return AsyncOpenAI(**options)

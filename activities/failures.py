@@ -7,13 +7,14 @@ import json
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import openai
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
 from perdure.run.wire import CONTEXT_TOO_LONG
@@ -52,15 +53,15 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
             refusal = dataclasses.replace(refusal, words=words)
         return _refused(refusal, headers)
     if isinstance(error.__cause__ or error, _UNREACHABLE):
-        return ApplicationError(_unreachable(error, setting), type="Connection")
+        return _failure(_unreachable(error, setting), type="Connection")
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return ApplicationError("the model did not answer in time", type="Timeout")
+        return _failure("the model did not answer in time", type="Timeout")
     if isinstance(error, openai.APIConnectionError | httpx2.HTTPError):
-        return ApplicationError(f"the connection to the model was lost: {error.__cause__ or error}", type="Connection")
+        return _failure(f"the connection to the model was lost: {error.__cause__ or error}", type="Connection")
     if isinstance(error, openai.APIError):
-        return ApplicationError(f"the model reported an error: {error.message}", type=kind)
+        return _failure(f"the model reported an error: {error.message}", type=kind)
     if isinstance(error, openai.OpenAIError):
-        return ApplicationError(str(error), type=kind, non_retryable=True)
+        return _failure(str(error), type=kind, non_retryable=True)
     raise error
 
 
@@ -69,10 +70,10 @@ def context_failure(error: Exception) -> ApplicationError:
     refusal = refusal_of(500, str(error))
     assert refusal is not None
     if refusal.kind == "too_long":
-        return ApplicationError(
+        return _failure(
             f"the context is too large to be asked for: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True
         )
-    return ApplicationError(f"the run cannot say what the Request is told: {refusal.words}", type="Context")
+    return _failure(f"the run cannot say what the Request is told: {refusal.words}", type="Context")
 
 
 def refusal_in(error: Exception) -> Refusal | None:
@@ -93,18 +94,23 @@ def refusal_in(error: Exception) -> Refusal | None:
     return None
 
 
+def _failure(message: str, *details: Any, **options: Any) -> ApplicationError:
+    """All failures are made here: none tells a key that the worker was configured with."""
+    return ApplicationError(_text(masked(message)), *details, **options)
+
+
 def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
     status = refusal.status
     said = "the model's server" + (" reported an error" if status is None else f" answered {status}")
     message = f"{said}: {refusal.words}"
     if refusal.kind == "too_long":
-        return ApplicationError(message, type=CONTEXT_TOO_LONG, non_retryable=True)
+        return _failure(message, type=CONTEXT_TOO_LONG, non_retryable=True)
     if refusal.kind == "no_money":
-        return ApplicationError(message, type="NoMoney", non_retryable=True)
+        return _failure(message, type="NoMoney", non_retryable=True)
     if status is not None and status in _FINAL and refusal.kind != "bad_answer":
-        return ApplicationError(message, type=_FINAL[status], non_retryable=True)
+        return _failure(message, type=_FINAL[status], non_retryable=True)
     kind = "RateLimitError" if status == 429 else "ServerError"
-    return ApplicationError(message, type=kind, next_retry_delay=_retry_after(headers, refusal.wait))
+    return _failure(message, type=kind, next_retry_delay=_retry_after(headers, refusal.wait))
 
 
 def _unreachable(error: Exception, setting: str) -> str:
@@ -125,8 +131,8 @@ def tool_failure(error: Exception) -> ApplicationError:
     attempt = activity.info().attempt
     if isinstance(error, ToolError):
         # Benign: what a tool says by itself is an answer, not a fault of the worker to fill its log with.
-        return ApplicationError(
-            _text(error.message),
+        return _failure(
+            error.message,
             attempt,
             type=_text(error.code),
             non_retryable=not error.retry,
@@ -134,14 +140,13 @@ def tool_failure(error: Exception) -> ApplicationError:
         )
     # What cannot be encoded or decoded is no better the next time.
     final = isinstance(error, UnicodeError | RecursionError)
-    words = _text(str(error)) or type(error).__name__
-    return ApplicationError(words, attempt, type=type(error).__name__, non_retryable=final)
+    return _failure(str(error) or type(error).__name__, attempt, type=type(error).__name__, non_retryable=final)
 
 
 def tellable(error: Exception) -> Exception | None:
-    """The error, if a failure can carry its whole story as its cause: see `_text`."""
+    """The error, if a failure can carry its whole story as its cause: it tells no key, and is text (see `_text`)."""
     story = "".join(traceback.format_exception(error))
-    return error if _text(story) == story else None
+    return error if _text(masked(story)) == story else None
 
 
 def _text(words: str) -> str:

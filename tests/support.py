@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
+import uvicorn
 from openai import AsyncOpenAI
+from starlette.applications import Starlette
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
@@ -116,10 +118,29 @@ async def harness(
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
     options.setdefault("sandboxed", True)
     async with ScriptedModel(script, chunk=chunk) as model:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout)
+        asking = options.pop("model", None) or AsyncOpenAI(
+            base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout
+        )
         tools = options.pop("registry", None) or registry(functions)
         async with build_worker(client, tools, task_queue=task_queue, model=asking, **options):
             yield Harness(client, model, task_queue)
+
+
+@asynccontextmanager
+async def serving(app: Starlette) -> AsyncIterator[str]:
+    """A web server on this machine; its address."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.force_exit = server.should_exit = True
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await server.shutdown()
 
 
 @dataclass(frozen=True)

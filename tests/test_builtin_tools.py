@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import inspect
+import json
 import os
 import resource
 import sys
@@ -18,7 +19,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -32,7 +32,7 @@ from perdure.activities.tools.http import _origin
 from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
-from tests.support import DONE, ROOT, agent, harness, perdure
+from tests.support import DONE, ROOT, agent, harness, perdure, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -109,6 +109,27 @@ async def test_odd_files_are_errors_that_do_not_name_the_folder(folder: Path) ->
     with pytest.raises(ToolError) as caught:
         await call(found["read_file"], path="none/at/all")
     assert str(folder) not in str(caught.value)
+
+
+async def test_names_that_no_file_can_have(folder: Path) -> None:
+    write = tools(files=folder)["write_file"]
+    for path in ("a/" * 20_000 + "b", "x" * 256, "ä" * 128, "\ud800", "ok/" + "y" * 300 + "/z"):
+        assert await refusal(write, path=path, content="x") == "invalid_params"
+    assert sorted(os.listdir(folder)) == ["a.txt", "link.txt", "out", "sub"]
+    await call(write, path="x" * 255, content="x")
+    assert await refusal(write, path="a.txt/b", content="x") == "not_readable"
+
+
+async def test_a_folder_with_odd_names_is_listed(folder: Path) -> None:
+    found = tools(files=folder)
+    os.close(os.open(os.fsencode(folder) + b"/\xff\xfe", os.O_CREAT))
+    os.close(os.open(os.fsencode(folder) + b"/new\nline", os.O_CREAT))
+    names = [row["name"] for row in await call(found["list_files"])]
+    assert "\ufffd\ufffd" in names
+    assert json.dumps(names).encode()
+    for number in range(1001):
+        (folder / "sub" / str(number)).touch()
+    assert await refusal(found["list_files"], path="sub") == "too_many"
 
 
 # Commands.
@@ -270,18 +291,8 @@ async def website() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
         Route("/to-file", lambda _: RedirectResponse("file:///etc/passwd")),
         Route("/round", lambda _: RedirectResponse("/round")),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", seen
-    finally:
-        server.force_exit = server.should_exit = True
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()
-        await server.shutdown()
+    async with serving(Starlette(routes=routes)) as url:
+        yield url, seen
 
 
 async def test_http_requests() -> None:

@@ -13,6 +13,7 @@ from perdure.activities.mcp.config import McpConfig, McpServer, check_servers
 from perdure.activities.mcp.connection import Connection, UnusableServerError
 from perdure.activities.mcp.contents import value_of
 from perdure.activities.registry import Registry
+from perdure.activities.secrets import masked
 from perdure.errors import ToolDefinitionError
 from perdure.tools.functions import ToolContext, ToolFunction, open_tool
 from perdure.values.jsons import Json, JsonObject
@@ -49,7 +50,7 @@ class _Server:
         self.trying: asyncio.Task[None] | None = None
         self._server = server
         self._registry = registry
-        self._tell = tell
+        self._tell: Callable[[str], None] = lambda line: tell(masked(line))
         self._connection = Connection(name, server, self._offer)
         self._told: set[str] = set()
 

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from perdure.activities.mcp.config import McpServer, expand
 from perdure.activities.mcp.stderr import LastWords
+from perdure.activities.secrets import keep_secret, looks_secret, masked
 from perdure.errors import ToolError
 from perdure.values.jsons import JsonObject
 
@@ -181,11 +182,13 @@ class Connection:
         server = self._server
         if server.command is not None:
             env = {key: expand(value) for key, value in server.env.items()}
+            keep_secret(*(value for key, value in env.items() if looks_secret(key)))
             args = [expand(argument) for argument in server.args]
             program = StdioServerParameters(command=expand(server.command), args=args, env=env or None, cwd=server.cwd)
             return stdio_client(program, await stack.enter_async_context(self._words.listened()))
         assert server.url is not None
         headers = {key: expand(value) for key, value in server.headers.items()}
+        keep_secret(*(value for key, value in headers.items() if looks_secret(key)))
         http = await stack.enter_async_context(
             httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=300.0))
         )
@@ -206,7 +209,7 @@ class Connection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)
-        return f"{said}; its last words: {words}" if (words := self._words.last) else said
+        return masked(f"{said}; its last words: {words}" if (words := self._words.last) else said)
 
 
 async def _all_tools(client: Client) -> list[Tool]:

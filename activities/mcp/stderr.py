@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TextIO
 
+from perdure.activities.secrets import masked
+
 _KEPT: Final = 4096
 """Bytes of the end that are kept."""
 _SHOWN: Final = 300
@@ -52,4 +54,4 @@ class LastWords:
         while data := await reader.read(_KEPT):
             self._tail = (self._tail + data)[-_KEPT:]
             for line in data.decode(errors="replace").splitlines():
-                self._log.debug("%s", line)
+                self._log.debug("%s", masked(line))

@@ -6,6 +6,7 @@ A path is walked name by name from the folder's own handle, and a link is never 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import uuid
@@ -21,6 +22,10 @@ from perdure.errors import ToolDefinitionError
 
 MAX_BYTES: Final = 1_000_000
 MAX_LISTED: Final = 1000
+MAX_PARTS: Final = 32
+"""Folders in a path: deeper is nobody's file, but a disk full of folders."""
+MAX_NAME: Final = 255
+"""Bytes of a name, as file systems have it."""
 
 
 class Written(TypedDict):
@@ -72,17 +77,8 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         *way, name = _parts(path)
         with _walked(folder, way, path, make=True) as parent:
             _refuse_odd(parent, name, path)
-            # Beside it first, then put in its place: a reader sees the old text or the new, and a retry changes nothing.
-            other = f".{uuid.uuid4().hex}.tmp"
-            handle = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(other, name, src_dir_fd=parent, dst_dir_fd=parent)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(other, dir_fd=parent)
-                raise
+            with _said(path):
+                _put(parent, name, data)
         return {"path": path, "bytes": len(data)}
 
     @tool(safe=True)
@@ -93,29 +89,54 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
             path: relative to the folder, with /.
         """
         with _walked(folder, [] if path in (".", "") else _parts(path), path) as handle, os.scandir(handle) as entries:
-            found = sorted((_entry(entry) for entry in entries), key=lambda row: row["name"])
-        if len(found) > MAX_LISTED:
-            raise ToolError("too_many", f"{path} has {len(found):,} entries; {MAX_LISTED:,} is the most")
-        return found
+            found = list(itertools.islice(entries, MAX_LISTED + 1))
+            if len(found) > MAX_LISTED:
+                raise ToolError("too_many", f"{path} has more than {MAX_LISTED:,} entries")
+            return sorted((_entry(entry) for entry in found), key=lambda row: row["name"])
 
     return [read_file, write_file, list_files]
+
+
+def _put(parent: int, name: str, data: bytes) -> None:
+    """Beside it first, then put in its place: a reader sees the old text or the new, and a retry changes nothing."""
+    other = f".{uuid.uuid4().hex}.tmp"
+    handle = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(other, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(other, dir_fd=parent)
+        raise
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry:
     kind: Literal["file", "folder", "link"] = (
         "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
     )
-    return {
-        "name": entry.name,
-        "kind": kind,
-        "bytes": entry.stat(follow_symlinks=False).st_size if kind == "file" else None,
-    }
+    size: int | None = None
+    with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+        size = entry.stat(follow_symlinks=False).st_size if kind == "file" else None
+    # A name that is no UTF-8 is shown as well as it can be; nothing reads it by that name.
+    return {"name": os.fsencode(entry.name).decode(errors="replace"), "kind": kind, "bytes": size}
 
 
 def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
-        raise ToolError("outside", f"{path!r} is not a path inside the folder: no '..', not from '/'")
+        raise ToolError("outside", f"{path[:200]!r} is not a path inside the folder: no '..', not from '/'")
+    if len(parts) > MAX_PARTS:
+        raise ToolError("invalid_params", f"the path has {len(parts):,} names; {MAX_PARTS} is the most")
+    for part in parts:
+        try:
+            size = len(part.encode())
+        except UnicodeEncodeError:
+            raise ToolError(
+                "invalid_params", f"the name {part[:50]!r} has an unpaired surrogate, which is no character"
+            ) from None
+        if size > MAX_NAME:
+            raise ToolError("invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; {MAX_NAME} is the most")
     return parts
 
 
@@ -126,10 +147,10 @@ def _walked(folder: Path, parts: list[str], path: str, *, make: bool = False) ->
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=handle)
             with _said(path):
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=handle)
                 following = os.open(part, flags, dir_fd=handle)
             os.close(handle)
             handle = following

@@ -1,0 +1,90 @@
+"""Keys that the worker was configured with stand in nothing that leaves it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from openai import AsyncOpenAI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import ToolError, tool
+from perdure.activities.secrets import MASK, keep_secret, masked, masked_value
+from tests.support import DONE, agent, harness, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KEY = "sk-live-51H8xYzKEY0000000000"
+
+
+async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_TOKEN", KEY)
+    monkeypatch.setenv("SOME_TOKEN_SHORT", "no")
+    keep_secret("Bearer of-a-header-0001")
+    assert masked(f"wrong key: {KEY}.") == f"wrong key: {MASK}."
+    assert masked("of-a-header-0001") == MASK
+    assert masked("no key in Bearer words") == "no key in Bearer words"
+    value = {"a": [f"x{KEY}"], KEY: 1, "n": 2}
+    assert masked_value(value) == {"a": [f"x{MASK}"], MASK: 1, "n": 2}
+    assert masked_value(same := {"a": "b"}) is same
+
+
+@tool(retries=0)
+def leak(how: str) -> str:
+    """Say the key."""
+    if how == "result":
+        return f"the key is {KEY}"
+    if how == "failure":
+        raise ToolError("wrong", f"wrong key {KEY}")
+    try:
+        raise KeyError(KEY)
+    except KeyError as error:
+        raise ValueError("deep") from error
+
+
+async def test_a_tool_that_says_a_key(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BANK_SECRET", KEY)
+    calls = [{"_tool": "leak", "how": how, "_outputPath": f"†state.{how}"} for how in ("result", "failure", "bug")]
+    with caplog.at_level(logging.DEBUG):
+        async with harness(dev_server.client, [leak], [{"calls": calls}, DONE, DONE]) as it:
+            handle = await it.start(agent("leak"))
+            await handle.result()
+            history = (await handle.fetch_history()).to_json()
+            view = await it.view(handle.id)
+            prompts = "".join(request.shown for request in it.model.requests)
+    assert view.state["result"] == f"the key is {MASK}"
+    assert view.calls[1].error == {"code": "wrong", "message": f"wrong key {MASK}"}
+    for text in (history, prompts, caplog.text):
+        assert KEY not in text
+
+
+async def test_a_model_server_that_echoes_the_key(
+    dev_server: WorkflowEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(request: Request) -> JSONResponse:
+        said = request.headers["authorization"].removeprefix("Bearer ")
+        return JSONResponse(
+            {"error": {"message": f"Incorrect API key provided: {said}", "code": "invalid_api_key"}}, 401
+        )
+
+    app = Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])
+    async with serving(app) as url:
+        asking = AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+        with caplog.at_level(logging.DEBUG):
+            async with harness(dev_server.client, [leak], [], model=asking) as it:
+                handle = await it.start(agent("leak"))
+                with pytest.raises(Exception, match="Workflow execution failed"):
+                    await handle.result()
+                history = (await handle.fetch_history()).to_json()
+                view = await it.view(handle.id)
+    assert f"Incorrect API key provided: {MASK}" in str(view.error)
+    assert KEY not in history
+    assert KEY not in "\n".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("temporalio")
+    )
