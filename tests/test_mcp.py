@@ -487,7 +487,7 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     assert process.returncode in (0, 130)  # a signal right after the line may come before its handler
-    assert rest.decode() == ""
+    assert rest.decode() in ("", "perdure: interrupted\n")
     told = {line.split("'")[1]: line for line in lines if "MCP server" in line}
     assert set(told) == {"none", "gone", "garbage", "nobody", "list", "bad"}
     assert told["gone"].endswith("its last words: no key")
