@@ -13,7 +13,7 @@ from perdure.tools.tool import Tool, close_names
 from perdure.values.instances import foreign_problems, scope_path, scope_template
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
 from perdure.values.schemas import Schema
-from perdure.values.state import METHODS, Alternatives, OutputMethod, Write, parse_output_path, show
+from perdure.values.state import METHODS, Alternatives, OutputMethod, Write, claimed_paths, parse_output_path, show
 from perdure.values.templates import Template, parse_template
 
 Status: TypeAlias = Literal[
@@ -131,6 +131,23 @@ def check_call(
         return _invalid(
             Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
         )
+    call = _checked(raw, id, index, tools, state_schema, instances)
+    instance = call.raw.get("_instance")
+    if isinstance(instance, str) and instance in instances:
+        call.instance = instance
+        call.template = scope_template(call.template, instance, kinds)
+        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
+    return call
+
+
+def _checked(
+    raw: JsonObject,
+    id: str,
+    index: int,
+    tools: Mapping[str, Tool],
+    state_schema: Schema | None,
+    instances: Collection[str],
+) -> Call:
     call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
     call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
     if "_syntax" in raw:
@@ -155,14 +172,7 @@ def check_call(
         *_param_problems(call, tool),
         *_instance_problems(call, instance, instances),
     ]
-    if problems:
-        call.status = "invalid"
-        call.error = CallError("invalid_call", "; ".join(problems[:5]), tuple(problems))
-    elif instance is not None:
-        call.instance = instance
-        call.template = scope_template(call.template, instance, kinds)
-        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
-    return call
+    return _invalid(call, "invalid_call", *problems) if problems else call
 
 
 def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
@@ -214,8 +224,13 @@ def check_resolved(call: Call) -> CallError | None:
     return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
 
 
-def _invalid(call: Call, code: str, message: str) -> Call:
-    call.status, call.error = "invalid", CallError(code, message)
+def _invalid(call: Call, code: str, *problems: str) -> Call:
+    """The call refused. It keeps the paths that it names: what it would have written counts as not written (R5.1)."""
+    call.status, call.error = "invalid", CallError(code, "; ".join(problems[:5]), problems)
+    method = call.raw.get("_outputMethod")
+    call.method = method if method in METHODS else "set"
+    named = (call.raw.get("_outputPath"), call.tool and call.tool.output_path)
+    call.paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
     return call
 
 

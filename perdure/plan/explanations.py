@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from perdure.errors import CallError, StateError
 from perdure.plan.calls import Call
-from perdure.plan.edges.bindings import Found
+from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
 from perdure.values.jsons import Json, json_path, shorten
-from perdure.values.paths import UNKNOWN, near, way_into
-from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
+from perdure.values.paths import UNKNOWN, get, near, way_into
+from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.values.state import Tree, Write
 
 
@@ -24,13 +25,28 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
     return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
 
 
-def _without_parts(reference: Reference, value: Json) -> str:
-    """What stands in a path's way: nothing can be read of it."""
-    at, found = way_into(value, reference.path)
+def missing_inside(
+    reference: Reference, where: str, binding: Binding, calls: Sequence[Call], order: Mapping[int, int]
+) -> CallError:
+    """The path is missing in what its writers wrote, which is told by the keys that are there (R5.5)."""
+    start, value = binding.nearest(calls, order)
+    root = Reference("state", start)
+    close = near(value, reference.path[len(start) :], root=str(root))
+    hint = f"near it are {', '.join(close)}" if close else _without_parts(reference, value, start)
+    writer = calls[max(binding.writers, key=order.__getitem__)]
+    return CallError(
+        "missing_path",
+        f"{where}: {reference} is not in what {writer.id} {writer.tool_name} wrote; {hint}",
+    )
+
+
+def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
+    """What stands in a path's way: nothing can be read of it. `value` is what stands at the path's `start`."""
+    at, found = way_into(value, reference.path[len(start) :])
     if found is UNKNOWN:
         return "only the call itself would write it"
     what = "empty" if found in ({}, []) else shorten(found, 60)
-    return f"{Reference(reference.kind, reference.path[:at])} is {what}"
+    return f"{Reference(reference.kind, reference.path[: len(start) + at])} is {what}"
 
 
 def impossible(node: Node) -> list[tuple[Reference, str]]:
@@ -47,14 +63,13 @@ def impossible(node: Node) -> list[tuple[Reference, str]]:
 
 
 def state_shape(state: Json, calls: Iterable[Call]) -> Json:
-    """The state as it is, with every path that the calls would write."""
+    """The state as it is, with every path that the calls would write beside it."""
     tree = Tree(state)
     for call in calls:
-        for path in (path for alternative in call.paths for path in alternative if path):
-            try:
-                tree.apply(Write(path=path, value=UNKNOWN, method="merge"))
-            except StateError:
-                continue
+        for path in () if call.status == "invalid" else (path for alternative in call.paths for path in alternative):
+            if get(tree.value, path) is MISSING:
+                with suppress(StateError):
+                    tree.apply(Write(path=path, value=UNKNOWN))
     return tree.value
 
 
@@ -68,8 +83,12 @@ def why_skipped(
     for kind in ("broken", "branch"):
         reference = next((each for each in references(expression) if found[each] == kind), None)
         if reference is not None:
-            writers = [calls[index] for index in node.bindings[reference].writers]
-            blamed = next((writer for writer in writers if _blamed(writer, kind)), writers[0])
+            binding = node.bindings[reference]
+            writers = [calls[index] for index in binding.writers]
+            blamed = next((writer for writer in writers if _blamed(writer, kind)), writers[0] if writers else None)
+            if kind == "branch" and binding.passed is not None:
+                blamed = calls[binding.passed]
+            assert blamed is not None
             what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
             return f"{where} reads {reference} from {blamed.id} {blamed.tool_name}, which {what}", kind == "branch"
     return None

@@ -20,7 +20,7 @@ from perdure.plan.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_r
 from perdure.plan.edges.bindings import Found
 from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
 from perdure.plan.edges.wiring import Node, Wiring
-from perdure.plan.explanations import impossible, missing_path, state_shape, why_skipped
+from perdure.plan.explanations import impossible, missing_inside, missing_path, state_shape, why_skipped
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.revisions import adopt, revise
 from perdure.plan.writing import write
@@ -88,8 +88,7 @@ class Plan:
         node = self._wiring.add(call)
         if call.ended:
             self._completion[index] = len(self._completion)
-        if not node.open:
-            self._refuse_impossible(node)
+        self._refuse_impossible(node)
         self._to_settle.extend([node, *self._wiring.rebind_open(call)])
         self._settle_all()
         return call
@@ -141,7 +140,9 @@ class Plan:
             call.status, call.error = "failed", error
             if call.branches:
                 value: Json = error.as_json()
-                self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
+                problem = self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
+                if problem is not None:
+                    call.error = CallError(error.code, f"{error.message}; nor could that be written: {problem}")
         self._note_end(call)
         self._settle_all()
 
@@ -213,11 +214,13 @@ class Plan:
                 )
             alternative = chosen
         call.result, call.status = outcome.value, "done"
-        self._write(call, alternative, outcome.value, time)
+        problem = self._write(call, alternative, outcome.value, time)
+        if problem is not None:
+            call.status, call.error = "invalid", CallError("invalid_write", problem)
         return None
 
-    def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> None:
-        write(call, paths, value, time, state=self.state, schema=self._state_schema)
+    def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> str | None:
+        return write(call, paths, value, to=self.state, schema=self._state_schema, time=time)
 
     def _end_without_result(
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
@@ -285,7 +288,13 @@ class Plan:
             self._end_without_result(node.call, "skipped", reason=reason, branch=branch)
         else:
             missing = next(reference for reference in references(expression) if why[reference] == "nowhere")
-            self._end_without_result(node.call, "invalid", error=self._missing(missing, where))
+            binding = node.bindings[missing]
+            error = (
+                missing_inside(missing, where, binding, self.calls, self._completion)
+                if binding.writers
+                else self._missing(missing, where)
+            )
+            self._end_without_result(node.call, "invalid", error=error)
 
     # What is refused before it runs.
 
@@ -295,18 +304,18 @@ class Plan:
         call.reason = f"beyond the limit of {self._max_calls} calls"
         message = f"a Solution may have {self._max_calls} calls at most; this one and all after it were not run"
         call.error = CallError("too_many_calls", message) if first else None
-        call.paths, call.template = (), EMPTY_TEMPLATE
+        call.template = EMPTY_TEMPLATE
 
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
-
         missing = [self._missing(reference, where) for reference, where in impossible(node)]
         if not missing:
             return
         # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
         before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
-        problems = (*before, *(error.message for error in missing))
-        error = CallError("missing_path" if not before else "invalid_call", "; ".join(problems[:5]), problems)
+        problems = tuple(dict.fromkeys((*before, *(error.message for error in missing))))
+        code = "missing_path" if node.call.error is None or node.call.error.code == "missing_path" else "invalid_call"
+        error = CallError(code, "; ".join(problems[:5]), problems)
         if node.call.ended:
             node.call.error = error
         else:

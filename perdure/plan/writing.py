@@ -1,10 +1,10 @@
-"""What a call's end writes to the state (R4.3, R4.5)."""
+"""Writing what a call gave to the state: all of an output path or none of it, within the state's schema (R4.3, R4.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.errors import CallError, StateError
+from perdure.errors import StateError
 from perdure.plan.calls import Call
 from perdure.values.instances import without_instance
 from perdure.values.jsons import Json
@@ -14,23 +14,20 @@ from perdure.values.schemas import Schema
 from perdure.values.state import State, Write
 
 
-def write(call: Call, paths: Iterable[Path], value: Json, time: str, *, state: State, schema: Schema | None) -> None:
-    """All of the paths or none; a value that the state, or its schema, cannot take makes the call invalid (R4.5)."""
+def write(call: Call, paths: Iterable[Path], value: Json, *, to: State, schema: Schema | None, time: str) -> str | None:
+    """Write the value as the call does, and note it there; what is wrong where the state cannot take it."""
+
+    def check(write: Write, value: Json) -> None:
+        if schema is None or value is UNKNOWN:
+            return
+        for each in schema.at(without_instance(write.path)) or ():
+            if problems := each.errors(value, root=("state", *write.path)):
+                raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
+
     writes = [Write(path=path, value=value, method=call.method, call=call.id, time=time) for path in paths]
     try:
-        for each in writes:
-            _check(each, state, schema)
-        for each in writes:
-            state.append(each)
-            call.writes.append(each)
+        to.append_all(writes, check)
     except StateError as error:
-        call.status, call.error = "invalid", CallError("invalid_write", str(error))
-
-
-def _check(write: Write, state: State, schema: Schema | None) -> None:
-    value = state.preview(write)
-    if schema is None or value is UNKNOWN:
-        return
-    for each in schema.at(without_instance(write.path)) or ():
-        if problems := each.errors(value, root=("state", *write.path)):
-            raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
+        return str(error)
+    call.writes.extend(writes)
+    return None

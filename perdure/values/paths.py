@@ -63,13 +63,13 @@ def way_into(value: Json, path: Path) -> tuple[int, Json]:
 def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
     """The existing paths nearest to one that leads nowhere, best first, as references (R5.5).
 
-    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper. None
-    where the path leads into what has no parts: see `way_into`.
+    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper. The path
+    itself is none of them, also where a call will write it. None where it leads into what has no parts: see `way_into`.
     """
-    at, value = way_into(value, path)
+    at, value = way_into(value, path[:-1])
     prefix = root + "".join(path_step(part) for part in path[:at])
-    beside = [name for name, _ in _children(value)]
-    wanted = str(path[at]) if at < len(path) else ""
+    wanted = str(path[at]) if path else ""
+    beside = [name for name, _ in _children(value) if name.strip('.[]"') != wanted]
     below = {
         name + step: step.strip('.[]"')
         for name, child in _children(value)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -112,6 +113,20 @@ def parse_expression(text: str) -> Expression:
             "expected '||', '&&' or the end; to put a value inside text write {†state.x}, to write a † write ††"
         )
     return expression
+
+
+def reference_at(text: str, position: int) -> Reference | None:
+    """The reference that begins there, as far as it can be read; `None` where none does."""
+    parser = _Parser(text)
+    parser.position = position + 1
+    try:
+        kind = parser.name("a kind")
+    except ReferenceSyntaxError:
+        return None
+    steps: list[str | int] = []
+    with suppress(ReferenceSyntaxError):
+        steps.extend(parser.steps())
+    return Reference(kind, tuple(steps))
 
 
 class _Parser:

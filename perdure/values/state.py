@@ -6,7 +6,7 @@ same value, whatever happened in between: that is what makes a replay, and a run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -14,7 +14,18 @@ from pydantic import BaseModel, ConfigDict
 from perdure.errors import ReferenceSyntaxError, StateError
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.paths import UNKNOWN, Unknown, array_index, get, overlaps
-from perdure.values.references import MISSING, Both, Either, Expression, Missing, Path, Reference, parse_expression
+from perdure.values.references import (
+    DAGGER,
+    MISSING,
+    Both,
+    Either,
+    Expression,
+    Missing,
+    Path,
+    Reference,
+    parse_expression,
+    reference_at,
+)
 
 OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
 METHODS: Final[tuple[OutputMethod, ...]] = get_args(OutputMethod)
@@ -56,9 +67,19 @@ class State:
         if write.value is not UNKNOWN and (size := len(dumps(write.value))) > LARGE:
             self._large.append((write.path, write.value, size))
 
-    def preview(self, write: Write) -> Json:
-        """What would stand at the write's path after it. Raises `StateError` like `append`; changes nothing."""
-        return self._tree.preview(write)[0]
+    def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
+        """Add the writes in their order, or none of them (R4.3).
+
+        `check` is told each with what would stand at its path after it. Raises `StateError`, and changes nothing, when
+        `check` does or when the value there cannot take one of them.
+        """
+        tree = self._tree if len(writes) == 1 else Tree(self.snapshot())
+        for write in writes:
+            check(write, tree.preview(write)[0])
+            if tree is not self._tree:
+                tree.apply(write)
+        for write in writes:
+            self.append(write)
 
     def snapshot(self) -> JsonObject:
         """The whole value now; later writes do not show in it."""
@@ -273,7 +294,22 @@ def parse_output_path(text: str) -> Alternatives:
     """
     expression = parse_expression(text)
     items = expression.items if isinstance(expression, Either) else (expression,)
-    return tuple(tuple(_output_paths(item, text)) for item in items)
+    return tuple(_once(_output_paths(item, text)) for item in items)
+
+
+def claimed_paths(text: str) -> tuple[Path, ...]:
+    """Every path that an output path names, also where it cannot be read as a whole."""
+    text = text.replace(",", " ")  # "†state.a, †state.b" is a slip that models make
+    found = (reference_at(text, at) for at, character in enumerate(text) if character == DAGGER)
+    return _once(reference.path for reference in found if reference is not None and reference.kind == "state")
+
+
+def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """A path that is named twice is one path, however its indexes are written."""
+    first: dict[tuple[str, ...], Path] = {}
+    for path in paths:
+        first.setdefault(tuple(map(str, path)), path)
+    return tuple(first.values())
 
 
 def _output_paths(expression: Expression, text: str) -> list[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.jsons import Json, dumps
@@ -19,6 +20,9 @@ from perdure.values.references import (
     parse_expression,
     references,
 )
+
+_ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
+"""`††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
 
 Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
@@ -148,21 +152,20 @@ def parse_string(text: str) -> _Literal | _Text | Expression:
 
 
 def _split(text: str) -> Iterator[str | Expression]:
-    start = position = 0
-    while (found := text.find(DAGGER, position)) >= 0:
-        if text.startswith(DAGGER * 2, found):
-            yield text[start:found] + DAGGER
-            start = position = found + 2
-        elif found > start and text[found - 1] == "{":
-            yield text[start : found - 1]
-            end = _closing_brace(text, found)
-            try:
-                yield parse_expression(text[found:end].strip())
-            except ReferenceSyntaxError as error:
-                raise ReferenceSyntaxError(error.message, error.position + found) from None
-            start = position = end + 1
+    start = 0
+    while found := _ESCAPED_OR_OPEN.search(text, start):
+        yield text[start : found.start()]
+        if found.group() == DAGGER * 2:
+            yield DAGGER
+            start = found.end()
         else:
-            position = found + 1
+            inside = found.start() + 1
+            end = _closing_brace(text, inside)
+            try:
+                yield parse_expression(text[inside:end])
+            except ReferenceSyntaxError as error:
+                raise ReferenceSyntaxError(error.message, error.position + inside) from None
+            start = end + 1
     yield text[start:]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable
 from typing import Final
@@ -14,6 +15,7 @@ from perdure.model.dialects.script_values import NotAllowedError, Values, words
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import Json, JsonObject, check, shorten
 
+_TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
 _SHOWN: Final = 300
 
 
@@ -117,7 +119,19 @@ class ScriptReader:
         start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
         quoted = quoted[start : start + _SHOWN]
         text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
-        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines))
+        claimed = self._claimed("\n".join(lines))
+        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
+
+    def _claimed(self, source: str) -> JsonObject:
+        """Where a line that is no call would have written: nobody may read there what was there before it (R5.1)."""
+        if (targets := _TARGETS.match(source.lstrip())) is None:
+            return {}
+        try:
+            statement = ast.parse(f"{targets.group()}0").body[0]
+            assert isinstance(statement, ast.Assign)
+            return {"_outputPath": self._values.output_path(statement.targets)}
+        except (SyntaxError, ValueError, NotAllowedError, AssertionError):
+            return {}
 
     def _read(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.Expr):

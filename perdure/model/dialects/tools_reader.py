@@ -11,10 +11,12 @@ from perdure.errors import CallError, JsonError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.scanning import Scanner
 from perdure.model.dialects.thoughts import call_as_text, without_thoughts
-from perdure.values.jsons import Json, loads
+from perdure.values.jsons import Json, JsonObject, loads
 
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
 """What servers leave around a function's name: a namespace, a number, the mark of a channel."""
+
+_OUTPUT_PATH: Final = re.compile(r'"_outputPath"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 @dataclass(slots=True)
@@ -104,7 +106,8 @@ class ToolsReader:
             if isinstance(arguments, str):  # some servers encode them twice
                 arguments = loads(arguments.strip() or "{}", source="they")
         except JsonError as error:
-            return syntax_error(f"the arguments of {name} are no JSON object: {error}", _tool=name, _id=piece.id)
+            message = f"the arguments of {name} are no JSON object: {error}"
+            return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
         if arguments is None:
             arguments = {}
         if not isinstance(arguments, dict):
@@ -125,3 +128,12 @@ class ToolsReader:
             message = f"your call arrived as text ({mark} …) and was not run: call functions by the interface for it"
             problem = CallError("call_as_text", message)
         return Solution(self._given, problem=problem, text=text)
+
+
+def _claimed(arguments: str) -> JsonObject:
+    """Where a call that cannot be read would have written: nobody may read there what was there before it (R5.1)."""
+    found = _OUTPUT_PATH.search(arguments)
+    try:
+        return {} if found is None else {"_outputPath": loads(found.group(1), source="it")}
+    except JsonError:
+        return {}

@@ -1,23 +1,25 @@
 """What one reference of one call is wired to, and what it finds there (R5.1, R5.4).
 
 A reader binds backward: to the nearest writer before it that covers its path, and to those in between that add to it. Where
-nobody before it writes and no value exists, it binds forward, by the same rule in the mirror. When every bound writer ended
-without writing there because a branch went another way, the reader looks on to the next writers in the same direction: so
-that two exclusive branches can write one path and join again.
+nobody before it writes and no value exists, it binds forward, by the same rule in the mirror. Where a `set` went another
+branch the reader passes over it and looks on to the next writers in the same direction: so that two exclusive branches can write one
+path and join again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from perdure.errors import StateError
 from perdure.plan.calls import Call
 from perdure.plan.edges.writers import Writers
 from perdure.values.jsons import Json
 from perdure.values.paths import get, overlaps
-from perdure.values.references import MISSING, Missing, Reference
-from perdure.values.state import replay
+from perdure.values.references import MISSING, Missing, Path, Reference
+from perdure.values.state import Write, is_prefix, replay
 
 Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
 
@@ -36,39 +38,56 @@ class Binding:
     """Bound to later writers, because nothing before offered a value."""
     open: bool = False
     """Still waiting to learn who writes: a later call may yet arrive."""
+    passed: int | None = None
+    """The last `set` that was passed over because it went another branch. Beyond it somebody has to have written: the reader
+    never falls back to a value from before the plan."""
+
+    reach: int = field(init=False)
+    """Index up to which writers were looked for: the reader's own, then those of the covering writers found."""
+
+    def __post_init__(self) -> None:
+        self.reach = self.reader
 
     def bind(self, writers: Writers) -> None:
         """Bind to what is known when the reader arrives."""
         if self.reference.kind != "state":
             return
-        self.writers, self.covered = writers.before(self.reference.path, self.reader)
+        self.bind_backward(writers)
         if not self.writers and get(self.base, self.reference.path) is MISSING:
             self.forward = self.open = True
 
     def bind_forward(self, writers: Writers, *, final: bool) -> None:
         """Look for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
-        found, covered = writers.after(self.reference.path, max(self.writers, default=self.reader))
+        found, covered = writers.after(self.reference.path, self.reach)
         if covered or final:
             self.open = False
-            if found:
-                self.writers, self.covered = found, covered
+            self.writers, self.covered = [*self.writers, *found], covered
+            self.reach = max(found, default=self.reach)
 
-    def move_on(self, writers: Writers, *, final: bool) -> bool:
-        """From writers that went another branch to the next ones in the same direction; whether there are any to wait for."""
-        before = self.writers
+    def bind_backward(self, writers: Writers) -> None:
+        found, self.covered = writers.before(self.reference.path, self.reach)
+        self.writers = [*found, *self.writers]
+        self.reach = min(found, default=self.reach)
+
+    def move_on(self, writers: Writers, calls: Sequence[Call], *, final: bool) -> bool:
+        """Past a `set` that went another branch to the next writers in the same direction; whether there are, or may be, any."""
+        if not self.covered:
+            return False
+        # Those that have written nothing here are done with; the one that is to blame is remembered as `passed`.
+        self.writers = [index for index in self.writers if self._written_by(calls[index])]
+        kept = len(self.writers)
         if self.forward:
             self.open = True
             self.bind_forward(writers, final=final)
-        elif self.covered:
-            earlier, covered = writers.before(self.reference.path, self.writers[0])
-            if earlier:
-                self.writers, self.covered = earlier, covered
-        return self.open or self.writers != before
+        else:
+            self.bind_backward(writers)
+        return self.open or len(self.writers) > kept
 
     @property
     def possible(self) -> bool:
-        """Whether anything can ever stand at the path (R5.5)."""
-        return self.open or bool(self.writers) or get(self.base, self.reference.path) is not MISSING
+        """Whether anything can ever stand at the path, or could have (R5.5)."""
+        offered = self.open or bool(self.writers) or self.passed is not None
+        return offered or get(self.base, self.reference.path) is not MISSING
 
     def find(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Found, Json | Missing]:
         """What stands at the path now that every bound writer ended.
@@ -76,22 +95,54 @@ class Binding:
         `order` gives each call's place in the order of completion. Raises `StateError` when the bound writes do not fit
         the value that existed when the plan was made.
         """
-        path = self.reference.path
-        if not self.writers:
-            value = get(self.base, path)
-            return ("nowhere" if value is MISSING else "value"), value
         if any(_broken(calls[index]) for index in self.writers):
             return "broken", MISSING
-        writes = [
-            write
-            for index in sorted(self.writers, key=order.__getitem__)
-            for write in calls[index].writes
-            if overlaps(write.path, path)
-        ]
-        if not writes:
+        if self._passes_over(calls):
             return "branch", MISSING
-        value = replay(writes, path, self.base)
-        return ("nowhere" if value is MISSING else "value"), value
+        writes = self._writes(calls, order)
+        value = replay(writes, self.reference.path, self.base)
+        if value is MISSING:
+            return ("branch" if self.writers and not writes else "nowhere"), value
+        return "value", value
+
+    def nearest(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Path, Json]:
+        """Where the path leads nowhere, the longest beginning of it that has a value, and that value (R5.5)."""
+        writes = self._writes(calls, order)
+        for length in reversed(range(len(self.reference.path))):
+            start = self.reference.path[:length]
+            with suppress(StateError):
+                value = replay(writes, start, self.base)
+                if value is not MISSING:
+                    return start, value
+        return (), {}
+
+    def _passes_over(self, calls: Sequence[Call]) -> bool:
+        """Whether the nearest `set` went another branch, and so did all beyond it, as far as the reader is bound."""
+        # A `set` through an index needs the array from before it, so it covers nothing, but it is a `set` all the same.
+        setters = [index for index in self.writers if self._sets(calls[index])]
+        for index in setters if self.forward else reversed(setters):
+            if any(is_prefix(write.path, self.reference.path) for write in calls[index].writes):
+                return False
+            if self.passed is None or (index > self.passed) == self.forward:
+                self.passed = index
+        if self.passed is None:
+            return False
+        beyond = [index for index in self.writers if (index > self.passed) == self.forward and index != self.passed]
+        return not any(self._written_by(calls[index]) for index in beyond)
+
+    def _sets(self, call: Call) -> bool:
+        return call.method == "set" and any(
+            is_prefix(path, self.reference.path) for paths in call.paths for path in paths
+        )
+
+    def _written_by(self, call: Call) -> list[Write]:
+        return [write for write in call.writes if overlaps(write.path, self.reference.path)]
+
+    def _writes(self, calls: Sequence[Call], order: Mapping[int, int]) -> list[Write]:
+        """What the bound writers wrote here, as they ended."""
+        return [
+            write for index in sorted(self.writers, key=order.__getitem__) for write in self._written_by(calls[index])
+        ]
 
 
 def _broken(call: Call) -> bool:

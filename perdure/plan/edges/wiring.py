@@ -122,8 +122,8 @@ class Wiring:
                 yield node
 
     def move_on(self, node: Node, binding: Binding) -> bool:
-        """The binding's writers went another branch: bind to the next ones. Whether there are, or may be, any."""
-        moved = binding.move_on(self._writers, final=self._final)
+        """A writer went another branch: bind to the next ones. Whether there are, or may be, any."""
+        moved = binding.move_on(self._writers, [node.call for node in self.nodes], final=self._final)
         self._note_open(node, binding)
         self._wait_for_writers(node)
         return moved

@@ -1,0 +1,218 @@
+"""What random plans found (section 5): who reads what of whom when calls are refused, branch, add to a value, or fail to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from perdure.errors import CallError
+from perdure.model.dialects.answers import ToolDelta
+from perdure.model.dialects.script_reader import ScriptReader
+from perdure.model.dialects.tools_reader import ToolsReader
+from perdure.model.wire import Vocabulary
+from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.plan import Plan
+from tests.pure.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses
+
+A, B, READ = {"_tool": "a"}, {"_tool": "b"}, {"_tool": "read"}
+
+
+def played(calls: list[Any], results: Mapping[str, Outcome] | None = None, **options: Any) -> Plan:
+    """The plan after its calls ended, each as `results` say by call id, else by returning its own id."""
+    plan = new_plan(options.pop("state", None), **options)
+    run(plan, calls, lambda id, _: (results or {}).get(id, Returned(id)))
+    return plan
+
+
+def error(plan: Plan, index: int) -> str:
+    found = plan.calls[index].error
+    return found.message if found else ""
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"_tool": "unknown", "_outputPath": "†state.balance"},
+        {"_outputPath": "†state.balance"},
+        {"_tool": "unknown", "_outputPath": "†state.balance", "_outputMethod": "push"},
+        {"_tool": "a", "_nope": 1, "_outputPath": "†state.balance"},
+        {"_tool": "a", "p": "†state.", "_outputPath": "†state.balance"},
+        {"_tool": "a", "_outputPath": "†state.balance", "_outputMethod": "nope"},
+        {"_tool": "a", "_outputPath": "†state.balance, †state.b"},
+        {"_tool": "a", "_outputPath": "†state.b &&& †state.balance"},
+        {"_tool": "fixed", "_outputPath": "†state.other"},
+        {"_tool": "fixed", "_outputPath": 7},
+        {"_tool": "a", "_syntax": "line 1: no", "_outputPath": "†state.balance"},
+    ],
+)
+def test_r5_1_a_refused_call_has_not_written_and_its_reader_does_not_run(refused: dict[str, Any]) -> None:
+    tools = {**TOOLS, "fixed": any_tool("fixed", _outputPath={"const": "†state.balance"})}
+    plan = played([refused, READ | {"p": "†state.balance"}], state={"balance": 1, "b": 2}, tools=tools)
+    assert statuses(plan) == ["invalid", "skipped"]
+    assert "1.0" in plan.calls[1].reason
+
+
+def test_r5_1_a_call_beyond_the_limit_has_not_written() -> None:
+    plan = played([READ | {"p": "†state.late"}, A, B | {"_outputPath": "†state.late"}], max_calls=2)
+    assert statuses(plan) == ["skipped", "done", "invalid"]
+
+
+def test_r5_1_a_refused_call_of_an_instance_has_not_written_there() -> None:
+    calls = [
+        {"_tool": "unknown", "_instance": "x", "_outputPath": "†state.balance"},
+        READ | {"_instance": "x", "p": "†state.balance"},
+        READ | {"_instance": "y", "p": "†state.balance"},
+    ]
+    state = {"@x": {"balance": 1}, "@y": {"balance": 2}}
+    plan = played(calls, state=state, instances=["x", "y"])
+    assert statuses(plan) == ["invalid", "skipped", "done"]
+
+
+def test_r5_5_what_nothing_can_satisfy_is_refused_at_once_also_beside_what_binds_forward() -> None:
+    calls = [
+        A | {"p": "†input.nope", "q": "†state.later", "_outputPath": "†state.first"},
+        B | {"p": "†state.first || †input.n", "_outputPath": "†state.later"},
+    ]
+    plan = new_plan(data={"input": {"n": 1}})
+    assert plan.add(calls[0]).status == "invalid"
+    plan = played(calls, data={"input": {"n": 1}})
+    assert statuses(plan) == ["invalid", "done"]
+    assert error(plan, 0) == "$.p: †input.nope does not exist and no call writes it; near it are †input.n"
+
+
+def test_r5_5_all_that_is_missing_is_told_once() -> None:
+    plan = played([A | {"p": "†input.nope", "q": "†state.nope"}], data={"input": {"n": 1}})
+    assert error(plan, 0).count("†input.nope") == 1
+    assert error(plan, 0).count("†state.nope") == 1
+
+
+def test_r4_3_an_output_path_of_several_is_written_whole_or_not_at_all() -> None:
+    twice = A | {"_outputPath": "†state.a && †state.a.x"}
+    plan = played([twice, READ | {"p": "†state.a"}])
+    assert (statuses(plan), plan.state.snapshot()) == (["invalid", "skipped"], {})
+    assert [call.id for call in plan.errors] == ["1.0"]
+    assert error(plan, 0) == '†state.a is "1.0", so †state.a.x cannot be written into it'
+    plan = played([twice], {"1.0": Returned({"x": 1})})
+    assert plan.state.snapshot() == {"a": {"x": {"x": 1}}}
+
+
+def test_r4_3_a_path_named_twice_is_written_once() -> None:
+    plan = played([A | {"_outputPath": "†state.l[0] && †state.l.0 || †state.e", "_outputMethod": "push"}])
+    assert plan.state.snapshot() == {"l": [["1.0"]]}
+
+
+def test_r5_5_a_slip_in_what_was_written_is_answered_with_the_keys_that_are_there() -> None:
+    writes = A | {"_outputPath": "†state.p"}
+    results = {"1.0": Returned({"name": "Ann", "age": 7})}
+    plan = played([writes, READ | {"p": "†state.p.nmae"}], results)
+    assert error(plan, 1) == "$.p: †state.p.nmae is not in what 1.0 a wrote; near it are †state.p.name, †state.p.age"
+    # What other calls did meanwhile is not what this one reads.
+    plan = played([writes, READ | {"p": "†state.p.nmae"}, B | {"_outputPath": "†state.p"}], results)
+    assert "near it are †state.p.name, †state.p.age" in error(plan, 1)
+    plan = played([writes, READ | {"p": "†state.p.name.first"}], results)
+    assert error(plan, 1) == '$.p: †state.p.name.first is not in what 1.0 a wrote; †state.p.name is "Ann"'
+
+
+def test_r5_5_a_path_that_does_not_exist_is_never_near_itself() -> None:
+    plan = played([A | {"p": "†state.n", "_outputPath": "†state.n"}], state={"m": 1})
+    assert error(plan, 0) == "$.p: †state.n does not exist and no call writes it; near it are †state.m"
+    plan = played([A | {"p": "†state.p.nmae", "_outputPath": "†state.p"}], state={"p": {"name": 1}})
+    assert "near it are †state.p.name" in error(plan, 0)
+
+
+def test_r4_3_a_failure_whose_branch_cannot_be_written_is_still_told() -> None:
+    calls = [A | {"_outputPath": "†state.r || †state.n.e"}, READ | {"p": "†state.r"}, READ | {"p": "†state.n"}]
+    plan = new_plan({"n": 5})
+    run(plan, calls, fails("1.0"))
+    assert (statuses(plan), plan.state.snapshot()) == (["failed", "skipped", "skipped"], {"n": 5})
+    assert [call.id for call in plan.errors] == ["1.0"]
+    first = plan.calls[0].error
+    assert first is not None
+    assert first.code == "boom"
+    assert (
+        first.message == "it broke; nor could that be written: †state.n is 5, so †state.n.e cannot be written into it"
+    )
+
+
+def test_r5_1_an_adder_that_was_not_taken_leaves_what_was_there() -> None:
+    push = A | {"_outputPath": "†state.l || †state.e", "_outputMethod": "push"}
+    other = Returned("oops", "†state.e")
+    read = READ | {"p": "†state.l"}
+    plan = played([push, read], {"1.0": other}, state={"l": [1]})
+    assert (statuses(plan), plan.calls[1].params) == (["done", "done"], {"p": [1]})
+    plan = played([B | {"_outputPath": "†state.l"}, push, read], {"1.0": Returned([2]), "1.1": other}, state={"l": [1]})
+    assert plan.calls[2].params == {"p": [2]}
+    # There was nothing, so there is nothing: a branch not taken.
+    plan = played([push, read], {"1.0": other})
+    assert (plan.calls[1].status, plan.calls[1].branch) == ("skipped", True)
+    # One that failed promised more than it gave.
+    plan = new_plan({"l": [1]})
+    run(plan, [A | {"_outputPath": "†state.l", "_outputMethod": "push"}, read], fails("1.0"))
+    assert statuses(plan) == ["failed", "skipped"]
+
+
+def test_r5_1_a_set_that_went_another_branch_is_passed_over_with_what_was_added_since() -> None:
+    set_, push = A | {"_outputPath": "†state.l || †state.e"}, B | {"_outputPath": "†state.l", "_outputMethod": "push"}
+    read, other = READ | {"p": "†state.l"}, Returned("oops", "†state.e")
+    plan = played([A | {"_outputPath": "†state.l"}, set_, push, read], {"1.0": Returned([1]), "1.1": other})
+    assert plan.calls[3].params == {"p": [1, "1.2"]}
+    # Never back to a value from before the plan, also not by way of what was added to it since.
+    plan = played([set_, push, read], {"1.0": other}, state={"l": [1]})
+    assert (plan.calls[2].status, plan.calls[2].branch) == ("skipped", True)
+    assert "1.0 a, which took another branch" in plan.calls[2].reason
+    plan = played([push, set_, read], {"1.1": other}, state={"l": [1]})
+    assert plan.calls[2].params == {"p": [1, "1.0"]}
+    # Setting one item needs the array from before, and is a `set` all the same.
+    item = A | {"_outputPath": "†state.l[0] || †state.e"}
+    plan = played([item, READ | {"p": "†state.l[0]"}], {"1.0": other}, state={"l": [1]})
+    assert (plan.calls[1].status, plan.calls[1].branch) == ("skipped", True)
+    plan = played([item, READ | {"p": "†state.l[0]"}], state={"l": [1, 2]})
+    assert plan.calls[1].params == {"p": "1.0"}
+
+
+def test_r5_1_a_set_that_went_another_branch_is_passed_over_forward_too() -> None:
+    calls = [
+        READ | {"p": "†state.x"},
+        A | {"_outputPath": "†state.x || †state.e"},
+        B | {"_outputPath": "†state.x"},
+    ]
+    plan = played(calls, {"1.1": Failed(CallError("boom", "it broke"))})
+    assert plan.calls[0].params == {"p": "1.2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{(†state.q || †input.n)}", "1"),
+        ("a { †input.n } b", "a 1 b"),
+        ("{ ( †input.n ) && †input.n}!", "1!"),
+        ("{\n†input.n}", "1"),
+        ('{"a": 1} {††input.n} {(††x)} { }', '{"a": 1} {†input.n} {(†x)} { }'),
+    ],
+)
+def test_r3_1_an_expression_in_braces_is_one_with_spaces_and_parentheses_too(text: str, expected: str) -> None:
+    plan = played([READ | {"p": f"x{text}"}], data={"input": {"n": 1}})
+    assert plan.calls[0].params == {"p": f"x{expected}"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("script", "balance = a(p=1 + 1)\nread(p=balance)\n"),
+        ("script", "balance = other = a(p=)\nread(p=balance)\n"),
+        ("tools", '{"_outputPath": "\\u2020state.balance", "p": }'),
+    ],
+)
+def test_r5_1_a_line_that_is_no_call_has_not_written(dialect: str, text: str) -> None:
+    if dialect == "script":
+        script = ScriptReader(Vocabulary())
+        script.push(text)
+        calls = script.close().calls
+    else:
+        reader = ToolsReader({})
+        reader.push_tool(ToolDelta(index=0, id="1", name="a", arguments=text))
+        calls = [*reader.close().calls, READ | {"p": "†state.balance"}]
+    plan = played(calls, state={"balance": 1})
+    assert statuses(plan) == ["invalid", "skipped"]
