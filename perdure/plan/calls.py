@@ -309,7 +309,6 @@ def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
         return None
     if call.instance is not None:
         wanted = tuple(tuple(scope_path(path, call.instance) for path in paths) for paths in wanted)
-    for alternative in call.paths:
-        if wanted == (alternative,) or (len(wanted) == 1 and any(wanted[0] == (path,) for path in alternative)):
-            return alternative
-    return None
+    whole = (paths for paths in call.paths if wanted == (paths,))
+    one_of = (paths for paths in call.paths if len(wanted) == 1 and any(wanted[0] == (path,) for path in paths))
+    return next(whole, next(one_of, None))

@@ -142,7 +142,8 @@ def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) 
     """The value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
 
     Walks back to the newest `set` that covers the path and replays forward from there what touches the path. Raises
-    `StateError` where that needs an array that only a write beside the path had made.
+    `StateError` where that needs an array that only a write beside the path had made; items beside the path that others
+    had written are not there, so an index counts without them.
     """
     start = 0
     for index in range(len(writes) - 1, -1, -1):

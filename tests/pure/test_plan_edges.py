@@ -216,3 +216,11 @@ def test_r5_1_a_line_that_is_no_call_has_not_written(dialect: str, text: str) ->
         calls = [*reader.close().calls, READ | {"p": "†state.balance"}]
     plan = played(calls, state={"balance": 1})
     assert statuses(plan) == ["invalid", "skipped"]
+
+
+def test_r4_3_a_tool_addresses_the_alternative_that_it_names_before_one_that_only_begins_so() -> None:
+    paths = A | {"_outputPath": "†state.a && †state.b || †state.a"}
+    plan = played([paths], {"1.0": Returned(1, "†state.a")})
+    assert plan.state.snapshot() == {"a": 1}
+    plan = played([paths], {"1.0": Returned(1, "†state.b")})
+    assert plan.state.snapshot() == {"a": 1, "b": 1}

@@ -1,0 +1,182 @@
+"""Random cases for `test_differential.py`: a state, an input, and a list of calls with everything that goes wrong in one."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+PATHS = ("a", "a", "b", "c", "d", "a.x", "a.x.y", "b.x", "l", "l[0]", "l[1]", 'c["odd key"]')
+VALUES: tuple[Any, ...] = (
+    0,
+    1,
+    "text",
+    "†state.a",
+    None,
+    {"x": 1},
+    {"x": {"y": 2}, "z": 3},
+    {"odd key": 4},
+    [1],
+    [1, [2]],
+    {},
+)
+TAKES = {"p": "any", "q": "any", "r": "any", "n": "integer"}
+
+
+@dataclass
+class Case:
+    """One Request. Each call has a tool of its own, `t0`, `t1`, …, in which it is said how it ends."""
+
+    seed: int
+    state: dict[str, Any]
+    input: dict[str, Any]
+    calls: list[dict[str, Any]]
+    ends: dict[str, tuple[str, Any]]
+    """Tool → how it ends: `returns` a value, `echo`es a parameter, has `failed`, takes the other `branch` with a value."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """Tool → of the calls that run, that of the lowest ends first."""
+
+    @property
+    def tools(self) -> dict[str, dict[str, Any]]:
+        return {name: {"takes": TAKES} for name in self.ends}
+
+    def tool(self, index: int) -> str:
+        return str(self.calls[index].get("_tool"))
+
+    def rank(self, index: int) -> int:
+        return self.ranks[self.tool(index)]
+
+    def outcome(self, index: int, params: dict[str, Any]) -> tuple[str, Any]:
+        """`returns`, `failed` or `branch`, and the value."""
+        how, value = self.ends[self.tool(index)]
+        if how == "echo":
+            return "returns", params.get(value)
+        if how == "failed":
+            return "failed", {"code": "boom", "message": self.tool(index)}
+        return how, value
+
+    def document(self, expect: dict[str, Any], config: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The case as `tests/player.py` plays it."""
+        properties = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
+        definitions = [
+            {"name": name, "properties": properties, "additionalProperties": False, "_activity": "canned"}
+            for name in self.ends
+        ]
+        context = [
+            {"type": "text", "text": "Play."},
+            {"type": "input", "input": self.input},
+            *([{"type": "state", "state": self.state}] if self.state else []),
+            *({"type": "tool", "tool": definition} for definition in definitions),
+        ]
+        tools: dict[str, dict[str, Any]] = {}
+        for index, call in enumerate(self.calls):
+            name = self.tool(index)
+            if name not in self.ends:
+                continue
+            how, value = self.ends[name]
+            if how == "failed":
+                tools[name] = {"raises": {"code": "boom", "message": name}}
+            elif how == "echo":
+                tools[name] = {"echo": value}
+            else:
+                tools[name] = {"returns": value}
+                if how == "branch":
+                    tools[name]["branch"] = call["_outputPath"].split(" || ")[-1]
+        return {
+            "name": f"random-{self.seed}",
+            "agent": {"name": f"random-{self.seed}", "config": config or {}, "context": context, "schema": {}},
+            "input": self.input,
+            "tools": tools,
+            "turns": [{"calls": self.calls, "output": None}, {"calls": [], "output": "over"}],
+            "expect": expect,
+        }
+
+
+def make_case(seed: int, *, most: int = 9) -> Case:
+    chance = random.Random(seed)
+    state: dict[str, Any] = {}
+    for name, values in (
+        ("a", ({"x": {"y": 1}}, {"x": 5}, 7)),
+        ("b", ({"x": "b"}, {})),
+        ("c", ({"odd key": 1},)),
+        ("l", ([1, 2], [])),
+    ):
+        if chance.random() < 0.4:
+            state[name] = chance.choice(values)
+    calls = [_call(chance, index) for index in range(chance.randint(1, most))]
+    case = Case(seed, state, {"n": chance.choice([1, "x"]), "o": {"k": [0]}}, calls, {})
+    ranks = list(range(len(calls)))
+    chance.shuffle(ranks)
+    for index, call in enumerate(calls):
+        name = f"t{index}"
+        ways = ["returns"] * 5 + ["failed"] * 2 + ["echo"] * ("p" in call)
+        if "||" in str(call.get("_outputPath")):
+            ways += ["branch"] * 4
+        how = chance.choice(ways)
+        case.ends[name] = (how, "p" if how == "echo" else chance.choice(VALUES))
+        case.ranks[name] = ranks[index]
+    return case
+
+
+def _call(chance: random.Random, index: int) -> dict[str, Any]:
+    call: dict[str, Any] = {"_tool": f"t{index}" if chance.random() < 0.94 else "unknown"}
+    for name in chance.sample(["p", "q", "r"], chance.choice([0, 1, 1, 2])):
+        call[name] = _value(chance)
+    if chance.random() < 0.06:
+        call["n"] = chance.choice([1, "one", "†input.n", "†state.a.x"])
+    if chance.random() < 0.02:
+        call["surprise"] = 1
+    if chance.random() < 0.8:
+        call["_outputPath"] = _output_path(chance)
+        if chance.random() < 0.45:
+            call["_outputMethod"] = chance.choice(["push", "push", "concat", "merge", "assign", "set", "nope"])
+    return call
+
+
+def _output_path(chance: random.Random) -> str:
+    first, second, third = (f"†state.{chance.choice(PATHS)}" for _ in range(3))
+    form = chance.choice(
+        ["{0}"] * 6 + ["{0} || {1}"] * 4 + ["{0} && {1}"] * 2 + ["{0} && {1} || {2}", "{0} || {1} || {2}"]
+    )
+    spoiled = " &&" if chance.random() < 0.02 else ""
+    return str(form.format(first, second, third)) + spoiled
+
+
+def _reference(chance: random.Random) -> str:
+    if chance.random() < 0.15:
+        return chance.choice(["†input.n", "†input.o.k[0]", "†input.nope", "†nope.x"])
+    return f"†state.{chance.choice(PATHS)}"
+
+
+def _value(chance: random.Random) -> Any:
+    one, two, three = (_reference(chance) for _ in range(3))
+    form = chance.choice(
+        ["{0}"] * 8
+        + ["{0} || {1}", "{0} && {1}", "({0} || {1}) && {2}", "{0} || {1} && {2}"]
+        + ["text {{{0}}} and {{({1} || {2})}}", "{{ {0} }}", "††state.a {{††b}}", "plain"]
+        + ["†state."] * (chance.random() < 0.1)
+    )
+    text = form.format(one, two, three)
+    return chance.choice([text, text, text, [text, 1], {"deep": {"er": text}}])
+
+
+NAMES = {"a": "alpha", "b": "beta", "c": "gamma", "d": "delta", "l": "list"}
+
+
+def rename(value: Any) -> Any:
+    """The value with other names for the state's keys in every reference."""
+    if isinstance(value, dict):
+        return {key: rename(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [rename(child) for child in value]
+    return (
+        re.sub(r"†state\.(\w+)", lambda match: f"†state.{NAMES[match[1]]}", value) if isinstance(value, str) else value
+    )
+
+
+def renamed(case: Case) -> Case:
+    """The same with other names for the state's keys."""
+    ends = {tool: (how, rename(value)) for tool, (how, value) in case.ends.items()}
+    state = {NAMES[key]: value for key, value in case.state.items()}
+    return replace(case, state=state, calls=rename(case.calls), ends=ends)
