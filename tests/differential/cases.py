@@ -56,42 +56,6 @@ class Case:
             return "failed", {"code": "boom", "message": self.tool(index)}
         return how, value
 
-    def document(self, expect: dict[str, Any], config: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The case as `tests/player.py` plays it."""
-        properties = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
-        definitions = [
-            {"name": name, "properties": properties, "additionalProperties": False, "_activity": "canned"}
-            for name in self.ends
-        ]
-        context = [
-            {"type": "text", "text": "Play."},
-            {"type": "input", "input": self.input},
-            *([{"type": "state", "state": self.state}] if self.state else []),
-            *({"type": "tool", "tool": definition} for definition in definitions),
-        ]
-        tools: dict[str, dict[str, Any]] = {}
-        for index, call in enumerate(self.calls):
-            name = self.tool(index)
-            if name not in self.ends:
-                continue
-            how, value = self.ends[name]
-            if how == "failed":
-                tools[name] = {"raises": {"code": "boom", "message": name}}
-            elif how == "echo":
-                tools[name] = {"echo": value}
-            else:
-                tools[name] = {"returns": value}
-                if how == "branch":
-                    tools[name]["branch"] = call["_outputPath"].split(" || ")[-1]
-        return {
-            "name": f"random-{self.seed}",
-            "agent": {"name": f"random-{self.seed}", "config": config or {}, "context": context, "schema": {}},
-            "input": self.input,
-            "tools": tools,
-            "turns": [{"calls": self.calls, "output": None}, {"calls": [], "output": "over"}],
-            "expect": expect,
-        }
-
 
 def make_case(seed: int, *, most: int = 9) -> Case:
     chance = random.Random(seed)

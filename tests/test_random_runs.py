@@ -1,0 +1,140 @@
+"""Random cases played for real, in each dialect: what the interpreter says of the order in which the history says calls ended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHistory
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from perdure import ToolContext, ToolError, branch, tool
+from perdure.client.runs import fetch_run, start_run
+from perdure.hosting.connection import data_converter
+from perdure.hosting.worker import build_worker
+from perdure.run.agents import parse_agent
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest
+from perdure.workflows.agent import AgentWorkflow
+from tests.differential.cases import TAKES, Case, make_case
+from tests.differential.interpreter import interpret
+from tests.support import registry
+
+RUNS = 100
+AT_ONCE = 8
+DIALECTS = ("solution", "tools", "script")
+
+
+def document(case: Case, dialect: str) -> dict[str, Any]:
+    properties = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
+    tools = [
+        {"name": name, "properties": properties, "additionalProperties": False, "_activity": "play"}
+        for name in case.ends
+    ]
+    context = [
+        {"type": "text", "text": f"Play case {case.seed}."},
+        {"type": "input"},
+        *([{"type": "state", "state": case.state}] if case.state else []),
+        *({"type": "tool", "tool": definition} for definition in tools),
+    ]
+    return {"name": "random", "config": {"dialect": dialect}, "context": context, "schema": True}
+
+
+class Stage:
+    """What the tools of all cases do, and what they were given."""
+
+    def __init__(self, cases: list[Case]) -> None:
+        self.cases = {case.seed: case for case in cases}
+        self.asked: set[int] = set()
+        self.given: dict[tuple[int, int], Any] = {}
+
+    def answer(self, asked: ChatRequest) -> dict[str, Any]:
+        found = re.search(r"Play case (\d+)\.", asked.text)
+        assert found is not None
+        seed = int(found[1])
+        if seed in self.asked:
+            return {"calls": [], "output": "over"}
+        self.asked.add(seed)
+        return {"calls": self.cases[seed].calls, "output": None}
+
+    def play(self, context: ToolContext, params: dict[str, Any]) -> Any:
+        seed, index = int(context.idempotency_key.split("-")[1]), int(context.call_id.split(".")[1])
+        self.given[seed, index] = params
+        case = self.cases[seed]
+        outcome, value = case.outcome(index, params)
+        if outcome == "failed":
+            raise ToolError(value["code"], value["message"])
+        return branch(case.calls[index]["_outputPath"].split(" || ")[-1], value) if outcome == "branch" else value
+
+
+def order_of(history: WorkflowHistory) -> list[int]:
+    """The calls of the first Request in the order in which they ended."""
+    scheduled, order = {}, []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled[event.event_id] = event.activity_task_scheduled_event_attributes.activity_id
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            order.append(scheduled[event.activity_task_completed_event_attributes.scheduled_event_id])
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
+            order.append(scheduled[event.activity_task_failed_event_attributes.scheduled_event_id])
+    return [int(name[2:]) for name in order if name.startswith("1.")]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_random_runs_do_what_the_protocol_says(dialect: str, dev_server: WorkflowEnvironment) -> None:
+    stage = Stage([make_case(10_000 + seed) for seed in range(DIALECTS.index(dialect), RUNS, len(DIALECTS))])
+
+    @tool(name="play", retries=0)
+    async def play(context: ToolContext, **params: Any) -> Any:
+        return stage.play(context, params)
+
+    queue, at_once = f"random-{uuid.uuid4().hex[:8]}", asyncio.Semaphore(AT_ONCE)
+    histories = []
+
+    async def run(case: Case) -> list[str]:
+        async with at_once:
+            agent = document(case, dialect)
+            run_id = f"random-{case.seed}-{uuid.uuid4().hex[:8]}"
+            handle = await start_run(
+                dev_server.client,
+                parse_agent(agent),
+                agent,
+                case.input,
+                has_input=True,
+                run_id=run_id,
+                task_queue=queue,
+            )
+            await handle.result()
+            view, history = await fetch_run(dev_server.client, run_id), await handle.fetch_history()
+        histories.append(history)
+        spec = interpret(case, order_of(history))
+        calls = [call for call in view.calls if call.id.startswith("1.")]
+        problems = []
+        for index, (call, node) in enumerate(zip(calls, spec.nodes, strict=True)):
+            if call.status != node.status:
+                problems.append(f"{call.id} {call.status} ({call.error or call.reason}), expected {node.status}")
+            if index in spec.order and stage.given[case.seed, index] != node.params:
+                problems.append(f"{call.id} got {stage.given[case.seed, index]}, expected {node.params}")
+        if len(view.errors) != sum(node.told for node in spec.nodes):
+            problems.append(f"the model was told {view.errors}")
+        if view.state != spec.state:
+            problems.append(f"state {view.state}, expected {spec.state}")
+        return [f"case {case.seed}: {problem}" for problem in problems]
+
+    async with ScriptedModel(stage.answer, dialect=dialect, kinds=["input"], chunk=200) as model:
+        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
+        async with build_worker(dev_server.client, registry([play]), task_queue=queue, model=asking):
+            found = await asyncio.gather(*map(run, stage.cases.values()))
+    assert [problem for problems in found for problem in problems] == []
+    replayer = Replayer(
+        workflows=[AgentWorkflow], data_converter=data_converter(), workflow_runner=UnsandboxedWorkflowRunner()
+    )
+    for history in histories:
+        await replayer.replay_workflow(history)
