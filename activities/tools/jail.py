@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 
-_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
+_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
 _KEPT_CAPABILITIES = (0, 1, 3, 4)
 """Of a worker that is root: what files need. The others would read the worker's memory, or leave the jail."""
@@ -25,11 +25,18 @@ _LAST_CAPABILITY = 63
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError):  # Linux alone has it; elsewhere a process group is what there is
+        _libc.prctl(option, value, 0, 0, 0)
+
+
 def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
     os.set_inheritable(control, False)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     walled = _own_namespace()
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    woken, wake = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = os.fork()
@@ -41,7 +48,7 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
     for fd in (0, 1, 2):
         os.close(fd)  # whoever reads what the program writes sees its end when the last of it is gone
     status = _wait(control, child, woken)
-    _end_all()
+    _end_all(child)
     if status is not None and not walled:
         with contextlib.suppress(OSError):
             os.write(control, str(os.waitstatus_to_exitcode(status)).encode())
@@ -50,6 +57,8 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
 
 def _own_namespace() -> bool:
     """Whether the children of this process stand in a process-id namespace of their own."""
+    if not hasattr(_libc, "unshare"):
+        return False
     if _libc.unshare(_CLONE_NEWPID) == 0:
         return True
     uid, gid = os.getuid(), os.getgid()
@@ -83,11 +92,12 @@ def _run(megabytes: int, program: str, argv: list[str]) -> None:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for limit, most in ((resource.RLIMIT_AS, megabytes << 20), (resource.RLIMIT_CORE, 0)):
-            resource.setrlimit(limit, (most, most))
+            with contextlib.suppress(ValueError, OSError):  # less is allowed already
+                resource.setrlimit(limit, (most, most))
         for capability in range(_LAST_CAPABILITY + 1):
             if capability not in _KEPT_CAPABILITIES:
-                _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+                _prctl(_PR_CAPBSET_DROP, capability)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         os.execv(program, argv)
     except OSError as error:
         os.write(2, f"{program} cannot be run: {os.strerror(error.errno or 0)}\n".encode())
@@ -109,8 +119,10 @@ def _wait(control: int, child: int, woken: int) -> int | None:
             os.read(woken, 4096)
 
 
-def _end_all() -> None:
+def _end_all(child: int) -> None:
     """Stop all descendants first, until no new one is found: what is stopped starts nothing. Then kill and reap them."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
     stopped: set[int] = set()
     while new := _descendants() - stopped:
         for pid in new:
@@ -133,7 +145,7 @@ def _send(pid: int, number: int) -> None:
 def _descendants() -> set[int]:
     """By the parent of every process there is: an orphan's is this one."""
     parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
