@@ -12,15 +12,17 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.asking import ask_reads, ask_run, own_run
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.errors import JsonError, ToolError
-from perdure.run.wire import MAX_PAYLOAD, ToolInput, ToolResult
+from perdure.run.wire import CLAIM, Claim, ToolInput, ToolReads, ToolResult
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
 from perdure.values.jsons import Json, check, dumps
+from perdure.values.limits import MAX_PAYLOAD, said
 
 
 class ToolActivity:
@@ -40,18 +42,21 @@ class ToolActivity:
             )
         try:
             async with supervised_heartbeat() as say:
-                value = await _call(function, call, say)
-            branch = value.path if isinstance(value, Branch) else None
-            result = function.dump(value.value if isinstance(value, Branch) else value)
-            _check(call.tool, result, self._max_payload)
-            result = masked_value(result)
+                reads = call.reads or await ask_reads(call.call_id)
+                value = await _call(function, call, reads, say)
+                branch = value.path if isinstance(value, Branch) else None
+                result = function.dump(value.value if isinstance(value, Branch) else value)
+                size = _measured(call.tool, result, self._max_payload)
+                result = masked_value(result)
+                if size > call.free and not _travels_outside(size):
+                    await _claim(call, size)
         except Exception as error:
             raise tool_failure(error) from tellable(error)
-        return ToolResult(value=result, branch=branch, attempt=activity.info().attempt)
+        return ToolResult(value=result, branch=branch, attempt=activity.info().attempt, size=size)
 
 
-def _check(name: str, result: Json, limit: int) -> None:
-    """What the workflow could not read back is the call's own final error, here where it is made (R18.1)."""
+def _measured(name: str, result: Json, limit: int) -> int:
+    """Bytes of a result, measured here for good. What the workflow could not read back is the call's own final error (R18.1)."""
     try:
         check(result, source=f"the result of {name}")
     except JsonError as error:
@@ -63,25 +68,48 @@ def _check(name: str, result: Json, limit: int) -> None:
             f"the result of {name} has {size:,} bytes, and {limit:,} is the most that a call can return; "
             "return less, or write it to a file and return its path",
         )
+    return size
 
 
-async def _call(function: ToolFunction, call: ToolInput, say: Callable[..., None]) -> Any:
-    context = _context(function, call, say)
-    arguments = function.bind(with_own_names(call.params, context.tool), context)
+def _travels_outside(size: int) -> bool:
+    """Whether it goes to external storage, and only its name into the history (R6.9)."""
+    storage = activity.client().data_converter.external_storage
+    return storage is not None and size >= (storage.payload_size_threshold or 0)
+
+
+async def _claim(call: ToolInput, size: int) -> None:
+    """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none."""
+    await own_run().signal(CLAIM, Claim(call_id=call.call_id, size=size))
+    while True:
+        granted = await ask_run(CLAIM, call.call_id, bool | None)
+        if granted is not None:
+            break
+        await asyncio.sleep(0.05)  # the run has not taken the signal in yet
+    if not granted:
+        raise ToolError(
+            "history_full",
+            f"the result of {call.tool} has {said(size)}, and the run's history has no room for it beside the others; "
+            "return less, ask for fewer at once, or give the workers external storage (PERDURE_STORAGE)",
+        )
+
+
+async def _call(function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
+    context = _context(function, call, reads, say)
+    arguments = function.bind(with_own_names(reads.params, context.tool), context)
     if function.is_async:
         return await function.function(**arguments)
     return await asyncio.to_thread(function.function, **arguments)
 
 
-def _context(function: ToolFunction, call: ToolInput, say: Callable[..., None]) -> ToolContext:
+def _context(function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> ToolContext:
     return ToolContext(
         tool_name=call.tool,
-        tool=call.definition or function.definition,
-        call=call.call,
+        tool=reads.definition or function.definition,
+        call=reads.call,
         call_id=call.call_id,
         idempotency_key=call.idempotency_key,
         attempt=activity.info().attempt,
-        messages=call.messages,
+        messages=reads.messages,
         on_heartbeat=_heartbeat_from_anywhere(say),
     )
 

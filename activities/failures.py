@@ -18,6 +18,7 @@ from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
 from perdure.run.wire import CONTEXT_TOO_LONG
+from perdure.values.limits import MAX_MESSAGE
 
 _LONGEST_WAIT: Final = 3600.0
 """Seconds. A server that asks for more is not waited for longer at a time."""
@@ -150,8 +151,8 @@ def tellable(error: Exception) -> Exception | None:
 
 
 def _text(words: str) -> str:
-    """What a failure can carry: text that is none, an unpaired surrogate, would keep the failure itself from being told."""
-    return words.encode("utf-8", "replace").decode()
+    """What a failure can carry: no more than anybody reads, and text that is none, an unpaired surrogate, would keep the failure itself from being told."""
+    return words[:MAX_MESSAGE].encode("utf-8", "replace").decode()
 
 
 def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:

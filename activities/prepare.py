@@ -19,8 +19,10 @@ from perdure.people.policies import Ask
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES
 from perdure.run.delegates import merge_upfront
-from perdure.run.wire import MAX_PAYLOAD, PREPARE_ACTIVITY, REFUSED, Prepared, PrepareInput
+from perdure.run.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, Prepared, PrepareInput
 from perdure.tools.tool import resolve_tools
+from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.packing import Packed, pack
 
 
 class PrepareActivity:
@@ -41,7 +43,7 @@ class PrepareActivity:
         self._attribute = attribute or WaitingAttribute()
 
     @activity.defn(name=PREPARE_ACTIVITY)
-    async def prepare(self, wanted: PrepareInput) -> Prepared:
+    async def prepare(self, wanted: PrepareInput) -> Packed:
         """The run's tools, and its models with the worker's defaults: `PERDURE_FAST_MODEL`, `PERDURE_SMART_MODEL` (R9.4)."""
         try:
             tools = resolve_tools(wanted.tools, self._registry.definitions())
@@ -59,7 +61,7 @@ class PrepareActivity:
         models = Models.model_validate(defaults | wanted.models)
         if models.policy not in POLICIES:
             load_policy(models.policy)
-        return Prepared(
+        prepared = Prepared(
             tools=list(tools.values()),
             models=models,
             prices=self._known_prices(models, wanted),
@@ -69,6 +71,11 @@ class PrepareActivity:
             max_payload=self._max_payload,
             searchable=await self._attribute.ensure(activity.client()) is None,
         )
+        packed = pack(prepared, PREPARED_FORM)
+        if len(packed.data) > self._max_payload:
+            message = f"the agent's tools and delegates have {said(len(packed.data))} packed; {self._max_payload:,} is the most"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+        return packed
 
     def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
         """Those of the models that the run names; a policy of the worker's may name any. Refuses a budget without prices."""

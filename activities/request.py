@@ -13,6 +13,7 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from perdure.activities.asking import ask_run, own_run
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
@@ -40,10 +41,8 @@ class RequestActivity:
         A failure before any call was released is raised as `model_failure` says, and a retry asks again. After that nothing
         is asked again: the Request ends as interrupted with what was released (R6.7).
         """
-        info = activity.info()
-        assert info.workflow_id is not None
-        run = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
-        attempt = request.earlier_attempts + info.attempt
+        run = own_run()
+        attempt = request.earlier_attempts + activity.info().attempt
 
         async def send(first: int, calls: list[Json]) -> None:
             delivery = Delivery(number=request.number, attempt=attempt, first=first, calls=calls)
@@ -52,7 +51,7 @@ class RequestActivity:
         async with supervised_heartbeat():
             # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
             try:
-                context = await run.query(CONTEXT_QUERY, request.number, result_type=RequestContext)
+                context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
             if context.released:

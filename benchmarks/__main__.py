@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, latency, loops, plan
+from benchmarks import engine, latency, limits, loops, plan
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "throughput": engine.run(engine.throughput),
     "growth": engine.run(engine.growth),
     "loops": engine.run(loops.loops),
+    "limits": engine.run(limits.limits),
 }
 README = Path(__file__).parent / "README.md"
 

@@ -13,8 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.client.runs import AgentHandle
-from perdure.run.wire import MAX_PAYLOAD
 from perdure.testing.turns import ChatRequest, Turn
+from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

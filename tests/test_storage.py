@@ -16,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.hosting.connection import data_converter
 from perdure.hosting.storage import DEFAULT_THRESHOLD, FileStorage
-from perdure.run.wire import MAX_PAYLOAD
+from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line, write
 from tests.test_delegates import parts, save
@@ -64,7 +64,7 @@ async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
         shown = it.model.requests[1].text
     assert (result.status, result.state["length"]) == ("completed", 5_000_000)
     assert len(result.state["text"]) == 5_000_000
-    assert "[cut: the whole value has 5,000,002 characters" in shown
+    assert "[cut: the whole value has 5,000,002 bytes" in shown
     assert len(shown) < 20_000
     assert history.raw_description.workflow_execution_info.history_size_bytes < 100_000
     assert max(stored(tmp_path)) > 5_000_000

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Coroutine
-from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -16,39 +16,46 @@ from perdure.workflows.calls import CallLoop
 from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
 from perdure.workflows.people import People
+from perdure.workflows.preparing import prepare
 from perdure.workflows.requests import ask, choose
+from perdure.workflows.sending import Sender, full
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import PerdureError, ProtocolError
+    from perdure.errors import PerdureError
     from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
-    from perdure.people.policies import Guard, Policy, parse_policy
+    from perdure.people.policies import parse_policy
     from perdure.plan.plan import Plan
-    from perdure.run.agents import Agent, Context, parse_agent
     from perdure.run.choosing import Choice
-    from perdure.run.fitting import fit
+    from perdure.run.fitting import fit, fit_waiting, page
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.views.markdown import details
-    from perdure.run.views.run import run_view, waiting_views
+    from perdure.run.views.run import run_view, waiting_views, whole
     from perdure.run.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
+        CLAIM,
         CONTEXT_QUERY,
         DECIDE,
         LIMIT_REACHED,
         MODEL_FAILED,
+        PARAMETERS_QUERY,
         POLICY,
-        PREPARE_ACTIVITY,
-        REFUSED,
         RUN_QUERY,
+        SNAPSHOT_FORM,
+        VALUE_QUERY,
         WAITING_QUERY,
-        Prepared,
-        PrepareInput,
+        Claim,
         RunInput,
         RunResult,
         RunView,
+        ToolReads,
+        ValuePage,
         WaitingView,
     )
+    from perdure.values.limits import MAX_MEMO, MAX_MESSAGE, NEAR
+    from perdure.values.limits.fitting import cut_to
+    from perdure.values.packing import pack
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
@@ -65,6 +72,8 @@ class AgentWorkflow:
         self._calls: CallLoop | None = None
         self._people = People()
         self._clock = WorkClock()
+        self._sender: Sender | None = None
+        self._reporting = False
 
     @workflow.run
     async def run(self, *given: Any) -> RunResult:
@@ -73,8 +82,10 @@ class AgentWorkflow:
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
         run_input = read_input(RunInput, given)
-        run = self._run = await self._prepare(run_input)
+        run = self._run = await prepare(run_input, self._people)
+        self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
+        self._sender = Sender(run.sizes, run.prepared.max_payload)
         self._report()
         watching = watch(run, self._clock, self._at_deadline)
         try:
@@ -84,7 +95,7 @@ class AgentWorkflow:
         finally:
             watching.cancel()
             if run.progress.usage.by_model and not isinstance(sys.exception(), GeneratorExit):
-                workflow.upsert_memo({"usage": run.progress.usage.as_json()})
+                workflow.upsert_memo({"usage": cut_to(run.progress.usage.as_json(), MAX_MEMO)})
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
         starts = run.context.starts_with_plan and run_input.snapshot is None
@@ -104,6 +115,8 @@ class AgentWorkflow:
                 break
             if workflow.info().is_continue_as_new_suggested() and run.limit is None:
                 self._continue(run_input, run)
+            if run.limit is None and (words := full(NEAR)) is not None:
+                run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
 
@@ -130,10 +143,36 @@ class AgentWorkflow:
         if self._calls is not None and (delivery := read_one(Delivery, said)) is not None:
             self._calls.deliver(delivery)
 
+    @workflow.query(name=PARAMETERS_QUERY)
+    def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
+        """What the tools of running calls are given, asked by activities for what is too large to be sent (R18.2).
+
+        Of as many of them as one answer holds, the first in any case; `None`: it does not run.
+        """
+        return {} if self._calls is None else self._calls.reads(call_ids)
+
+    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
+    def claim(self, *said: Any) -> None:
+        """An activity has a result that is larger than its share of the history (R18.4)."""
+        if self._sender is not None and (claim := read_one(Claim, said)) is not None:
+            self._sender.claim(claim)
+
+    @workflow.query(name=CLAIM)
+    def granted(self, call_id: str) -> bool | None:
+        """Whether it may return it; `None`: the claim has not come in."""
+        return None if self._sender is None else self._sender.granted(call_id)
+
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None) -> list[WaitingView]:
         """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone."""
-        return [] if self._run is None else waiting_views(self._run, only)
+        return [] if self._run is None else fit_waiting(waiting_views(self._run, only), sizes=self._run.sizes)
+
+    @workflow.query(name=VALUE_QUERY)
+    def value(self, what: str, offset: int = 0) -> ValuePage:
+        """What a view has cut, whole and page by page: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
+        if self._run is None:
+            raise ValueError("the run has not started yet")
+        return page(whole(self._run, what), offset)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, *said: Any) -> None:
@@ -194,55 +233,14 @@ class AgentWorkflow:
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
-        return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id))
+        return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id), sizes=self._run.sizes)
 
-    def _continue(self, run_input: RunInput, run: Run) -> NoReturn:
-        """Go on in a new execution, whose history is empty (R6.8)."""
+    def _continue(self, run_input: RunInput, run: Run) -> None:
+        """Go on in a new execution, whose history is empty (R6.8); in this one, if what there is to carry on is too large."""
         run.progress.worked = self._clock.worked(workflow.time())
-        following = run_input.model_copy(update={"snapshot": run.snapshot()})
-        limit = run.prepared.max_payload
-        if (size := len(following.model_dump_json().encode())) > limit:
-            message = f"the run cannot go on: its state and results have {size:,} bytes, and {limit:,} is the most"
-            raise self._failure(message, LIMIT_REACHED)
-        workflow.continue_as_new(following)
-
-    async def _prepare(self, run_input: RunInput) -> Run:
-        try:
-            agent: Agent = parse_agent(run_input.agent)
-            context = Context(agent, run_input.input, has_input=run_input.has_input)
-            change = parse_policy(run_input.approval)
-        except ProtocolError as error:
-            raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
-        if run_input.snapshot is not None:
-            self._set_guard(agent, run_input.snapshot.prepared, parse_policy(run_input.snapshot.policy))
-            self._people.desk.guard.remembered |= dict.fromkeys(run_input.snapshot.remembered)
-            self._people.desk.refusals = [*run_input.snapshot.refusals, *self._people.desk.refusals]
-            self._clock = WorkClock(run_input.snapshot.progress.worked)
-            return Run.restore(agent, context, run_input.snapshot, self._people.desk, budget=run_input.budget)
-        wanted = PrepareInput(
-            tools=context.tools,
-            models=agent.config.models.model_dump(exclude_unset=True),
-            prices=agent.config.prices,
-            cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
-            delegates=run_input.delegates,
-        )
-        try:
-            prepared = await workflow.execute_local_activity(
-                PREPARE_ACTIVITY, wanted, result_type=Prepared, start_to_close_timeout=timedelta(seconds=30)
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
-        self._set_guard(agent, prepared, change)
-        return Run(agent, context, prepared, self._people.desk, budget=run_input.budget)
-
-    def _set_guard(self, agent: Agent, prepared: Prepared, change: Policy) -> None:
-        """The policy's three layers; what a signal has changed before this stays."""
-        desk = self._people.desk
-        changed = change.changed(desk.guard.change)
-        desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=changed)
-        self._people.searchable = prepared.searchable
+        following = run_input.model_copy(update={"snapshot": pack(run.snapshot(), SNAPSHOT_FORM)})
+        if len(following.model_dump_json().encode()) <= run.prepared.max_payload:
+            workflow.continue_as_new(following)
 
     async def _choose(self, run: Run) -> Choice:
         try:
@@ -268,27 +266,36 @@ class AgentWorkflow:
     async def _run_calls(self, plan: Plan, answer: Coroutine[Any, Any, RequestResult]) -> bool:
         """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
         assert self._run is not None
-        self._calls = CallLoop(self._run, plan, self._people, self._clock, self._report)
+        assert self._sender is not None
+        self._calls = CallLoop(self._run, plan, self._people, self._clock, self._sender, self._report)
         self._report()
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.plan, result)
-        self._report()
+        self._show()
         return over
 
     def _result(self) -> RunResult:
         assert self._run is not None
         self._run.progress.worked = self._clock.worked(workflow.time())
-        return fit(run_view(self._run, workflow.info().workflow_id).result(), self._run.prepared.max_payload)
+        view = run_view(self._run, workflow.info().workflow_id)
+        return fit(view.result(), self._run.prepared.max_payload, self._run.sizes)
 
     def _failure(self, message: str, kind: str) -> ApplicationError:
         result = self._result()
+        message = message[:MAX_MESSAGE]
         result.status, result.error = "failed", message
         result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason
         details = result.model_dump(mode="json", by_alias=True)
         return ApplicationError(message, details, type=kind, non_retryable=True)
 
     def _report(self) -> None:
-        """Keep what the Web UI shows of the run up to date (R12.8)."""
+        """Keep what the Web UI shows of the run up to date (R12.8): once for all that happens together."""
+        if not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self._show)
+
+    def _show(self) -> None:
+        self._reporting = False
         if self._run is not None:
             if self._calls is not None and self._run.plan is not None:
                 self._run.plan = self._calls.plan

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.delegates import run_delegate
-from perdure.workflows.failures import failed
 from perdure.workflows.people import People
 from perdure.workflows.purse import Purse
+from perdure.workflows.sending import Sender, full, tool_reads
 from perdure.workflows.sleeping import sleep_until
 
 with workflow.unsafe.imports_passed_through():
@@ -30,14 +28,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan.plan import Plan
-    from perdure.run.delegates import scoped_data
-    from perdure.run.prompts import call_line
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Limit, WorkClock
-    from perdure.run.wire import ToolInput, ToolResult
+    from perdure.run.wire import ToolReads
     from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
-    from perdure.values.jsons import Json, dumps
+    from perdure.values.jsons import Json
 
 T = TypeVar("T")
 _Arrived: TypeAlias = list[Json]
@@ -51,9 +47,12 @@ MAX_AT_ONCE = 1000
 class CallLoop:
     """Runs the calls of one Request. `on_change` is told whenever a call has arrived, started or ended."""
 
-    def __init__(self, run: Run, plan: Plan, people: People, clock: WorkClock, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, plan: Plan, people: People, clock: WorkClock, sender: Sender, on_change: Callable[[], None]
+    ) -> None:
         self.intake = Intake(plan.request)
         self._agent_run = run
+        self._sender = sender
         self.plan = plan
         """A person who edits it puts another in its place."""
         self._people = people
@@ -95,6 +94,9 @@ class CallLoop:
                     events.append(self._events.get_nowait())
                 for event in events:
                     self._take(event)
+                if self._limit is None and (words := full()) is not None:
+                    self._limit = self._agent_run.limit = self._agent_run.limit or Limit("history", words)
+                    await self._break_off()
                 if any(isinstance(event, Limit) for event in events):
                     await self._break_off()
                 self._start_ready()
@@ -104,6 +106,15 @@ class CallLoop:
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._clock.work(workflow.time())
             await self._cancel_all()
+
+    def reads(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
+        """What the tools of these calls are given, of the first ones that fit together; `None` for one that does not run."""
+        running = {call.id: call for call in self.plan.calls if call.id in self._running}
+        found = {
+            call_id: tool_reads(running[call_id], self.plan.values(running[call_id])) if call_id in running else None
+            for call_id in call_ids
+        }
+        return self._sender.fitting(found)
 
     def stop(self, limit: Limit) -> None:
         """Run nothing more: what runs is cancelled and has failed, what waits is skipped (R9.5)."""
@@ -222,7 +233,7 @@ class CallLoop:
                 return call, await self._rest(call, sleep_until(call.params))
             if call.tool.delegate is not None:
                 return call, await self._run_delegate(call)
-            return call, await run_tool(call, self.plan, self._agent_run.prepared.max_payload)
+            return call, await self._sender.run_tool(call, self.plan.values(call))
 
     async def _run_delegate(self, call: Call) -> Outcome:
         """Its share of the budget is reserved until it has ended. Its time is counted then: as much as it worked (R18.7)."""
@@ -239,7 +250,7 @@ class CallLoop:
             run.progress.usage.include(usage)
             self._clock.at_least(started + worked, workflow.time())
 
-        outcome = await self._rest(call, run_delegate(call, self.plan, run, share, spent))
+        outcome = await self._rest(call, run_delegate(call, self.plan, run, share, self._sender, spent))
         self._purse.settle(call.id, used)
         return outcome
 
@@ -271,46 +282,6 @@ class CallLoop:
             self.plan.end_all("rejected", verdict.outcome.reason, _now())
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, _now())
-
-
-async def run_tool(call: Call, plan: Plan, max_payload: int) -> Outcome:
-    """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
-    tool = call.tool
-    assert tool is not None
-    assert tool.activity is not None
-    if (size := len(dumps(call.params).encode())) > max_payload:
-        message = f"the parameters of {tool.name} have {size:,} bytes with their references resolved; {max_payload:,} is the most"
-        return Failed(CallError("params_too_large", message))
-    argument = ToolInput(
-        tool=tool.name,
-        activity=tool.activity,
-        call=call.raw,
-        call_id=call.id,
-        params=call.params,
-        idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
-        definition=None if tool.registered else tool.definition(),
-        messages=scoped_data(tool.scopes or (), plan.values(call)),
-    )
-    target = f" → {call.target}" if call.paths else ""
-    try:
-        result = await workflow.execute_activity(
-            tool.name,
-            argument,
-            result_type=ToolResult,
-            activity_id=call.id,
-            task_queue=tool.task_queue,
-            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
-            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
-            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
-            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
-            summary=f"{call_line(call.params)}{target}"[:200],
-        )
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        return failed(call, error)
-    call.attempts = result.attempt
-    return Returned(result.value, result.branch)
 
 
 def _now() -> str:

@@ -18,6 +18,8 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
+from perdure.workflows.sending import Sender
+
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.model.usage import RunUsage
@@ -52,7 +54,7 @@ class NotStartedError(Exception):
         self.code = code
 
 
-async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, on_spent: OnSpent) -> Outcome:
+async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender: Sender, on_spent: OnSpent) -> Outcome:
     """The delegate's output, or its failure as the call's, within its share of the budget.
 
     `on_spent` is told what it cost, also when it failed (R9.6); it is not told where nobody can tell.
@@ -86,7 +88,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, on_spen
             budget=budget,
             state=LoopState(expected=_of_a_request(run.progress.expected)),
         )
-        return await _run_loop(call, loop, title, on_spent)
+        return await _run_loop(call, loop, sender, title, on_spent)
     child = RunInput(
         agent=document,
         input=call.params,
@@ -97,14 +99,12 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, on_spen
         budget=budget,
     )
     call.attempts = 1
-    return await run_child(
-        child, prepared.max_payload, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout
-    )
+    return await run_child(child, sender, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout)
 
 
 async def run_child(
     child: RunInput,
-    max_payload: int,
+    sender: Sender,
     name: str,
     title: str,
     on_spent: OnSpent,
@@ -114,9 +114,7 @@ async def run_child(
 ) -> Returned | Failed:
     """One run below this one, `<this run>/<name>`: its output, or what became of it."""
     try:
-        result: RunResult = await _child(
-            AGENT_WORKFLOW, child, RunResult, max_payload, name, title, task_queue, timeout
-        )
+        result: RunResult = await _child(AGENT_WORKFLOW, child, RunResult, sender, name, title, task_queue, timeout)
     except NotStartedError as error:
         return Failed(CallError(error.code, f"{child.agent.get('name')} cannot be run: {error}"))
     except ChildWorkflowError as failure:
@@ -125,13 +123,13 @@ async def run_child(
     return Returned(result.output)
 
 
-async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: OnSpent) -> Outcome:
+async def _run_loop(call: Call, loop: LoopInput, sender: Sender, title: str, on_spent: OnSpent) -> Outcome:
     assert call.tool is not None
     call.attempts = 1
     tool = call.tool
     try:
         state: LoopState = await _child(
-            LOOP_WORKFLOW, loop, LoopState, loop.max_payload, call.id, title, tool.task_queue, tool.timeout
+            LOOP_WORKFLOW, loop, LoopState, sender, call.id, title, tool.task_queue, tool.timeout
         )
     except NotStartedError as error:
         return Failed(CallError(error.code, f"{tool.name} cannot be run: {error}"))
@@ -147,12 +145,11 @@ async def _run_loop(call: Call, loop: LoopInput, title: str, on_spent: OnSpent) 
             message = f"{loop.until} did not come true in {state.next} iterations; the last output was {last}"
             return Failed(CallError("max_iterations", message))
         return Returned(state.results[-1])
-    if told and len(told) == len(loop.items):
-        return Failed(
-            CallError("iterations_failed", f"all {len(told)} iterations failed; the first: {told[0].message}")
-        )
-    if len(told) > _TOLD:
-        told[_TOLD:] = [CallError("iteration_failed", f"{len(told) - _TOLD} more iterations failed; see the results")]
+    count = state.failures
+    if told and count == len(loop.items):
+        return Failed(CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}"))
+    if count > _TOLD:
+        told[_TOLD:] = [CallError("iteration_failed", f"{count - _TOLD} more iterations failed; see the results")]
     call.notes = told
     return Returned(state.results)
 
@@ -161,7 +158,7 @@ async def _child(
     kind: str,
     argument: Any,
     result_type: type,
-    max_payload: int,
+    sender: Sender,
     name: str,
     title: str,
     task_queue: str | None,
@@ -174,10 +171,12 @@ async def _child(
     id = f"{workflow.info().workflow_id}/{name}"
     if (length := len(id.encode())) > MAX_ID:
         raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
-    if (size := len(argument.model_dump_json().encode())) > max_payload:
+    if (size := len(argument.model_dump_json().encode())) > sender.max_payload:
         raise NotStartedError(
-            "params_too_large", f"its context and parameters have {size:,} bytes, and {max_payload:,} is the most"
+            "params_too_large",
+            f"its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most",
         )
+    await sender.room(size)
     try:
         return await workflow.execute_child_workflow(
             kind,

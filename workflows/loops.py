@@ -7,21 +7,23 @@ from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import read_input
 from perdure.workflows.delegates import run_child
 from perdure.workflows.purse import Purse
+from perdure.workflows.sending import Sender, full
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, PerdureError
     from perdure.model.usage import RunUsage
     from perdure.plan.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
-    from perdure.run.loops import LOOP_WORKFLOW, IterationError, LoopInput, LoopState
+    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.shares import Shares
     from perdure.run.stopping import Limit
     from perdure.run.wire import RunInput
+    from perdure.values.limits import NEAR
+    from perdure.values.limits.sizes import Sizes
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -40,24 +42,45 @@ class LoopWorkflow:
             # As many as run at once at most, and as there are left.
             rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
         )
+        self._sizes = Sizes()
+        self._sender = Sender(self._sizes, loop.max_payload)
+        self._stays = False
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))
-            lanes = [asyncio.create_task(self._lane()) for _ in range(loop.lanes)]
-            try:
-                await asyncio.gather(*lanes)
-            except BaseException:
-                for lane in lanes:
-                    lane.cancel()
-                raise
-        else:
-            await self._until()
-        if (size := len(loop.model_dump_json().encode())) > loop.max_payload:
-            message = f"the loop's items and results have {size:,} bytes, and {loop.max_payload:,} is the most"
-            used = {"usage": self._state.usage.as_json()}
-            raise ApplicationError(message, used, type="result_too_large", non_retryable=True)
-        if not self._over:
-            workflow.continue_as_new(loop)
+        while not self._over:
+            await (self._lanes() if loop.kind == "each" else self._until())
+            if self._over:
+                break
+            if len(loop.model_dump_json().encode()) <= loop.max_payload:
+                workflow.continue_as_new(loop)
+            self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
+            if (words := full(NEAR)) is not None:
+                self._give_up(words)
         return self._state
+
+    async def _lanes(self) -> None:
+        lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
+        try:
+            await asyncio.gather(*lanes)
+        except BaseException:
+            for lane in lanes:
+                lane.cancel()
+            raise
+
+    def _give_up(self, words: str) -> None:
+        """Run no more iterations, and return what there is."""
+        state = self._state
+        while not self._over:
+            error = state.fail(state.next, "history_full", f"not run: {words}")
+            if self._loop.kind == "each":
+                state.results[state.next] = error
+            state.next += 1
+            state.satisfied = self._loop.kind == "until"
+
+    @property
+    def _pauses(self) -> bool:
+        """Whether this execution's history is too long to begin another iteration."""
+        return full(NEAR) is not None if self._stays else workflow.info().is_continue_as_new_suggested()
 
     @property
     def _over(self) -> bool:
@@ -65,17 +88,17 @@ class LoopWorkflow:
 
     async def _lane(self) -> None:
         """One iteration after the other, as long as there are any and this execution's history is not too long."""
-        while not self._over and not workflow.info().is_continue_as_new_suggested():
+        while not self._over and not self._pauses:
             index = self._state.next
             self._state.next += 1
             await self._iterate(index)
 
     async def _until(self) -> None:
-        while not self._over and not workflow.info().is_continue_as_new_suggested():
+        while not self._over and not self._pauses:
             index = self._state.next
             output = await self._iterate(index)
             self._state.next += 1
-            if self._state.failed:
+            if self._state.failures:
                 return  # the next one would go on from nothing
             self._state.satisfied = is_satisfied(self._loop.until, output)
 
@@ -101,24 +124,21 @@ class LoopWorkflow:
             delegates=loop.delegates,
             budget=share,
         )
-        outcome = await run_child(child, loop.max_payload, str(index), f"{loop.title} [{index}]", spent)
+        outcome = await run_child(child, self._sender, str(index), f"{loop.title} [{index}]", spent)
         self._purse.settle(str(index), used)
         return self._note(index, outcome)
 
     def _note(self, index: int, outcome: Returned | Failed) -> object:
         """What an iteration has given, or how it failed, as the state keeps it."""
         loop, state = self._loop, self._state
+        state.done += 1
         if isinstance(outcome, Failed):
-            error = IterationError(index=index, code=outcome.error.code, message=outcome.error.message)
-            state.failed.append(error)
-            value: object = {"error": error.as_json()}
+            value: object = state.fail(index, outcome.error.code, outcome.error.message)
             state.satisfied = loop.kind == "until"
+            loop.keep(index, value, 0)
         else:
             value = outcome.value
-        state.done += 1
-        if loop.kind == "each":
-            state.results[index] = value
-        else:
-            state.results = [value]
+            loop.keep(index, value, self._sizes.of(value))
+            self._sizes.retain(())
         workflow.set_current_details(f"**{loop.title}**: {loop.progress()}")
         return value

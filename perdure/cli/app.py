@@ -81,9 +81,20 @@ def show(
     as_json: Json = False,
     draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value",
+            metavar="WHAT",
+            help="Print one thing whole, as JSON: output, state, calls, errors, a reference or a call's id.",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
+    if value is not None:
+        print(execute(lambda do: do.read_value(run_id, value)))
+        return
     view: RunView = execute(lambda do: do.show(run_id, verbose=verbose, aside=as_json))
     if svg is not None or (draw and not as_json):
         with one_line_errors():

@@ -19,6 +19,7 @@ from perdure.client import approvals
 from perdure.client.approvals import Offered, WaitingPage
 from perdure.client.audit import exchanges
 from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, tell_trouble, wait_run, watch_run
+from perdure.client.runs import read_value as read_value_of
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent
@@ -116,6 +117,11 @@ async def show(run_id: str, *, verbose: bool = False, aside: bool = False) -> Ru
     if verbose:
         print_exchanges(Console(stderr=aside), await exchanges(client, run_id))
     return view
+
+
+async def read_value(run_id: str, what: str) -> str:
+    """One thing of a run, whole, as JSON."""
+    return await read_value_of(await connect(), run_id, what)
 
 
 async def watch(run_id: str, *, verbose: bool = False) -> RunView:

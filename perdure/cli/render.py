@@ -163,6 +163,8 @@ def print_run(console: Console, view: RunView) -> None:
     console.print(run_table(view))
     if view.state:
         console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
+    for line in view.cut:
+        console.print(Text(line, style="yellow"))
     for refusal in view.refusals:
         line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
         console.print(Text(line, style="magenta"))

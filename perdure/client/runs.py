@@ -33,12 +33,16 @@ from perdure.run.wire import (
     REQUEST_ACTIVITY,
     RUN_QUERY,
     TASK_QUEUE,
+    VALUE_QUERY,
     RunInput,
     RunResult,
     RunStatus,
     RunView,
+    ValuePage,
 )
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.limits.sizes import Sizes
 
 _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.RUNNING: "running",
@@ -76,12 +80,15 @@ async def start_run(
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1).
 
-    Raises `RunError` when the id is taken; the run itself refuses what is no input of it (R2.3).
+    Raises `RunError` when the id is taken, or what is given is too large; the run itself refuses what is no input of it
+    (R2.3).
     """
+    given = RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {})
+    _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
         return await client.start_workflow(
             AGENT_WORKFLOW,
-            RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {}),
+            given,
             id=new_run_id(agent) if run_id is None else run_id,
             task_queue=task_queue,
             # An id names one run for good: idempotency keys are made of it.
@@ -92,6 +99,22 @@ async def start_run(
         )
     except WorkflowAlreadyStartedError:
         raise RunError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+
+
+def _check_size(given: RunInput, limit: int) -> None:
+    """Say which part is too large, and what the limit is (R18.8)."""
+    if len(given.model_dump_json().encode()) <= limit:
+        return
+    sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
+    largest = max(sizes, key=lambda name: sizes[name])
+    both = " and ".join(f"{name} has {said(size)}" for name, size in sizes.items())
+    what = f"{largest} has {said(sizes[largest])}" if sizes[largest] > limit else f"together they are too large: {both}"
+    hint = (
+        ""
+        if limit == MAX_STORED
+        else "; larger ones need external storage (PERDURE_STORAGE), or are given as a file's path"
+    )
+    raise RunError(f"{what}, and {limit:,} is the most{hint}")
 
 
 def new_run_id(agent: Agent) -> str:
@@ -122,7 +145,11 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     status = _STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
-    except (RPCError, WorkflowQueryFailedError):
+    except WorkflowQueryFailedError as error:
+        view = RunView(run_id=run_id)
+        if status == "running":  # it answered: what it says is the reason (R18.8)
+            raise RunError(f"{run_id!r} cannot be shown: {error}") from None
+    except RPCError:
         view = RunView(run_id=run_id)
         if status == "running":
             raise RunError(
@@ -138,6 +165,30 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
             view = view.model_copy(update={name: getattr(result, name) for name in RunResult.model_fields})
     view.status = status
     return view
+
+
+async def read_value(client: Client, run_id: str, what: str) -> str:
+    """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+
+    Raises `RunError` when there is no such thing, or no worker answers.
+    """
+    handle = client.get_workflow_handle(run_id)
+    parts: list[str] = []
+    offset: int | None = 0
+    try:
+        while offset is not None:
+            answer: ValuePage = await handle.query(
+                VALUE_QUERY, args=[what, offset], result_type=ValuePage, rpc_timeout=QUERY_TIMEOUT
+            )
+            parts.append(answer.text)
+            offset = answer.next
+    except WorkflowQueryFailedError as error:
+        raise RunError(f"{what!r} of {run_id!r} cannot be read: {error}") from None
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+        raise RunError(f"no worker answers for {run_id!r}") from None
+    return "".join(parts)
 
 
 def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:

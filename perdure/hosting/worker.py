@@ -32,7 +32,8 @@ from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import metrics_runtime
 from perdure.model.usage import Price
 from perdure.people.policies import Ask
-from perdure.run.wire import MAX_PAYLOAD, MAX_STORED, TASK_QUEUE
+from perdure.run.wire import TASK_QUEUE
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 

@@ -7,8 +7,9 @@ from typing import Final
 from perdure.model.wire import RequestResult
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.values.jsons import Json, JsonObject, dumps, shorten
-from perdure.values.state import cut
+from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.state import beginning
 
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
@@ -17,8 +18,8 @@ _SHOWN_IN_ERRORS: Final = 2000
 def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
     """An error message (R2.5). A very long call is shown as the start of its JSON."""
     shown: Json = call
-    if call is not None and len(str(call)) > _SHOWN_IN_ERRORS:
-        shown = shorten(call, _SHOWN_IN_ERRORS)
+    if call is not None and len(text := preview(call, _SHOWN_IN_ERRORS)) == _SHOWN_IN_ERRORS:
+        shown = text
     return {"type": "error", "call": shown, "error": error}
 
 
@@ -34,7 +35,7 @@ def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
-def turn_message(plan: Plan, text: str, before: list[JsonObject]) -> JsonObject | None:
+def turn_message(plan: Plan, text: str, before: list[JsonObject], sizes: Sizes) -> JsonObject | None:
     """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
 
     Calls keep the ids that the server gave them, unless one was used already, which servers refuse.
@@ -45,13 +46,13 @@ def turn_message(plan: Plan, text: str, before: list[JsonObject]) -> JsonObject 
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
         arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
-        calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call)})
+        calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call, sizes)})
     return {"type": "turn", "text": text, "calls": calls} if calls or text else None
 
 
-def _result_text(call: Call) -> str:
+def _result_text(call: Call, sizes: Sizes) -> str:
     if call.status == "done":
-        value = cut(call.result)
+        value = beginning(call.result, sizes.of(call.result))
         return value if isinstance(value, str) else dumps(value)
     if call.error is not None:
         return dumps({"error": call.error.as_json()})

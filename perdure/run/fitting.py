@@ -1,49 +1,166 @@
-"""Making a run's result fit into one payload: what is too large to carry is shown by its beginning and its size (R6.9)."""
+"""A run's result, failure and view in one payload, whatever has grown in it (R18.3).
+
+What is cut is said in `cut`, with how to read it whole: the run keeps it, and answers for it page by page.
+"""
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
-from perdure.run.wire import MAX_PAYLOAD, CallView, RunResult
-from perdure.values.jsons import Json, dumps, shorten
+from pydantic import BaseModel
+
+from perdure.run.wire import CallView, RunResult, ValuePage, WaitingView
+from perdure.values.jsons import Json, dumps
+from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.limits.fitting import allot, cut_to
+from perdure.values.limits.sizes import Sizes
 
 R = TypeVar("R", bound=RunResult)
+M = TypeVar("M", bound=BaseModel)
 
-_SMALL: Final = 1000
-"""Characters that a value is left to in any case."""
+_PARTS: Final = ("output", "errors", "waiting", "calls", "state", "log", "refusals", "edges", "reads", "writes")
+"""What can grow, the most important first."""
+_SLIM: Final = 500
+"""Bytes of a call's parameters where the calls do not fit with more of them."""
+_PAGE: Final = 300_000
+"""Characters of a page: at most six bytes each as JSON."""
 
 
-def fit(result: R, limit: int = MAX_PAYLOAD) -> R:
-    """The result as it is, if its JSON has at most `limit` bytes; else a copy with the largest values cut.
+def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
+    """The result as it is, if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
 
-    First the calls' parameters and results, which repeat what is elsewhere, then the state, largest value first.
+    Total, and costs what there are of calls, not of bytes: what `sizes` knows is not looked into again.
     """
-    # All that crosses the wire counts, not only what `run --json` prints.
-    excess = _size(result.model_dump(mode="json", by_alias=True)) - limit
-    if excess <= 0:
+    sizes = sizes or Sizes()
+    names = [name for name in _PARTS if name in type(result).model_fields]
+    needed = [_size(getattr(result, name), sizes) for name in names]
+    frame = result.model_copy(update=dict.fromkeys(names))
+    room = limit - len(frame.model_dump_json(by_alias=True, warnings=False).encode())
+    if sum(needed) <= room:
         return result
-    calls = [
-        call.model_copy(update={"params": {key: _cut(value) for key, value in call.params.items()}, "shown": None})
-        for call in result.calls
+    # First what repeats what is elsewhere.
+    result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
+    needed[names.index("calls")] = _size(result.calls, sizes)
+    shares = allot(needed, room - 200 * len(names))
+    update: dict[str, Any] = {}
+    cut: list[str] = []
+    for name, size, share in zip(names, needed, shares, strict=True):
+        if size > share:
+            whole = getattr(result, name)
+            update[name] = _cut(name, whole, share, sizes)
+            cut.append(_said(result.run_id, name, whole, update[name], size))
+    return result.model_copy(update=update | {"cut": cut})
+
+
+def fit_waiting(
+    waiting: Sequence[WaitingView], limit: int = MAX_PAYLOAD, sizes: Sizes | None = None
+) -> list[WaitingView]:
+    """What waits for people, each of them there, with as much of its parameters as there is room for (R18.3)."""
+    sizes = sizes or Sizes()
+    needed = [_size_of_offer(view, sizes) for view in waiting]
+    if sum(needed) <= limit or not waiting:
+        return list(waiting)
+    share = limit // len(waiting)
+    return [
+        view if size <= share else _cut_offer(view, share, sizes) for view, size in zip(waiting, needed, strict=True)
     ]
-    excess -= sum(map(_size_of_call, result.calls)) - sum(map(_size_of_call, calls))
-    state = dict(result.state)
-    for key in sorted(state, key=lambda key: _size(state[key]), reverse=True):
-        if excess <= 0:
+
+
+def page(value: Json, offset: int) -> ValuePage:
+    """A value's JSON from a character on: what was cut from a view is read so, whole."""
+    text = dumps(value)
+    end = max(0, offset) + _PAGE
+    return ValuePage(text=text[max(0, offset) : end], next=end if end < len(text) else None)
+
+
+def _size(part: Any, sizes: Sizes) -> int:
+    if isinstance(part, list) and part and isinstance(part[0], WaitingView):
+        return sum(_size_of_offer(view, sizes) for view in part)
+    if isinstance(part, list) and part and isinstance(part[0], BaseModel):
+        return 2 + sum(map(_size_of_model, part))
+    if isinstance(part, list) and part and isinstance(part[0], tuple):
+        return len(dumps(part).encode())
+    return sizes.of(part)
+
+
+def _size_of_model(model: BaseModel) -> int:
+    return len(model.model_dump_json(by_alias=True).encode()) + 1
+
+
+_LARGE_OF_OFFER: Final = ("params", "parameters", "calls", "simulation", "reason", "description")
+
+
+def _size_of_offer(view: WaitingView, sizes: Sizes) -> int:
+    # Measured part by part: the parameters are the run's own values, however large.
+    return 600 + len(view.tool) * 6 + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
+
+
+def _cut_offer(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
+    """Its schema goes first, which the tool's definition repeats; then its parameters are cut."""
+    needed = [sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER]
+    shares = allot(needed, max(share - 700 - len(view.tool) * 6, 1000))
+    update: dict[str, Any] = {}
+    for name, size, room in zip(_LARGE_OF_OFFER, needed, shares, strict=True):
+        if size > room:
+            update[name] = (
+                {}
+                if name == "parameters"
+                else None
+                if name == "simulation"
+                else cut_to(getattr(view, name), room, sizes)
+            )
+    return view.model_copy(update=update | {"cut": True})
+
+
+def _cut(name: str, whole: Any, share: int, sizes: Sizes) -> Any:
+    if name == "waiting":
+        return fit_waiting(_newest(whole, share // 2000 * 2000, lambda _: 2000), share, sizes)
+    if name == "calls":
+        return _newest(whole, share, _size_of_model)
+    if name == "log":
+        return _newest(
+            [view.model_copy(update={"text": "", "reason": view.reason[:100]}) for view in whole], share, _size_of_model
+        )
+    if name == "edges":
+        return _newest(whole, share, lambda edge: len(dumps(edge).encode()) + 1)
+    if name in ("reads", "writes"):
+        return dict(_newest(list(whole.items()), share, lambda item: len(dumps(item).encode()) + 1))
+    if name in ("errors", "refusals"):
+        each = max(share // 50, 1000)
+        return _newest([cut_to(item, each, sizes) for item in whole], share, lambda item: sizes.of(item) + 1)
+    return cut_to(whole, share, sizes)
+
+
+def _slim(call: CallView, sizes: Sizes) -> CallView:
+    return call.model_copy(
+        update={
+            "params": cut_to(call.params, _SLIM, sizes),
+            "error": call.error and cut_to(call.error, _SLIM, sizes),
+            "reason": call.reason and call.reason[:_SLIM],
+            "shown": None,
+        }
+    )
+
+
+def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
+    """The last of the items that fit."""
+    room -= 2
+    kept: list[Any] = []
+    for item in reversed(items):
+        room -= size(item)
+        if room < 0:
             break
-        before = _size(state[key])
-        state[key] = _cut(state[key])
-        excess -= before - _size(state[key])
-    return result.model_copy(update={"calls": calls, "state": state})
+        kept.append(item)
+    return kept[::-1]
 
 
-def _size_of_call(call: CallView) -> int:
-    return _size(call.params) + _size(call.shown)
-
-
-def _cut(value: Json) -> Json:
-    return value if _size(value) <= _SMALL else shorten(value, _SMALL // 2)
-
-
-def _size(value: Json) -> int:
-    return len(dumps(value).encode())
+def _said(run_id: str, name: str, whole: Any, shown: Any, size: int) -> str:
+    """What was cut of a part, and how to read it whole."""
+    counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
+    what = f"the last {len(shown):,} of {len(whole):,}" if counts else "in part"
+    return (
+        f"{name} have {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"
+        if name[-1] == "s"
+        else (f"{name} has {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}")
+    )

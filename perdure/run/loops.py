@@ -10,11 +10,19 @@ from perdure.model.usage import RunUsage
 from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
-from perdure.run.wire import MAX_PAYLOAD
 from perdure.values.jsons import JsonObject
+from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.wire import Wire
 
 LOOP_WORKFLOW: Final = "Loop"
+KEPT_FAILURES: Final = 100
+"""Failed iterations that are told with their messages."""
+_MESSAGE: Final = 500
+"""Characters of such a message."""
+_SLOT: Final = 60
+"""Bytes that an iteration has in any case: `null`, or the code of its error."""
+_FRAME: Final = 2 * KEPT_FAILURES * (_MESSAGE + 100) + 20_000
+"""Bytes kept free for the failures and what else a loop tells."""
 
 
 class IterationError(Wire):
@@ -34,12 +42,25 @@ class LoopState(Wire):
     """Index of the first iteration that has not been started."""
     results: list[Any] = Field(default_factory=list)
     """In item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last alone."""
+    size: int = 0
+    """Bytes of the results."""
     failed: list[IterationError] = Field(default_factory=list)
+    """The first `KEPT_FAILURES`."""
+    failures: int = 0
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: Expected = Field(default_factory=Expected)
     """What an iteration is thought to use of the budget (R18.7)."""
     satisfied: bool = False
     """Whether the condition of an until-loop has come true."""
+
+    def fail(self, index: int, code: str, message: str) -> JsonObject:
+        """An iteration failed; what stands in the place of its result."""
+        self.failures += 1
+        error = IterationError(index=index, code=code, message=message[:_MESSAGE])
+        if len(self.failed) < KEPT_FAILURES:
+            self.failed.append(error)
+        # The index and the code are always there; of the words as many as thousands of them leave room for.
+        return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": code}}
 
 
 class LoopInput(Wire):
@@ -81,7 +102,20 @@ class LoopInput(Wire):
         state = {"type": "state", "state": {"previous": previous}}
         return {**self.agent, "context": [*self.agent.get("context", []), state]}, {**self.params, "index": index}
 
+    def keep(self, index: int, value: Any, size: int) -> None:
+        """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
+        state = self.state
+        if self.kind == "until":
+            state.results, state.size = [value], size
+            return
+        room = self.max_payload - _FRAME - _SLOT * len(self.items) - state.size
+        if size > room:
+            message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+            value, size = state.fail(index, "result_too_large", message), 0
+        state.results[index] = value
+        state.size += size
+
     def progress(self) -> str:
         """For the current details: `312 of 1000, 2 failed`."""
-        failed = f", {len(self.state.failed)} failed" if self.state.failed else ""
+        failed = f", {self.state.failures} failed" if self.state.failures else ""
         return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"

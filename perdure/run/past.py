@@ -7,7 +7,10 @@ from typing import Final
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.wire import CallView
-from perdure.values.jsons import Json, shorten
+from perdure.values.jsons import Json
+from perdure.values.limits import SHOWN_PARAMS
+from perdure.values.limits.fitting import cut_to
+from perdure.values.limits.sizes import Sizes, preview
 
 SHOWN_RESULT: Final = 160
 """Characters of a result that `show` prints."""
@@ -21,17 +24,18 @@ def plan_writes(plan: Plan) -> dict[str, str]:
     return {call.id: call.target for call in plan.calls if call.paths}
 
 
-def call_view(call: Call) -> CallView:
+def call_view(call: Call, sizes: Sizes) -> CallView:
+    """The call as it is shown: of large parameters the beginning, so that a run of thousands of calls stays light (R18.3)."""
     return CallView(
         id=call.id,
         tool=call.tool_name,
-        params=call.params,
+        params=cut_to(call.params, SHOWN_PARAMS, sizes),
         status=call.status,
         started_at=call.started,
         ended_at=call.ended_at,
         attempts=call.attempts,
         reason=call.reason or None,
-        error=call.error.as_json() if call.error else None,
+        error=cut_to(call.error.as_json(), SHOWN_PARAMS, sizes) if call.error else None,
         approval=call.approval,
         shown=_one_line(call.result) if call.status == "done" else None,
     )
@@ -40,6 +44,6 @@ def call_view(call: Call) -> CallView:
 def _one_line(value: Json) -> str:
     """The beginning of a result; of text as text."""
     if not isinstance(value, str):
-        return shorten(value, SHOWN_RESULT)
-    text = " | ".join(value.splitlines())
+        return preview(value, SHOWN_RESULT)
+    text = " | ".join(value[: 2 * SHOWN_RESULT].splitlines())
     return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"

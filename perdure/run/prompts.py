@@ -13,6 +13,8 @@ from perdure.run.stopping import Limit
 from perdure.run.wire import Progress
 from perdure.values.instances import split_state
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.limits.fitting import cut_to
+from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.state import State
 from perdure.values.templates import as_data
 
@@ -115,6 +117,24 @@ def _tightened(message: JsonObject) -> JsonObject:
     return {**message, "calls": [{**call, "result": shorten(call["result"], TIGHT)} for call in message["calls"]]}
 
 
+def fit_messages(messages: list[JsonObject], room: int, sizes: Sizes) -> list[JsonObject]:
+    """Chat messages in so many bytes: long texts cut, more of them the less room there is; and then only the first and the last.
+
+    Total. It is for what no model could read anyway: see `TIGHT` for what comes before.
+    """
+    for most in (100_000, 20_000, 4_000, TIGHT):
+        cut = [
+            message
+            if sizes.of(message.get("content")) <= most
+            else {**message, "content": cut_to(message.get("content"), most, sizes)}
+            for message in messages
+        ]
+        if sum(map(sizes.of, cut)) <= room:
+            return cut
+    ends = [cut[0], cut[-1]] if "tool_calls" not in cut[-1] and cut[-1]["role"] != "tool" else cut[:1]
+    return [{**message, "content": cut_to(message.get("content"), max(room // 3, 200), sizes)} for message in ends]
+
+
 def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
     """A call's parameters on one line, for summaries and tables."""
-    return ", ".join(f"{key}={shorten(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]
+    return ", ".join(f"{key}={preview(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]

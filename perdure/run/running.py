@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.asking import Ask
 from perdure.model.intake import INTERRUPTED
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
 from perdure.people.desk import Desk
@@ -17,18 +16,18 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Choice, Situation
+from perdure.run.contexts import Contexts
 from perdure.run.feedback import error_message, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
-from perdure.run.prompts import chat_messages
 from perdure.run.shares import Shares
 from perdure.run.stopping import Budget, Limit, StopReason, budget_of, fingerprint, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
-from perdure.values.packing import pack, unpack
+from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
-from perdure.values.state import State, Write, cut
+from perdure.values.state import State, Write, beginning
 
 SHOWN_TEXT: Final = 300
 """Characters of what the model said that `show` prints."""
@@ -59,7 +58,9 @@ class Run:
         """What waits for a person."""
         self.budget = budget_of(agent.config).within(budget or Budget())
         state = context.state
-        self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [])
+        self.sizes = Sizes()
+        """Bytes of the run's values, each measured once (R18.1)."""
+        self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [], self.sizes)
         self.progress = Progress(plan_message={"type": "plan", "plan": context.plan} if context.plan else None)
         self.shares = Shares(self.budget, self.progress.expected)
         """What delegates that run at once have reserved of the budget (R18.7)."""
@@ -77,7 +78,7 @@ class Run:
         self._done = 0
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
-        self._parameters: dict[bool, JsonObject] = {}
+        self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes)
 
     @property
     def errors(self) -> list[JsonObject]:
@@ -118,7 +119,7 @@ class Run:
     def begin_request(self, choice: Choice) -> RequestInput:
         """The next Request, to this model (R6.1)."""
         number = self.progress.number
-        context = self._build_context()
+        context = self._contexts.make(self.tools, self.progress, self.state, self.limit, final=self.final)
         self._asked = (number, context)
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         self.past.log.append(view)
@@ -188,6 +189,7 @@ class Run:
         elif over:
             self._end(output, reason)
         self._keep_past(plan)
+        self.sizes.retain(write.value for write in self.state.writes)
         progress.messages.extend(self._messages_of(plan, result, problems))
         if held:
             progress.messages.append(note(held))
@@ -248,14 +250,20 @@ class Run:
         return read.value, "answer" if read.kind == "text" else "output"
 
     def _keep_results(self, plan: Plan) -> None:
+        if self._dialect.keeps_turns:
+            return  # its turn holds each result
         for call in plan.calls:
             if call.status == "done" and not call.writes:
-                result = {"tool": call.tool_name, "params": call.written_params, "result": cut(call.result)}
-                self.progress.results[call.id] = result
+                shown = beginning(call.result, self.sizes.of(call.result))
+                self.progress.results[call.id] = {
+                    "tool": call.tool_name,
+                    "params": call.written_params,
+                    "result": shown,
+                }
 
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
-        past.calls.extend(map(call_view, plan.calls))
+        past.calls.extend(call_view(call, self.sizes) for call in plan.calls)
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)
         past.writes |= plan_writes(plan)
@@ -264,7 +272,8 @@ class Run:
         self.plan = None
 
     def _messages_of(self, plan: Plan, result: RequestResult, problems: list[JsonObject]) -> list[JsonObject]:
-        turn = turn_message(plan, result.text, self.progress.messages) if self._dialect.keeps_turns else None
+        keeps = self._dialect.keeps_turns
+        turn = turn_message(plan, result.text, self.progress.messages, self.sizes) if keeps else None
         return [*([turn] if turn else []), *self.desk.feedback, *problems]
 
     def dry_plan(self, number: int) -> Plan:
@@ -281,7 +290,7 @@ class Run:
             policy=self.desk.guard.change.as_change(),
             remembered=list(self.desk.guard.remembered),
             refusals=self.desk.refusals,
-            past=pack(self.past),
+            past=self.past,
         )
 
     @classmethod
@@ -296,7 +305,11 @@ class Run:
     ) -> Run:
         """The run as `snapshot` left it."""
         run = cls(agent, context, snapshot.prepared, desk, budget=budget)
-        run.state, run.progress, run.past = State(snapshot.writes), snapshot.progress, unpack(snapshot.past, Past)
+        run.state, run.progress, run.past = (
+            State(snapshot.writes, run.sizes),
+            snapshot.progress,
+            snapshot.past,
+        )
         run.shares = Shares(run.budget, run.progress.expected)
         run._done = sum(call.status == "done" for call in run.past.calls)
         return run
@@ -317,21 +330,3 @@ class Run:
         if (result.problem or {}).get("code") != INTERRUPTED:
             answer = fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
             self.progress.answers = [*self.progress.answers, answer][-self.agent.config.stuck_after :]
-
-    def _build_context(self) -> RequestContext:
-        ask = Ask(
-            tools={} if self.final else self.tools,
-            output=self.agent.output_schema,
-            final=self.final,
-            max_calls=self.agent.config.max_calls,
-            instances=self.context.instances,
-            kinds=[merged.kind for merged in self.context.data],
-        )
-        if self.final not in self._parameters:  # schemas are composed once a run, not once a Request
-            self._parameters[self.final] = self._dialect.parameters(ask)
-        return RequestContext(
-            messages=chat_messages(self.context, self._dialect, ask, self.progress, self.state, self.limit),
-            parameters=self._parameters[self.final],
-            dialect=self.agent.config.dialect,
-            vocabulary=self._dialect.vocabulary(ask.tools, list(ask.kinds)),
-        )

@@ -21,6 +21,7 @@ StopReason: TypeAlias = Literal[
     "cost_budget",
     "max_requests",
     "deadline",
+    "history",
 ]
 
 

@@ -20,6 +20,8 @@ from perdure.run.shares import Expected
 from perdure.run.stopping import Budget, StopReason
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.packing import Packed
 from perdure.values.state import Write
 from perdure.values.wire import Wire
 
@@ -33,6 +35,12 @@ CHOOSE_ACTIVITY: Final = "perdure.choose"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
 WAITING_QUERY: Final = "waiting"
+VALUE_QUERY: Final = "value"
+"""One value whole, page by page: what a view has cut (R18.3)."""
+PARAMETERS_QUERY: Final = "parameters"
+"""What a running call's tool is given, for its activity to ask where it is too large to be sent (R18.2)."""
+CLAIM: Final = "claim"
+"""Signal and query of an activity whose result is large: may the history hold it? (R18.4)"""
 CALLS_SIGNAL: Final = "calls"
 DECIDE: Final = "decide"
 """Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
@@ -53,12 +61,6 @@ CONTEXT_TOO_LONG: Final = "ContextTooLong"
 """Type of the failure of a Request whose context is more than the model takes (R9.7)."""
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
-
-MAX_PAYLOAD: Final = 1_900_000
-"""Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
-
-MAX_STORED: Final = 50_000_000
-"""The same where values travel by external storage."""
 
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
 
@@ -100,17 +102,26 @@ class Prepared(Wire):
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 
 
+class ToolReads(Wire):
+    """What a call's tool is given. `definition` is only there when it is not the registry's own."""
+
+    call: JsonObject
+    params: JsonObject
+    definition: JsonObject | None = None
+    messages: list[JsonObject] = Field(default_factory=list)
+
+
 class ToolInput(Wire):
-    """One tool call. `definition` is only there when it is not the registry's own."""
+    """One tool call."""
 
     tool: str
     activity: str
-    call: JsonObject
     call_id: str
-    params: JsonObject
     idempotency_key: str
-    definition: JsonObject | None = None
-    messages: list[JsonObject] = Field(default_factory=list)
+    reads: ToolReads | None = None
+    """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
+    free: int = MAX_PAYLOAD
+    """Bytes that the result may have without a `CLAIM` (R18.4)."""
 
 
 class ToolResult(Wire):
@@ -119,6 +130,15 @@ class ToolResult(Wire):
     value: Json = None
     branch: str | None = None
     attempt: int = 1
+    size: int = 0
+    """Bytes of the value as JSON, measured where it was made (R18.1)."""
+
+
+class Claim(Wire):
+    """A result that is larger than its call's `free` share of the history."""
+
+    call_id: str
+    size: int
 
 
 class CallView(Wire):
@@ -162,6 +182,8 @@ class WaitingView(Wire):
     question: bool = False
     """It is a question (`reason`): an answer is wanted, not a decision."""
     calls: list[Any] | None = None
+    cut: bool = False
+    """Whether something of it was too large to be shown whole; the digest is of the whole (R18.3)."""
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
 
@@ -203,13 +225,24 @@ class RunResult(Wire):
     """Why the run failed, in one line."""
     worked: float = 0.0
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
+    cut: list[str] = Field(default_factory=list)
+    """What was too large to be told whole, a line each, and how to read it (R18.3)."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"]
-        if plain["error"] is None:
-            del plain["error"]
+        for name in ("error", "cut"):
+            if not plain[name]:
+                del plain[name]
         return plain
+
+
+class ValuePage(Wire):
+    """A part of a value's JSON, as `VALUE_QUERY` answers it."""
+
+    text: str
+    next: int | None = None
+    """The offset, in characters, of the next page; `None`: this was the last."""
 
 
 class RunView(RunResult):
@@ -269,10 +302,15 @@ class Progress(Wire):
     """Whether the context was too long for the model, and is shown cut since (R9.7)."""
 
 
+SNAPSHOT_FORM: Final = 3
+"""Of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run, and says so."""
+PREPARED_FORM: Final = 1
+"""Of what `perdure.prepare` records."""
+
+
 class RunSnapshot(Wire):
     """A run between two Requests, as it goes on in a new execution (R6.8)."""
 
-    version: Literal[2] = 2
     prepared: Prepared
     progress: Progress
     writes: list[Write]
@@ -280,8 +318,7 @@ class RunSnapshot(Wire):
     """How the run's own approval policy differs from the agent file's (R7.7)."""
     remembered: list[str] = Field(default_factory=list)
     refusals: list[JsonObject] = Field(default_factory=list)
-    past: str
-    """A `Past`, packed: it grows with the run, and only watchers need it."""
+    past: Past
 
 
 class RunInput(Wire):
@@ -299,5 +336,5 @@ class RunInput(Wire):
     """The agent files that the run above has recorded."""
     budget: Budget = Field(default_factory=Budget)
     """What the run above has left (R9.6)."""
-    snapshot: RunSnapshot | None = None
-    """Set when the run goes on from an execution that grew too long."""
+    snapshot: Packed | None = None
+    """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -12,7 +12,8 @@ from typing import Final, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict
 
 from perdure.errors import ReferenceSyntaxError, StateError
-from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.paths import UNKNOWN, Unknown, array_index, get, overlaps
 from perdure.values.references import (
     DAGGER,
@@ -46,15 +47,16 @@ class Write(BaseModel):
 
 
 LARGE: Final = 256 * 1024
-"""Characters of JSON from which on one value is shown to the model by its beginning."""
+"""Bytes of JSON from which on one value is shown to the model by its beginning."""
 _SHOWN: Final = 2000
 
 
 class State:
     """The log of writes and the value that it adds up to. Values given to it and taken from it are never changed."""
 
-    def __init__(self, writes: Iterable[Write] = ()) -> None:
+    def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
         self.writes: list[Write] = []
+        self.sizes = sizes or Sizes()
         self._large: list[tuple[Path, Json, int]] = []
         self._tree = Tree({})
         for write in writes:
@@ -64,7 +66,7 @@ class State:
         """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
         self._tree.apply(write)
         self.writes.append(write)
-        if write.value is not UNKNOWN and (size := len(dumps(write.value))) > LARGE:
+        if write.value is not UNKNOWN and (size := self.sizes.of(write.value)) > LARGE:
             self._large.append((write.path, write.value, size))
 
     def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
@@ -87,17 +89,17 @@ class State:
         return value
 
     def shown(self, *, tight: bool = False) -> JsonObject:
-        """The value now as the model sees it: of a single value of more than `LARGE` characters its beginning and size;
+        """The value now as the model sees it: of a single value of more than `LARGE` bytes its beginning and size;
         where `tight`, of every large key."""
         tree = Tree(self.snapshot())
         if tight:
             return {
-                key: value if len(text := dumps(value)) <= _SHOWN else shorten(text, _SHOWN)
+                key: value if self.sizes.of(value) <= _SHOWN else preview(value, _SHOWN)
                 for key, value in tree.value.items()
             }
         for path, value, size in self._large:
             if path and get(tree.value, path) is value:
-                tree.apply(Write(path=path, value=cut(value, size)))
+                tree.apply(Write(path=path, value=beginning(value, size)))
         shown: JsonObject = tree.value
         return shown
 
@@ -130,12 +132,11 @@ def _without_hidden(writes: Sequence[Write], depth: int | None) -> list[Write]:
     return kept[::-1]
 
 
-def cut(value: Json, size: int | None = None) -> Json:
-    """What the model is shown of a value: itself, or of a large one the beginning and the size."""
-    size = len(dumps(value)) if size is None else size
+def beginning(value: Json, size: int) -> Json:
+    """What the model is shown of a value of so many bytes: itself, or of a large one the beginning and the size."""
     if size <= LARGE:
         return value
-    return f"{shorten(value, _SHOWN)} [cut: the whole value has {size:,} characters; refer to it, and it is passed on whole]"
+    return f"{preview(value, _SHOWN)} [cut: the whole value has {size:,} bytes; refer to it, and it is passed on whole]"
 
 
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:

@@ -1,15 +1,27 @@
-"""A result that is too large is cut where it hurts least (R6.9)."""
+"""Result, failure and every view of a run fit into a payload, whatever has grown in it (R18.3)."""
 
 from __future__ import annotations
 
-from perdure.run.fitting import fit
-from perdure.run.wire import CallView, RunResult
-from perdure.values.jsons import dumps
+import time
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.model.wire import RequestView
+from perdure.run.fitting import fit, fit_waiting, page
+from perdure.run.wire import CallView, RunResult, RunView, WaitingView
+from perdure.values.jsons import dumps, loads
+from perdure.values.limits import MAX_PAYLOAD
 
 
 def result(size: int) -> RunResult:
     call = CallView(id="1.0", tool="t", params={"text": "x" * size, "n": 1}, status="done")
     return RunResult(run_id="r", calls=[call], state={"large": "y" * size, "small": 1, "list": list(range(size // 10))})
+
+
+def size(view: RunResult) -> int:
+    return len(view.model_dump_json(by_alias=True).encode())
 
 
 def test_what_fits_is_left_alone() -> None:
@@ -20,9 +32,108 @@ def test_what_fits_is_left_alone() -> None:
 def test_parameters_are_cut_first_then_the_largest_of_the_state() -> None:
     cut = fit(result(50_000), 90_000)
     assert cut.calls[0].params["n"] == 1
-    assert "characters" in cut.calls[0].params["text"]
+    assert cut.calls[0].params["text"].endswith("… [cut: 50,002 bytes]")
     assert cut.state["large"] == "y" * 50_000
     smaller = fit(result(50_000), 40_000)
-    assert "characters" in smaller.state["large"]
+    assert smaller.state["large"].endswith("… [cut: 50,002 bytes]")
     assert smaller.state["small"] == 1
-    assert len(dumps(smaller.as_json())) <= 40_000
+    assert size(smaller) <= 40_000
+    assert smaller.cut == ["state has 73,921 bytes, shown in part; whole: perdure show r --value state"]
+
+
+SIZES = st.integers(0, 300) | st.integers(0, 30_000)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> RunView:
+    """Runs in which anything may have grown."""
+
+    def some(most: int, make: Any) -> list[Any]:
+        count, each = draw(st.integers(0, most)), draw(SIZES)
+        return [make(n, "é" * each) for n in range(min(count, 400_000 // (each + 40)))]
+
+    return RunView(
+        run_id="r",
+        output=draw(st.none() | SIZES.map(lambda n: {"wired": ["x" * n] * 3})),
+        errors=some(
+            300, lambda _, text: {"type": "error", "call": {"_tool": text}, "error": {"code": "c", "message": text}}
+        ),
+        calls=some(
+            2000,
+            lambda n, text: CallView(
+                id=f"1.{n}", tool="t", params={"p": text}, status="failed", error={"message": text}
+            ),
+        ),
+        state={f"k{n}": text for n, text in enumerate(some(500, lambda _, text: text))},
+        waiting=some(
+            500,
+            lambda n, text: WaitingView(
+                call=f"1.{n}", agent="a", tool="t", params={"p": text}, reason="r", requested_at="", digest="d"
+            ),
+        ),
+        refusals=some(20, lambda _, text: {"time": "", "decision": text, "problem": text}),
+        log=some(300, lambda n, text: RequestView(number=n, model="m", reason=text[:300], text=text[:300])),
+        reads=dict(some(500, lambda n, text: (f"1.{n}", [text]))),
+        writes=dict(some(500, lambda n, text: (f"1.{n}", text))),
+        edges=some(500, lambda n, text: ("1.0", f"1.{n}", text)),
+    )
+
+
+@settings(max_examples=60)
+@given(views(), st.integers(60_000, 300_000))
+def test_r18_3_any_run_fits_and_says_what_was_cut(view: RunView, limit: int) -> None:
+    fitted = fit(view, limit)
+    assert size(fitted) <= limit
+    assert (fitted is view) or (fitted.usage, fitted.run_id, fitted.status) == (view.usage, view.run_id, view.status)
+    shown = fit(view.result(), limit)
+    assert size(shown) <= limit
+    for name in ("errors", "calls"):
+        if len(getattr(shown, name)) < len(getattr(view, name)):
+            assert any(line.startswith(f"{name} have ") and "the last" in line for line in shown.cut)
+
+
+def test_r18_3_twelve_thousand_calls_and_an_output_of_two_values() -> None:
+    calls = [
+        CallView(id=f"{n // 500}.{n % 500}", tool="t", params={"p": "x" * 400}, status="done", shown="x" * 160)
+        for n in range(12_000)
+    ]
+    value = "x" * 1_200_000
+    view = RunView(run_id="r", output=[value, value], calls=calls, state={"a": value, "b": value})
+    started = time.process_time()
+    fitted = fit(view)
+    assert time.process_time() - started < 0.5
+    assert size(fitted) <= MAX_PAYLOAD
+    assert len(fitted.calls) > 100
+    assert fitted.calls[-1].id == calls[-1].id
+
+
+def test_r18_3_three_hundred_calls_of_ten_kilobytes_wait() -> None:
+    waiting = [
+        WaitingView(
+            call=f"1.{n}",
+            agent="a",
+            tool="t",
+            params={"text": "x" * 10_000, "n": n},
+            reason="r",
+            requested_at="",
+            digest="d",
+        )
+        for n in range(300)
+    ]
+    shown = fit_waiting(waiting)
+    assert sum(len(view.model_dump_json(by_alias=True)) for view in shown) <= MAX_PAYLOAD
+    assert [view.params["n"] for view in shown] == list(range(300))
+    assert {view.cut for view in shown} == {True}
+    assert fit_waiting(waiting[:100]) == waiting[:100]
+
+
+def test_r18_3_what_was_cut_is_read_whole_page_by_page() -> None:
+    value = {"text": "é\n" * 500_000}
+    text = ""
+    offset: int | None = 0
+    while offset is not None:
+        part = page(value, offset)
+        assert len(dumps(part.as_json()).encode()) <= MAX_PAYLOAD
+        text += part.text
+        offset = part.next
+    assert loads(text) == value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from perdure.people.desk import Offer
 from perdure.plan.calls import Call
 from perdure.run.prompts import call_line
-from perdure.run.running import Run
-from perdure.values.jsons import shorten
+from perdure.run.running import RECENT, Run
+from perdure.values.limits.sizes import preview
 
 
 def details(run: Run) -> str:
@@ -22,7 +24,9 @@ def details(run: Run) -> str:
             "",
         ]
         lines += ["| call | what | parameters | why | since |", "|---|---|---|---|---|"]
-        lines += [_waiting(offer) for offer in waiting.values()]
+        lines += [_waiting(offer) for offer in islice(waiting.values(), RECENT)]
+        if len(waiting) > RECENT:
+            lines += ["", f"{len(waiting) - RECENT} more wait."]
     if calls := run.last_calls():
         lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
         if run.count > len(calls):
@@ -30,7 +34,7 @@ def details(run: Run) -> str:
         if notes := [note for call in calls if (note := _note(call))]:
             lines += ["", *notes]
     if run.output is not None:
-        lines += ["", f"Output: `{shorten(run.output, 300)}`"]
+        lines += ["", f"Output: `{preview(run.output, 300)}`"]
     return "\n".join(lines)
 
 

@@ -13,7 +13,10 @@ from perdure.plan.simulation import simulate
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
-from perdure.values.jsons import dumps
+from perdure.values.jsons import Json
+from perdure.values.limits.sizes import preview
+from perdure.values.paths import get
+from perdure.values.references import MISSING, evaluate, parse_expression
 
 _SHOWN_IN_LISTS: Final = 300
 """Characters of parameters, and of a reason, in a list of what waits."""
@@ -31,7 +34,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         requests=len(past.log),
         usage=run.progress.usage,
         errors=run.errors,
-        calls=[*past.calls, *(map(call_view, plan.calls) if plan else ())],
+        calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.calls) if plan else ())],
         state=run.state.snapshot(),
         worked=run.progress.worked,
         waiting=waiting_views(run),
@@ -82,9 +85,38 @@ def waiting_entry(offer: Offer) -> WaitingEntry:
     return WaitingEntry(
         call=offer.id,
         tool="plan" if call is None else call.tool_name,
-        params=None if call is None or len(dumps(call.params)) > _SHOWN_IN_LISTS else call.params,
+        params=None if call is None or len(preview(call.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS else call.params,
         reason=offer.reason[:_SHOWN_IN_LISTS],
         requested_at=offer.approval.requested_at,
         digest=digest(offer.shown),
         question=offer.question,
     )
+
+
+def whole(run: Run, what: str) -> Json:
+    """What a view may have cut: a part of the result by its name, a reference's value, or the call of an id.
+
+    Raises `ReferenceSyntaxError` or `KeyError` for what is none of these.
+    """
+    if what.removeprefix("†").partition(".")[0] == "state" or what.startswith("†"):
+        expression = parse_expression(what if what.startswith("†") else f"†{what}")
+        values = {**run.context.values(), "state": run.state.snapshot()}
+        found = evaluate(expression, lambda reference: get(values.get(reference.kind, MISSING), reference.path))
+        if found is MISSING:
+            raise KeyError(f"{what} does not exist")
+        return found
+    for call in run.plan.calls if run.plan is not None else ():
+        if call.id == what:
+            shown = call_view(call, run.sizes).as_json()
+            return shown | {"params": call.params, "result": call.result}
+    view = run_view(run, "")
+    parts: dict[str, Json] = {
+        name: getattr(view, name) for name in ("output", "errors", "refusals", "edges", "reads", "writes")
+    }
+    parts |= {name: [each.as_json() for each in getattr(view, name)] for name in ("calls", "log", "waiting")}
+    parts |= {call["id"]: call for call in parts["calls"]}
+    if what not in parts:
+        raise KeyError(
+            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, a call's id or a reference"
+        )
+    return parts[what]

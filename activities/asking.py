@@ -1,0 +1,100 @@
+"""What an activity asks its own run: by query, which no history records, so that commands and histories stay small (R18.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from temporalio import activity
+from temporalio.client import WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.run.wire import PARAMETERS_QUERY, ToolReads
+
+TIMEOUT: Final = timedelta(seconds=10)
+"""Of one query: a worker that holds the run answers in milliseconds, one that has to replay it in a second."""
+ATTEMPTS: Final = 12
+"""Two minutes where nobody answers. A server also refuses queries while it holds back one for a run that is busy."""
+_LASTING: Final = {
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNIMPLEMENTED,
+}
+_Run: TypeAlias = WorkflowHandle[Any, Any]
+
+
+def own_run() -> _Run:
+    """The execution that this activity belongs to."""
+    info = activity.info()
+    assert info.workflow_id is not None
+    return activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+
+
+async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
+    """The answer of the activity's own run, asked again while nobody answers.
+
+    Raises `RPCError` when nobody did, `WorkflowQueryFailedError` when the run refuses.
+    """
+    return await _ask(own_run(), query, argument, result_type)
+
+
+async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await run.query(query, argument, result_type=result_type, rpc_timeout=TIMEOUT)
+        except RPCError as error:
+            if error.status in _LASTING or attempt == ATTEMPTS:
+                raise
+        await asyncio.sleep(min(2.0, 0.1 * 2**attempt))  # the worker that held the run is gone, or the run is busy
+    raise AssertionError
+
+
+async def ask_reads(call_id: str) -> ToolReads:
+    """What a call's tool is given. Calls of one run that ask at the same time are asked for together."""
+    run = own_run()
+    line = _lines.setdefault((run.id, run.run_id), _Line(run))
+    return await line.ask(call_id)
+
+
+class _Line:
+    """The calls of one run in this process that wait to be told what they are given: one query at a time, for all of them."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._wanted: dict[str, asyncio.Future[ToolReads]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def ask(self, call_id: str) -> ToolReads:
+        if (answer := self._wanted.get(call_id)) is None or answer.cancelled():
+            answer = self._wanted[call_id] = asyncio.get_running_loop().create_future()
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_all())
+        return await asyncio.shield(answer)
+
+    async def _ask_all(self) -> None:
+        """The run answers for as many as one payload holds; the others are asked for again."""
+        told: dict[str, ToolReads | None]
+        try:
+            while self._wanted:
+                told = await _ask(self._run, PARAMETERS_QUERY, list(self._wanted), dict[str, ToolReads | None])
+                if not told:
+                    raise ApplicationError("the run has no calls that run", type="not_running", non_retryable=True)
+                for call_id, reads in told.items():
+                    answer = self._wanted.pop(call_id)
+                    if reads is not None:
+                        answer.set_result(reads)
+                    else:
+                        answer.set_exception(
+                            ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
+                        )
+        except Exception as error:
+            for answer in self._wanted.values():
+                answer.set_exception(error)
+        finally:
+            _lines.pop((self._run.id, self._run.run_id), None)
+
+
+_lines: dict[tuple[str, str | None], _Line] = {}

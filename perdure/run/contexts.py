@@ -1,0 +1,66 @@
+"""What a Request is told: its context as one answer of a query, whatever it holds (R6.1, R6.8, R18.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.asking import Ask
+from perdure.model.wire import RequestContext
+from perdure.run.agents import Agent, Context
+from perdure.run.prompts import chat_messages, fit_messages
+from perdure.run.stopping import Limit
+from perdure.run.wire import Progress
+from perdure.tools.tool import Tool
+from perdure.values.jsons import JsonObject
+from perdure.values.limits.sizes import Sizes
+from perdure.values.state import State
+
+
+class Contexts:
+    """Makes the contexts of one run's Requests, each of at most `max_payload` bytes."""
+
+    def __init__(self, agent: Agent, context: Context, max_payload: int, sizes: Sizes) -> None:
+        self._agent, self._context = agent, context
+        self._dialect = DIALECTS[agent.config.dialect]
+        self._max_payload = max_payload
+        self._sizes = sizes
+        self._parameters: dict[bool, JsonObject] = {}
+
+    def make(
+        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, *, final: bool
+    ) -> RequestContext:
+        """The context as things stand. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
+        context = self._make(tools, progress, state, limit, final=final)
+        if self._size_of(context) > self._max_payload and not progress.tight:
+            progress.tight = True
+            context = self._make(tools, progress, state, limit, final=final)
+        if (size := self._size_of(context)) > self._max_payload:
+            room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
+            context.messages = fit_messages(context.messages, room, self._sizes)
+        return context
+
+    def _make(
+        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, *, final: bool
+    ) -> RequestContext:
+        kinds = [merged.kind for merged in self._context.data]
+        ask = Ask(
+            tools={} if final else dict(tools),
+            output=self._agent.output_schema,
+            final=final,
+            max_calls=self._agent.config.max_calls,
+            instances=self._context.instances,
+            kinds=kinds,
+        )
+        if final not in self._parameters:  # schemas are composed once a run, not once a Request
+            self._parameters[final] = self._dialect.parameters(ask)
+        return RequestContext(
+            messages=chat_messages(self._context, self._dialect, ask, progress, state, limit),
+            parameters=self._parameters[final],
+            dialect=self._agent.config.dialect,
+            vocabulary=self._dialect.vocabulary(ask.tools, kinds),
+        )
+
+    def _size_of(self, context: RequestContext) -> int:
+        beside = 1000 + self._sizes.of(context.parameters) + len(context.vocabulary.model_dump_json().encode())
+        return beside + sum(map(self._sizes.of, context.messages))

@@ -1,0 +1,56 @@
+"""Bytes and cost: what is measured, what may be sent, and how anything is made to fit. The one place to look for a limit.
+
+Temporal's limits are per payload, per task and per history; a run's are sums (section 18). Every number below has its reason
+beside it; `sizes` measures, `fitting` makes fit, `sending` and `history` keep the sums of a task and of a history.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_PAYLOAD: Final = 1_900_000
+"""Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
+
+MAX_STORED: Final = 50_000_000
+"""The same where values travel by external storage."""
+
+INLINE: Final = 16_000
+"""Bytes of a call's parameters up to which they travel in its command. Above, its activity asks the run for them by query,
+which costs 5 ms, and neither the task nor the history grows (R18.2)."""
+
+MAX_SENT: Final = 3_000_000
+"""Bytes of all commands of one workflow task. The server takes 4 MiB, and ends a run that sends more."""
+
+MAX_COMMANDS: Final = 100
+"""Commands of one workflow task: its CPU time grows with them too (R18.5)."""
+
+COMMAND: Final = 1_000
+"""Bytes that a command has beside its payload: names, ids, timeouts, a summary."""
+
+HISTORY_BYTES: Final = 50_000_000
+"""Of one execution; the server ends a run whose history is larger."""
+HISTORY_EVENTS: Final = 51_200
+"""The same in events."""
+NEAR: Final = 0.8
+"""Part of either from which on a run that cannot go on as new asks its last Request (R18.4)."""
+OVER: Final = 0.92
+"""Part of either from which on what runs is broken off, for that last Request to have room."""
+
+FREE_RESULT: Final = 256_000
+"""Bytes of a result up to which it may be returned without asking, while the history has much room."""
+LEAST_RESULT: Final = 2_000
+"""The same when it has little."""
+
+MAX_MESSAGE: Final = 10_000
+"""Characters of an error's message: more is nothing that a model or a person reads."""
+
+SHOWN_PARAMS: Final = 2_000
+"""Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
+
+MAX_MEMO: Final = 20_000
+"""Bytes of what a run's memo holds."""
+
+
+def said(size: int) -> str:
+    """A number of bytes in words: `2,000,000 bytes`."""
+    return f"{size:,} bytes"

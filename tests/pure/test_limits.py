@@ -1,0 +1,109 @@
+"""The sums: measuring, fitting, and what a task and a history may hold (section 18)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.values.jsons import dumps
+from perdure.values.limits import HISTORY_BYTES, LEAST_RESULT, MAX_SENT
+from perdure.values.limits.fitting import LEAST, allot, cut_to
+from perdure.values.limits.sending import HistoryRoom, Sending, history_full
+from perdure.values.limits.sizes import Sizes, preview
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.integers(1, 4000).map(lambda n: '"ö\n' * n)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=8),
+    max_leaves=40,
+)
+
+
+def size(value: Any) -> int:
+    return len(dumps(value).encode())
+
+
+@given(VALUES)
+def test_r18_1_a_size_is_what_json_has(value: Any) -> None:
+    assert Sizes().of(value) == size(value)
+
+
+def test_r18_1_a_value_is_measured_once() -> None:
+    large = [{"text": "x" * 100, "n": n} for n in range(15_000)]
+    sizes = Sizes()
+    whole = sizes.of(large)
+    started = time.process_time()
+    assert [sizes.of({"value": large, "n": n}) for n in range(500)] == [
+        whole + len(f'{{"value":,"n":{n}}}') for n in range(500)
+    ]
+    assert time.process_time() - started < 0.1
+
+
+@given(VALUES, st.integers(LEAST, 3000))
+def test_r18_3_anything_fits(value: Any, room: int) -> None:
+    cut = cut_to(value, room)
+    assert size(cut) <= room
+    assert cut == value or size(value) > room
+
+
+def test_r18_3_what_is_small_stays_whole_beside_what_is_large() -> None:
+    cut = cut_to({"a": "small", "b": "x" * 100_000, "c": [1, 2, 3]}, 1000)
+    assert (cut["a"], cut["c"]) == ("small", [1, 2, 3])
+    assert cut["b"].endswith("… [cut: 100,002 bytes]")
+    assert len(cut["b"]) > 850
+    assert cut_to({str(n): "x" * 200 for n in range(100)}, 1500)["…"].endswith(" more")
+    assert cut_to(["x" * 200] * 100, 1500)[-1].endswith(" more")
+
+
+@given(VALUES, st.integers(2, 300))
+def test_a_preview_is_the_beginning(value: Any, limit: int) -> None:
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    shown = preview(value, limit)
+    assert (
+        shown == text
+        if len(text) <= limit
+        else (shown.endswith("…") and text.startswith(shown[:-1]) and len(shown) == limit)
+    )
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=12), st.integers(100, 20_000))
+def test_r18_3_room_is_given_to_what_matters_first(sizes: list[int], room: int) -> None:
+    shares = allot(sizes, room)
+    assert sum(shares) <= room
+    assert all(share <= size for share, size in zip(shares, sizes, strict=True))
+    assert shares == sizes or sum(shares) == room or sum(sizes) > room
+    assert all(share > 0 for share, size in zip(shares, sizes, strict=True) if size)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2_000_000)), max_size=60))
+def test_r18_2_no_task_sends_more_than_its_bound(wanted: list[tuple[int, int]]) -> None:
+    sending, task, sent = Sending(), 0, {0: 0}
+    for step, each in wanted:
+        task += step
+        if sending.take(task, each):
+            sent[task] = sent.get(task, 0) + each
+        else:
+            assert sending.take(task + 1, each), "what does not fit goes with the next task"
+            task += 1
+            sent[task] = each
+    assert max(sent.values()) <= MAX_SENT
+
+
+@given(st.lists(st.integers(0, 1_900_000), min_size=1, max_size=600), st.integers(0, HISTORY_BYTES))
+def test_r18_4_no_history_is_filled_by_its_results(results: list[int], used: int) -> None:
+    room = HistoryRoom()
+    free = [room.free(str(n), used) for n in range(len(results))]
+    total = sum(result for n, result in enumerate(results) if result <= free[n] or room.claim(str(n), result, used))
+    assert min(free) >= LEAST_RESULT
+    assert used + total <= max(HISTORY_BYTES * 0.92, used) + LEAST_RESULT * len(results)
+
+
+def test_r18_4_a_history_near_its_limit_says_so() -> None:
+    assert history_full(4000, 4_000_000) is None
+    assert "40,000,000 bytes, and 50,000,000 bytes is the most" in str(history_full(10, 40_000_000))
+    assert "41,000 events, and 51,200 is the most" in str(history_full(41_000, 10))

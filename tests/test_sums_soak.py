@@ -1,0 +1,113 @@
+"""Thirty random runs with everything in them, on a server that suggests to continue as new early: none terminated, none stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.testing.turns import ChatRequest
+from tests.support import DONE, Harness, agent, harness, impatient
+from tests.test_delegates import save
+from tests.test_sums import ended, risky, troubles
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.soak]
+
+impatient_server = impatient(300)
+SIZES = (1, 100, 5_000, 15_000, 60_000, 300_000, 900_000, 1_800_000, 3_000_000)
+
+MAKER = {
+    "name": "maker",
+    "context": [
+        {"type": "tool", "tool": "noise"},
+        {"type": "input"},
+        {
+            "type": "plan",
+            "plan": [{"_tool": "noise", "size": "†input.item || †input.size", "_outputPath": "†state.t"}],
+            "output": "†state.t",
+        },
+    ],
+}
+
+
+@tool
+def noise(size: int) -> str:
+    """A text that cannot be packed."""
+    return secrets.token_hex(size // 2 + 1)
+
+
+@tool
+def measure(text: Any) -> int:
+    """Measure it."""
+    return len(str(text))
+
+
+def model(seed: int) -> Any:
+    """A model that writes random plans: values of all sizes, many readers, delegates, loops, approvals."""
+    dice = random.Random(seed)
+    requests = dice.randint(1, 6)
+
+    def answer(asked: ChatRequest) -> dict[str, Any]:
+        if asked.number > requests:
+            return DONE
+        calls: list[dict[str, Any]] = []
+        for n in range(dice.randint(1, 4)):
+            path = f"†state.r{asked.number}_{n}"
+            kind = dice.choice(["noise", "noise", "delegate", "each", "risky"])
+            size = dice.choice(SIZES)
+            if kind == "each":
+                calls.append(
+                    {
+                        "_tool": "delegate",
+                        "_each": [dice.choice(SIZES[:6]) for _ in range(dice.randint(1, 12))],
+                        "_outputPath": path,
+                    }
+                )
+            elif kind == "risky":
+                calls.append({"_tool": "risky", "text": "x" * dice.choice(SIZES[:4]), "_outputPath": path})
+            else:
+                calls.append({"_tool": kind, "size": size, "_outputPath": path})
+            calls += [
+                {"_tool": "measure", "text": path, "_outputPath": f"{path}_{m}"}
+                for m in range(dice.choice([0, 1, 5, 40]))
+            ]
+        return {"calls": calls, "output": None}
+
+    return answer
+
+
+async def play(it: Harness, document: dict[str, Any]) -> tuple[str, Counter[str]]:
+    handle = await ended(it, document)
+    view = await it.view(handle.id)
+    runs = Counter(await troubles(it.client, handle))
+    assert all(call.attempts <= 1 for call in view.calls)
+    return view.status, runs
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_r18_random_runs(impatient_server: WorkflowEnvironment, tmp_path: Path, seed: int) -> None:
+    document = agent(
+        "noise",
+        "measure",
+        "risky",
+        {"name": "delegate", "_delegate": "maker"},
+        config={"approval": {"timeout": 1, "on_timeout": "approve"}, "max_requests": 20},
+    )
+    options: dict[str, Any] = {
+        "agents": save(tmp_path, MAKER),
+        "sandboxed": False,
+        "chunk": 20_000,
+        "model_timeout": 60,
+    }
+    async with harness(impatient_server.client, [noise, measure, risky], model(seed), **options) as it:
+        status, found = await asyncio.wait_for(play(it, document), 300)
+    assert status == "completed"
+    assert not [line for line in found if "terminated" in line]
+    assert max(found.values(), default=0) <= 1

@@ -1,0 +1,69 @@
+"""The beginning of a run: its agent read, and what the worker has recorded; or what a snapshot carries on (R6.8, R12.5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from perdure.workflows.failures import message_of
+from perdure.workflows.people import People
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import ProtocolError
+    from perdure.people.policies import Guard, Policy, parse_policy
+    from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.running import Run
+    from perdure.run.wire import (
+        PREPARE_ACTIVITY,
+        PREPARED_FORM,
+        REFUSED,
+        SNAPSHOT_FORM,
+        Prepared,
+        PrepareInput,
+        RunInput,
+        RunSnapshot,
+    )
+    from perdure.values.packing import Packed
+
+
+async def prepare(run_input: RunInput, people: People) -> Run:
+    """The run as its input has it, whether it begins or goes on. Fails with `Refused` where it cannot be run."""
+    try:
+        agent: Agent = parse_agent(run_input.agent)
+        context = Context(agent, run_input.input, has_input=run_input.has_input)
+        change = parse_policy(run_input.approval)
+    except ProtocolError as error:
+        raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+    if run_input.snapshot is not None:
+        snapshot = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
+        _set_guard(people, agent, snapshot.prepared, parse_policy(snapshot.policy))
+        people.desk.guard.remembered |= dict.fromkeys(snapshot.remembered)
+        people.desk.refusals = [*snapshot.refusals, *people.desk.refusals]
+        return Run.restore(agent, context, snapshot, people.desk, budget=run_input.budget)
+    wanted = PrepareInput(
+        tools=context.tools,
+        models=agent.config.models.model_dump(exclude_unset=True),
+        prices=agent.config.prices,
+        cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
+        delegates=run_input.delegates,
+    )
+    try:
+        packed = await workflow.execute_local_activity(
+            PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+    prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
+    _set_guard(people, agent, prepared, change)
+    return Run(agent, context, prepared, people.desk, budget=run_input.budget)
+
+
+def _set_guard(people: People, agent: Agent, prepared: Prepared, change: Policy) -> None:
+    """The policy's three layers; what a signal has changed before this stays."""
+    desk = people.desk
+    desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=change.changed(desk.guard.change))
+    people.searchable = prepared.searchable

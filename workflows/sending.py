@@ -1,0 +1,147 @@
+"""What an execution sends: its tools' activities, within what one task may send and what its history may hold (section 18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.failures import failed
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import CallError
+    from perdure.plan.calls import Call
+    from perdure.plan.outcomes import Failed, Outcome, Returned
+    from perdure.run.delegates import scoped_data
+    from perdure.run.prompts import call_line
+    from perdure.run.wire import Claim, ToolInput, ToolReads, ToolResult
+    from perdure.values.jsons import Json
+    from perdure.values.limits import INLINE, OVER, said
+    from perdure.values.limits.sending import HistoryRoom, Sending, history_full
+    from perdure.values.limits.sizes import Sizes
+
+_NEXT_TASK = timedelta(milliseconds=1)
+
+
+class Sender:
+    """The sums of one execution. `sizes` knows how large its values are, `max_payload` is the most that one may have."""
+
+    def __init__(self, sizes: Sizes, max_payload: int) -> None:
+        self.sizes = sizes
+        self.max_payload = max_payload
+        self._sending = Sending()
+        self._history = HistoryRoom()
+        self._claims: dict[str, bool] = {}
+        self._turn = asyncio.Lock()
+
+    async def room(self, size: int) -> None:
+        """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
+        async with self._turn:
+            while not self._sending.take(_task(), size):
+                await workflow.sleep(_NEXT_TASK, summary="the rest goes with the next task")
+
+    def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
+        """As many of these as one answer holds, in their order, the first in any case."""
+        kept: dict[str, ToolReads | None] = {}
+        room = self.max_payload
+        for call_id, reads in found.items():
+            room -= 200 + (0 if reads is None else self._size_of(reads))
+            if kept and room < 0:
+                break
+            kept[call_id] = reads
+        return kept
+
+    def _size_of(self, reads: ToolReads) -> int:
+        return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
+
+    def claim(self, claim: Claim) -> None:
+        """An activity's result is larger than its share: decide whether the history has room for it."""
+        if claim.call_id not in self._claims:
+            self._claims[claim.call_id] = self._history.claim(claim.call_id, claim.size, _history_size())
+
+    def granted(self, call_id: str) -> bool | None:
+        return self._claims.get(call_id)
+
+    async def run_tool(self, call: Call, base: Mapping[str, Json]) -> Outcome:
+        """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
+        tool = call.tool
+        assert tool is not None
+        assert tool.activity is not None
+        reads = tool_reads(call, base)
+        size = self._size_of(reads)
+        if size > self.max_payload:
+            what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
+            message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
+            return Failed(CallError("params_too_large", message))
+        inline = size <= INLINE and self._sending.take(_task(), size)
+        if not inline:
+            await self.room(0)
+        argument = ToolInput(
+            tool=tool.name,
+            activity=tool.activity,
+            call_id=call.id,
+            idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
+            reads=reads if inline else None,
+            free=self._history.free(call.id, _history_size()),
+        )
+        try:
+            return await _execute(call, argument, self.sizes)
+        finally:
+            self._history.settle(call.id)
+            self._claims.pop(call.id, None)
+
+
+def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
+    """What the call's tool is given; `base` is the context's data by kind."""
+    assert call.tool is not None
+    # Not validated: it is the run's own data, however large.
+    return ToolReads.model_construct(
+        call=call.raw,
+        params=call.params,
+        definition=None if call.tool.registered else call.tool.definition(),
+        messages=scoped_data(call.tool.scopes or (), base),
+    )
+
+
+async def _execute(call: Call, argument: ToolInput, sizes: Sizes) -> Outcome:
+    tool = call.tool
+    assert tool is not None
+    target = f" → {call.target}" if call.paths else ""
+    try:
+        result = await workflow.execute_activity(
+            tool.name,
+            argument,
+            result_type=ToolResult,
+            activity_id=call.id,
+            task_queue=tool.task_queue,
+            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
+            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
+            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
+            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
+            summary=f"{call_line(call.params)}{target}"[:200],
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return failed(call, error)
+    call.attempts = result.attempt
+    sizes.note(result.value, result.size)
+    return Returned(result.value, result.branch)
+
+
+def full(part: float = OVER) -> str | None:
+    """Why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
+    return history_full(workflow.info().get_current_history_length(), _history_size(), part)
+
+
+def _task() -> int:
+    """A number of the workflow task under way: each finds a longer history than the one before."""
+    return workflow.info().get_current_history_length()
+
+
+def _history_size() -> int:
+    return workflow.info().get_current_history_size()
