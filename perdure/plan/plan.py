@@ -110,7 +110,7 @@ class Plan:
         self._step = self._step and not drain
         for node in self._wiring.close():
             self._refuse_impossible(node)
-        self._refuse_cycles()
+        self._refuse_cycles(first=True)
         for node in self._wiring.nodes:
             if self._step and node.call.status == "pending" and node.wired:
                 self._end_without_result(
@@ -214,8 +214,7 @@ class Plan:
                 )
             alternative = chosen
         call.result, call.status = outcome.value, "done"
-        problem = self._write(call, alternative, outcome.value, time)
-        if problem is not None:
+        if problem := self._write(call, alternative, outcome.value, time):
             call.status, call.error = "invalid", CallError("invalid_write", problem)
         return None
 
@@ -321,9 +320,11 @@ class Plan:
         else:
             self._end_without_result(node.call, "invalid", error=error)
 
-    def _refuse_cycles(self) -> None:
+    def _refuse_cycles(self, *, first: bool = False) -> None:
         pending = [
-            edge for edge in self._wiring.edges() if not (self.calls[edge[0]].ended or self.calls[edge[1]].ended)
+            edge
+            for edge in self._wiring.edges(first=first)
+            if not (self.calls[edge[0]].ended or self.calls[edge[1]].ended)
         ]
         if all(writer < reader for writer, reader, _ in pending):
             return

@@ -303,7 +303,9 @@ class Interpreter:
             covers = node.method == "set" and any(
                 path[: len(own)] == own and not any(step.isdigit() for step in own) for own in node.paths()
             )
-            elsewhere = node.ended and not node.broken and not any(path[: len(w[0])] == w[0] for w in node.writes)
+            # It looks on once all up to there have ended, where none of them has failed it already.
+            well = all(self.nodes[each].ended and not self.nodes[each].broken for each in found)
+            elsewhere = well and not any(path[: len(write[0])] == write[0] for write in node.writes)
             if covers and not elsewhere:
                 break
         return found

@@ -108,8 +108,9 @@ def test_the_engine_does_what_the_protocol_says(batch: int) -> None:
 
 @batches()
 def test_calls_that_arrive_one_by_one_do_what_the_protocol_says_of_the_list(batch: int) -> None:
-    for seed in range(batch, SEEDS, 10):
-        case = make_case(seed)
+    rare = [57060] if batch == 0 else []  # a call ends early, and its reader looks on into a ring
+    for seed in [*rare, *range(batch, SEEDS, 10)]:
+        case = make_case(seed, most=11 if seed in rare else 9)
         engine = Engine(case, streamed=random.Random(seed))
         found = differences(engine, interpret(case, engine.order))
         assert not found, told(case, found)

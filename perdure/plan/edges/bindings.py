@@ -38,6 +38,8 @@ class Binding:
     """Bound to later writers, because nothing before offered a value."""
     open: bool = False
     """Still waiting to learn who writes: a later call may yet arrive."""
+    first: list[int] = field(default_factory=list)
+    """The writers as the list alone gives them, before any was passed over: cycles are those of the list, whatever ended early."""
     passed: int | None = None
     """The last `set` that was passed over because it went another branch. Beyond it somebody has to have written: the reader
     never falls back to a value from before the plan."""
@@ -63,11 +65,13 @@ class Binding:
             self.open = False
             self.writers, self.covered = [*self.writers, *found], covered
             self.reach = max(found, default=self.reach)
+            self.first = self.first or found
 
     def bind_backward(self, writers: Writers) -> None:
         found, self.covered = writers.before(self.reference.path, self.reach)
         self.writers = [*found, *self.writers]
         self.reach = min(found, default=self.reach)
+        self.first = self.first or found
 
     def move_on(self, writers: Writers, calls: Sequence[Call], *, final: bool) -> bool:
         """Past a `set` that went another branch to the next writers in the same direction; whether there are, or may be, any."""

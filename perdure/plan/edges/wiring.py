@@ -128,11 +128,11 @@ class Wiring:
         self._wait_for_writers(node)
         return moved
 
-    def edges(self) -> Iterator[Edge]:
-        """Writer, reader and what the reader reads, in the order of the readers."""
+    def edges(self, *, first: bool = False) -> Iterator[Edge]:
+        """Writer, reader and what the reader reads, in the order of the readers; with `first` before any was passed over."""
         for node in self.nodes:
             for reference, binding in node.bindings.items():
-                for writer in binding.writers:
+                for writer in binding.first if first else binding.writers:
                     yield writer, node.call.index, reference
 
     def _note_open(self, node: Node, binding: Binding) -> None:
