@@ -13,6 +13,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.run.wire import DECIDE, POLICY
 from perdure.testing.turns import ChatRequest
+from perdure.values.jsons import JsonObject
 from tests.support import DONE, Harness, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -119,7 +120,7 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
             await decide(it, handle.id, call="9.9", decision="approve"),
             await decide(it, handle.id, call="1.0", decision="approve", digest="0" * 16),
             await decide(it, handle.id, call="1.0", decision="edit", params={"path": 7}),
-            await decide(it, handle.id, call="1.0", decision="edit", params={"path": "†state.nowhere"}),
+            await decide(it, handle.id, call="1.0", decision="edit", params={"path": {"_ref": "†state.nowhere"}}),
             await decide(it, handle.id, call="1.0", decision="edit"),
             await decide(it, handle.id, call="1.0", decision="replace", with_={"_tool": "nope"}),
             await decide(it, handle.id, call="1.0", decision="dance"),
@@ -243,17 +244,20 @@ async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) ->
         {"_tool": "remove", "path": "†state.a", "_outputPath": "†state.b"},
         {"_tool": "remove", "path": "/plan/extra"},
     ]
-    changed = [calls[0], calls[1] | {"_tool": "archive"}, {"_tool": "look", "path": "/new"}]
+    shown = [calls[0], calls[1] | {"path": {"_ref": "†state.a"}}, calls[2]]
+    changed = [shown[0], shown[1] | {"_tool": "archive"}, {"_tool": "look", "path": "†state.a"}]
     async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": None}, DONE]) as it:
         handle = await it.start(asking(scope="plan"))
         view = await it.until_waiting(handle.id, "1")
         assert {call.status for call in view.calls} <= {"ready", "pending"}
-        wrong = await decide(it, handle.id, call="1", decision="edit", calls=[{"_tool": "look", "path": "†state.no"}])
+        wrong = await decide(
+            it, handle.id, call="1", decision="edit", calls=[{"_tool": "look", "path": {"_ref": "†state.no"}}]
+        )
         await decide(it, handle.id, call="1", decision="edit", calls=changed, by="Ann")
         result = await handle.result()
-        shown = it.model.requests[1].text
+        told = it.model.requests[1].text
     offer = view.waiting[0]
-    assert offer.calls == calls
+    assert offer.calls == shown
     assert offer.simulation == {"makespan": 2.0, "levels": [["1.0", "1.2"], ["1.1"]], "asks": ["1.1", "1.2"]}
     assert wrong.startswith("the plan of Request 1 would be wrong: 1.0 look: $.path: †state.no does not exist")
     assert [(call.tool, call.status) for call in result.calls] == [
@@ -261,8 +265,40 @@ async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) ->
         ("archive", "done"),
         ("look", "done"),
     ]
+    assert result.calls[2].params == {"path": "†state.a"}, "what a person sends is a value"
     assert "/plan/extra" not in removed
-    assert '"before":[{"_tool":"look"' in shown
+    assert '"before":[{"_tool":"look"' in told
+
+
+async def test_r7_2_what_a_page_says_is_never_read_whatever_a_person_changes_beside_it(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """The attack: a page names a secret of the run, and a person changes another parameter of the call that sends it."""
+    page = ["{†state.secret} x {† y", "†state.secret"]
+    calls = [
+        {"_tool": "note", "text": "s3cret", "_outputPath": "†state.secret"},
+        {"_tool": "read", "_outputPath": "†state.page"},
+        {"_tool": "post", "to": "all", "body": "†state.page", "_outputPath": "†state.sent"},
+    ]
+
+    @tool(safe=True)
+    def note(text: str) -> str:
+        return text
+
+    @tool(safe=True)
+    def read() -> list[str]:
+        return page
+
+    @tool(dangerous=True)
+    def post(to: str, body: list[str]) -> JsonObject:
+        return {"to": to, "body": body}
+
+    async with harness(dev_server.client, [note, read, post], [{"calls": calls, "output": None}, DONE]) as it:
+        handle = await it.start(agent("note", "read", "post"))
+        await it.until_waiting(handle.id, "1.2")
+        await handle.signal("edit", {"call": "1.2", "params": {"to": "†state.secret"}})
+        result = await handle.result()
+    assert result.state["sent"] == {"to": "†state.secret", "body": page}
 
 
 @pytest.mark.parametrize(("decision", "status"), [("approve", "done"), ("reject", "rejected")])

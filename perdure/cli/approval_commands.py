@@ -19,6 +19,7 @@ from perdure.client.approvals import age
 from perdure.hosting.files import json_option
 from perdure.people.policies import ASKS
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
+from perdure.values.marks import changes
 
 approvals_app = typer.Typer()
 CallId = Annotated[
@@ -126,7 +127,11 @@ def edit(
     run_id: RunId,
     call: CallId,
     params: Annotated[
-        str | None, typer.Argument(metavar="[JSON|@FILE]", help="All parameters; without it, $EDITOR opens.")
+        str | None,
+        typer.Argument(
+            metavar="[JSON|@FILE]",
+            help='Those that change, as values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
+        ),
     ] = None,
     reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
     by: By = "",
@@ -230,7 +235,10 @@ def _edited(one: Any) -> tuple[Any, str]:
         after = click.edit(before + "\n", extension=".json")
         if after is None or after.strip() == before.strip():
             raise CommandError("nothing changed: the text was left as it was")
-        return loads(after, source="what you wrote"), one.offer.digest
+        wanted = loads(after, source="what you wrote")
+        if one.offer.calls is None and isinstance(wanted, dict):
+            wanted = changes(one.offer.params, wanted)
+        return wanted, one.offer.digest
 
 
 def _walk(run_id: str | None, by: str) -> None:

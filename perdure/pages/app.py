@@ -29,6 +29,7 @@ from perdure.pages.live import Live
 from perdure.run.views.drawing import Drawing, draw_run, to_svg
 from perdure.run.wire import RunView
 from perdure.values.jsons import JsonObject, dumps, loads
+from perdure.values.marks import changes
 
 HERE: Final = Path(__file__).parent
 _TRIED: Final = 5
@@ -158,8 +159,8 @@ class Inbox:
                 {"decision": "approve"} if calls == chosen.offer.calls else {"decision": "edit", "calls": calls}
             )
         params = read_fields(make_fields(chosen.offer.parameters, chosen.offer.params), form)
-        changed = params != chosen.offer.params
-        return decision | ({"decision": "edit", "params": params} if changed else {"decision": "approve"})
+        changed = changes(chosen.offer.params, params)
+        return decision | ({"decision": "edit", "params": changed} if changed else {"decision": "approve"})
 
     async def _sign_in(self, request: Request) -> Response:
         form = await request.form()

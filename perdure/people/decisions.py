@@ -26,11 +26,12 @@ class Decision(BaseModel):
     decision: Kind
     reason: str = ""
     params: JsonObject | None = None
-    """`edit`: all parameters of the call, in place of those shown."""
+    """`edit`: the parameters that change; the others stay as they were shown. These are values: a text is a text, whatever it looks
+    like, and a reference is written `{"_ref": "†state.x"}` (R7.2). `null` leaves out a parameter that cannot be `null`."""
     calls: list[Any] | None = None
-    """`edit` of a plan: all its calls."""
+    """`edit` of a plan: all its calls, as they were shown, with references marked in the same way."""
     replacement: JsonObject | None = Field(default=None, alias="with")
-    """`replace`: the other call. Without an `_outputPath` it writes where the call would have."""
+    """`replace`: the other call, its parameters values too. Without an `_outputPath` it writes where the call would have."""
     answer: Json = None
     """`answer`: to the question that a call of `ask_person` asks."""
     by: str = ""

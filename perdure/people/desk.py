@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.errors import CallError, DecisionError
+from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.people.decisions import Decision, digest
 from perdure.people.policies import Guard, Policy
 from perdure.plan.approval import Approval
@@ -19,6 +19,7 @@ from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.engine import answer_problem
 from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.marks import held_marks, marked_call, written_call
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
@@ -42,9 +43,9 @@ class Offer:
 
     @property
     def shown(self) -> Any:
-        """What the digest names: the resolved parameters, or the calls as written."""
+        """What the digest names: the resolved parameters, or the calls as written, with their references marked."""
         if self.call is None:
-            return [call.raw for call in self.plan.calls]
+            return [marked_call(call.raw) for call in self.plan.calls]
         return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
 
     @property
@@ -136,12 +137,20 @@ class Desk:
         if decision.decision == "edit":
             if decision.params is None:
                 raise DecisionError(f"{offer.title} is a call: an edit of it needs 'params'")
-            kept = {key: value for key, value in call.raw.items() if key.startswith("_")}
-            return Judged(offer, decision, offer.plan.revised(call, kept | decision.params))
+            return Judged(offer, decision, self._edited(offer, call, decision.params))
         if decision.decision == "replace":
             assert decision.replacement is not None
-            return Judged(offer, decision, offer.plan.revised(call, decision.replacement))
+            return Judged(offer, decision, offer.plan.revised(call, _written(offer, decision.replacement)))
         return Judged(offer, decision)
+
+    def _edited(self, offer: Offer, call: Call, params: JsonObject) -> Call:
+        """The call with these parameters; the others stay as they were offered, and nothing is read in them again (R7.2)."""
+        if meta := [key for key in params if key.startswith("_")]:
+            raise DecisionError(
+                f"{offer.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
+            )
+        kept = {key: value for key, value in call.params.items() if key not in params}
+        return offer.plan.revised(call, call.raw | _written(offer, params), kept)
 
     def _judge_answer(self, offer: Offer, decision: Decision) -> Judged:
         if not offer.question:
@@ -250,7 +259,7 @@ class Desk:
         assert self.new_plan is not None
         plan = self.new_plan()
         for raw in decision.calls:
-            plan.add(raw)
+            plan.add(_written(offer, raw))
         plan.close()
         problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
         if problems:
@@ -277,6 +286,15 @@ class Desk:
             return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
         return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
+
+
+def _written(offer: Offer, call: Any) -> Any:
+    """A call, or its parameters, as a person sends them, in the engine's own writing. Raises `DecisionError`."""
+    held = () if offer.call is None else set(held_marks(offer.call.params))
+    try:
+        return written_call(call, held)
+    except ReferenceSyntaxError as error:
+        raise DecisionError(f"{offer.title} would be wrong: {error.message}") from None
 
 
 def _by(name: str) -> str:

@@ -162,14 +162,14 @@ class Plan:
                 call.ended_at = time
                 self._end_without_result(call, status, reason=reason)
 
-    def revised(self, call: Call, raw: JsonObject) -> Call:
+    def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
         """A waiting call as a person would have it, checked like the model's own (R7.2).
 
-        What it refers to is read as it stands now. Raises `DecisionError` with everything that is wrong with it.
+        What it refers to is read as it stands now, but `kept`, parameters as they were offered, are not read again. Raises `DecisionError` with everything that is wrong with it.
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
         now = {**self._wiring.base, "state": self.state.snapshot()}
-        return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers)
+        return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers, kept=kept)
 
     def adopt(self, call: Call, revised: Call) -> None:
         """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""

@@ -20,8 +20,11 @@ def revise(
     tools: Mapping[str, Tool],
     values: Mapping[str, Json],
     readers: Set[str],
+    kept: JsonObject | None = None,
 ) -> Call:
     """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
+
+    `kept` are parameters of `call` that stay as they were offered, values that nothing is read in again.
 
     `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
     there are any, it has to. Raises `DecisionError`.
@@ -39,11 +42,15 @@ def revise(
         return get(values.get(reference.kind, MISSING), reference.path)
 
     for site in revised.template.sites:
+        if kept is not None and (site.path[0] in kept or site.path[0] == "_each"):
+            continue
         if evaluate(site.expression, lookup) is MISSING:
             raise DecisionError(
                 f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
             )
     revised.take_resolved(revised.template.resolve(lookup))
+    if kept is not None:
+        revised.params, revised.items = revised.params | kept, call.items
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
     if readers and revised.paths != call.paths:

@@ -69,8 +69,8 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         view.tool, view.description = call.tool_name, call.tool.description
         view.params, view.parameters = call.params, call.tool.parameters
         return view
-    view.calls = [each.raw for each in offer.plan.calls]
-    dry = simulate(dry_run(offer.plan.request), view.calls, asks=guard.asks)
+    view.calls = offer.shown
+    dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.plan.calls], asks=guard.asks)
     view.simulation = {
         "makespan": dry.makespan,
         "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],

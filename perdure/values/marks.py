@@ -1,0 +1,99 @@
+"""Values as people see and send them: text is text, and what is a reference is marked as one, `{"_ref": "†state.x"}` (R7.2).
+
+`marked` is what a person is shown of something written with references, `written` what they send in the engine's own writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from perdure.errors import ReferenceSyntaxError
+from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.references import DAGGER
+from perdure.values.templates import as_data, has_reference, parse_template
+
+REF: Final = "_ref"
+
+
+def marked(value: Json) -> Json:
+    """Something written with references, with each string that holds any marked; every other string stands for itself."""
+    if isinstance(value, dict):
+        return {key: marked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [marked(item) for item in value]
+    if not isinstance(value, str) or DAGGER not in value:
+        return value
+    template, malformed = parse_template(value)
+    if malformed:
+        return value
+    return {REF: value} if template.sites else template.resolve(_nothing)
+
+
+def _nothing(_: object) -> Json:
+    return None
+
+
+def written(value: Json, held: Collection[str] = ()) -> Json:
+    """What a person sends, as it is written where references are read: only what they mark is one.
+
+    `held`: texts of marks that stood in the data which they were shown; whoever wrote that data meant nothing by them, so they stay
+    data. Raises `ReferenceSyntaxError` for a mark without a reference in it.
+    """
+    if isinstance(value, list):
+        return [written(item, held) for item in value]
+    if not isinstance(value, dict):
+        return as_data(value)
+    text = value.get(REF)
+    if len(value) != 1 or not isinstance(text, str) or text in held:
+        return {key: written(item, held) for key, item in value.items()}
+    if not has_reference(text):
+        raise ReferenceSyntaxError(f'{{"{REF}": {shorten(text, 60)}}} holds no reference such as †state.name')
+    return text
+
+
+def held_marks(value: Json) -> Iterator[str]:
+    """The texts of what looks like a mark in a value that is data."""
+    if isinstance(value, list):
+        for item in value:
+            yield from held_marks(item)
+    elif isinstance(value, dict):
+        text = value.get(REF)
+        if len(value) == 1 and isinstance(text, str):
+            yield text
+        for item in value.values():
+            yield from held_marks(item)
+
+
+def marked_call(call: Json) -> Json:
+    """A call as written, with the references in its parameters marked. Paths and conditions are what their keys say already."""
+    return _each_parameter(call, marked)
+
+
+def written_call(call: Json, held: Collection[str] = ()) -> Json:
+    """A call as a person writes it, back again. Raises `ReferenceSyntaxError`."""
+    return _each_parameter(call, lambda value: written(value, held))
+
+
+def _each_parameter(call: Json, change: Callable[[Json], Json]) -> Json:
+    if not isinstance(call, dict):
+        return call
+    return {key: change(value) if _is_read(key, value) else value for key, value in call.items()}
+
+
+def _is_read(key: str, value: Json) -> bool:
+    """Whether references are read there: of the meta-properties only in the items of `_each`, or where it is marked."""
+    return not key.startswith("_") or (key == "_each" and not isinstance(value, str))
+
+
+def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
+    """Only the parameters that differ, as an edit sends them; `null` for one that is not wanted any more."""
+    gone = {key: None for key in offered if key not in wanted}
+    return gone | {
+        key: value for key, value in wanted.items() if key not in offered or _text(value) != _text(offered[key])
+    }
+
+
+def _text(value: Json) -> str:
+    """What is the same for the same JSON, which Python's equality is not: `1` and `true`."""
+    return dumps(value, sort_keys=True)
