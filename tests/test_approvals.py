@@ -163,7 +163,7 @@ async def test_r7_1_a_blocked_call_is_never_offered_and_the_others_go_on(dev_ser
         {"_tool": "remove", "path": "†state.a"},
         {"_tool": "look", "path": "/x", "_outputPath": "†state.x"},
     ]
-    async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": {"ok": True}}]) as it:
+    async with harness(dev_server.client, TOOLS, [{"calls": calls, "output": {"ok": True}}, DONE]) as it:
         handle = await it.start(asking())
         view = await it.until_waiting(handle.id, "1.0")
         while [call.status for call in view.calls][2:] != ["done"]:
@@ -206,7 +206,7 @@ async def test_r7_1_what_the_policy_asks(
 async def test_r7_1_the_workers_floor_is_not_loosened_by_anything(dev_server: WorkflowEnvironment) -> None:
     disguised = {"name": "tidy", "properties": {"path": {}}, "_activity": "remove", "_safe": True, "_approval": "never"}
     document = agent(disguised, config={"approval": {"ask": "never", "timeout": 0.2, "on_timeout": "approve"}})
-    script = [{"calls": [{"_tool": "tidy", "path": f"/floor/{n}"} for n in range(2)], "output": {"ok": True}}]
+    script = [{"calls": [{"_tool": "tidy", "path": f"/floor/{n}"} for n in range(2)], "output": {"ok": True}}, DONE]
     async with harness(dev_server.client, TOOLS, script, approval_floor="dangerous") as it:
         handle = await it.start(document)
         await it.until_waiting(handle.id, "1.0", "1.1")
