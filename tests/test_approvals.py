@@ -239,7 +239,7 @@ async def test_r7_7_remember_and_a_change_of_policy_judge_anew_what_waits(dev_se
 
 
 async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) -> None:
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"_tool": "look", "path": "/p", "_outputPath": "†state.a"},
         {"_tool": "remove", "path": "†state.a", "_outputPath": "†state.b"},
         {"_tool": "remove", "path": "/plan/extra"},

@@ -22,7 +22,7 @@ from perdure.values.templates import parse_template
 from tests.pure.strategies import json_values
 
 SECRET = "s3cret"
-ANY = {"properties": {"x": {}, "y": {}, "z": {}}}
+ANY: dict[str, Any] = {"properties": {"x": {}, "y": {}, "z": {}}}
 TOOLS = resolve_tools(
     ["send", "fetch"],
     {"send": {"name": "send", "_dangerous": True, **ANY}, "fetch": {"name": "fetch", "_safe": True, **ANY}},
