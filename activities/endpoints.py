@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
+import httpx2
 import openai
 from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict
@@ -52,17 +54,26 @@ class Endpoints:
         self._refused: dict[tuple[str, str], set[str]] = {}
         """Model and schema → what was refused of this schema alone."""
 
-    async def create(self, model: str, body: JsonObject) -> Any:
-        """A chat completion, or its stream; without what the server refused before (`learn`)."""
+    @asynccontextmanager
+    async def ask(self, model: str, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """A chat completion, or its stream, as it comes; without what the server refused before (`learn`).
+
+        Raw: building the client's objects of every chunk costs many times what reading it does.
+        """
         name, client = self._client(model)
-        while True:
-            sent = self.fitted(model, body)
-            try:
-                return await client.chat.completions.create(model=name, **sent)
-            except openai.APIStatusError as error:
-                refusal = refusal_in(error)
-                if refusal is None or not self.learn(model, body, sent, refusal):
-                    raise
+        async with AsyncExitStack() as stack:
+            while True:
+                sent = self.fitted(model, body)
+                asking = client.chat.completions.with_streaming_response.create(model=name, **sent)
+                try:
+                    answered = await stack.enter_async_context(asking)
+                except openai.APIStatusError as error:
+                    refusal = refusal_in(error)
+                    if refusal is None or not self.learn(model, body, sent, refusal):
+                        raise
+                else:
+                    break
+            yield answered.http_response
 
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
         """The body as it is sent now: without what the server is known not to understand."""

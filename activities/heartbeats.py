@@ -3,40 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from temporalio import activity
 
-INTERVAL: Final = 0.5
-"""Seconds. A cancellation reaches an activity in the answer to a heartbeat: half a second, to be through within one."""
+SHORTEST: Final = 1.0
+"""Seconds between two heartbeats at least. A cancellation reaches an activity in the answer to one, and each is billed."""
+_SHARE: Final = 0.25
+"""Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
+_SHARE_OF_NEWS: Final = 0.05
+"""The same where there is progress to tell."""
+
+
+def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = False) -> float:
+    """Seconds until the next heartbeat of an activity that has worked for so long and told the last one just now.
+
+    A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far; `timeout` is the activity's
+    heartbeat timeout, half of which is never exceeded.
+    """
+    pause = max(SHORTEST, worked * (_SHARE_OF_NEWS if news else _SHARE))
+    return pause if timeout is None else min(pause, timeout / 2)
+
+
+class Heart:
+    """Heartbeats of one activity. What was last told goes out with each, so that it can be read until there is more."""
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._timeout = timeout
+        self._details: tuple[Any, ...] = ()
+        self._news = asyncio.Event()
+
+    def tell(self, *details: Any) -> None:
+        """Progress, sent with the next heartbeat; that comes sooner for it. On the event loop only."""
+        self._details = details
+        self._news.set()
+
+    def end(self) -> None:
+        """The attempt has failed: what was told last is there for the next one."""
+        if self._news.is_set():
+            activity.heartbeat(*self._details)
+
+    async def beat(self) -> None:
+        """Heartbeat until cancelled."""
+        clock = asyncio.get_running_loop().time
+        begun = last = clock()
+        while True:
+            await asyncio.sleep(last + next_heartbeat(last - begun, self._timeout, news=True) - clock())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(last + next_heartbeat(last - begun, self._timeout)):
+                    await self._news.wait()
+            self._news.clear()
+            activity.heartbeat(*self._details)
+            last = clock()
 
 
 @asynccontextmanager
 async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
-    """Heartbeat for as long as the body runs, at half the activity's heartbeat timeout or every `INTERVAL`.
+    """Heartbeat for as long as the body runs, less and less often (`next_heartbeat`).
 
-    Gives a function that says details; every beat after it says them again, for a heartbeat takes the place of the last. Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
+    Gives a function that says details, on the event loop; every heartbeat after it says them again.
+    Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
     """
     timeout = activity.info().heartbeat_timeout
-    every = min(INTERVAL, timeout.total_seconds() / 2) if timeout else INTERVAL
-
-    details: tuple[Any, ...] = ()
-
-    def say(*said: Any) -> None:
-        nonlocal details
-        details = said
-        activity.heartbeat(*details)
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(every)
-            activity.heartbeat(*details)
-
-    supervisor = asyncio.create_task(beat())
+    heart = Heart(timeout.total_seconds() if timeout else None)
+    supervisor = asyncio.create_task(heart.beat())
     try:
-        yield say
+        yield heart.tell
+    except BaseException:
+        heart.end()
+        raise
     finally:
         supervisor.cancel()
         await asyncio.gather(supervisor, return_exceptions=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
+import httpx2
 import openai
-from openai import AsyncStream
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.completion_usage import CompletionUsage
+from pydantic_core import from_json
 from temporalio import activity
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
@@ -17,13 +16,13 @@ from perdure.activities.asking import ask_run, own_run
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.sse import Event, Events, EventTooLongError
 from perdure.activities.streaming import Deliverer
+from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import Reader, ToolDelta
 from perdure.model.intake import interruption
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
-from perdure.model.usage import Usage
-from perdure.model.wire import KEPT_TEXT, Delivery, RequestContext, RequestInput, RequestResult
+from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
 from perdure.run.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
 from perdure.values.jsons import Json, JsonObject
 
@@ -56,40 +55,32 @@ class RequestActivity:
                 raise context_failure(error) from None
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
+            body = _body(context, request)
             while True:
-                body = _body(context, request)
                 sent = self._endpoints.fitted(request.model, body)
-                answer = _Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
+                answer = Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
-                    async with Deliverer(send) as deliverer:
-                        if request.stream:
-                            await self._stream(request.model, body, answer, deliverer)
-                        else:
-                            answer.whole(await self._endpoints.create(request.model, body))
+                    async with Deliverer(send) as deliverer, self._endpoints.ask(request.model, body) as response:
+                        await read_answer(response, answer, deliverer if request.stream else None)
+                    return answer.result()
                 except ApplicationError:
                     raise
                 except Exception as error:
+                    if deliverer.attempted:  # whatever it was, a fault of ours too: the calls stand
+                        return answer.interrupted(deliverer.calls, _words(error))
                     refusal = refusal_in(error)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
-                    if deliverer.attempted:
-                        return answer.interrupted(deliverer.calls, failure.message)
                     if refusal is not None and self._endpoints.learn(request.model, body, sent, refusal):
                         continue
                     raise failure from None
-                return answer.result()
 
-    async def _stream(self, model: str, body: JsonObject, answer: _Answer, deliverer: Deliverer) -> None:
-        stream: AsyncStream[ChatCompletionChunk] = await self._endpoints.create(model, body)
-        async with stream:
-            kind = stream.response.headers.get("content-type", "")
-            if "json" in kind or "html" in kind:  # a document, or somebody's page, where a stream was asked for
-                text = (await stream.response.aread()).decode(errors="replace")
-                if (refusal := refusal_of(None, text, event="error" if "html" in kind else "")) is not None:
-                    raise RefusalError(refusal)
-            async for chunk in stream:
-                deliverer.add(answer.add(chunk))
-        if answer.finish_reason is None:
-            raise openai.APIConnectionError(message="the model's answer broke off", request=stream.response.request)
+
+def _words(error: Exception) -> str:
+    try:
+        return model_failure(error).message
+    except Exception:
+        activity.logger.exception("an answer could not be read to its end")
+        return f"it could not be read: {type(error).__name__}"
 
 
 def _body(context: RequestContext, request: RequestInput) -> JsonObject:
@@ -97,91 +88,55 @@ def _body(context: RequestContext, request: RequestInput) -> JsonObject:
     return {"messages": context.messages, **context.parameters, **streaming}
 
 
-def _check(said: ChatCompletion | ChatCompletionChunk | str) -> None:
-    """Raises `RefusalError` where the server put an error in an answer's place."""
-    if isinstance(said, str):  # somebody's page, which the client hands on as it is
-        raise RefusalError(refusal_of(None, said, event="error") or Refusal("no answer"))
-    choices = said.choices or ()
-    odd = not choices or any(str(choice.finish_reason) == "error" or choice.model_extra for choice in choices)
-    if odd and (refusal := refusal_of(None, said.to_dict())) is not None:
+async def read_answer(response: httpx2.Response, answer: Answer, deliverer: Deliverer | None = None) -> None:
+    """Take the answer in as it comes. Raises what `model_failure` knows where there is none, or where it breaks off."""
+    events = Events(document="json" in response.headers.get("content-type", ""))
+    try:
+        async for piece in response.aiter_bytes():
+            if _take(events.push(piece), answer, deliverer):
+                return
+    except EventTooLongError as error:
+        raise RefusalError(Refusal(str(error))) from None
+    except httpx2.HTTPError:
+        if not answer.whole:  # else only the end of the stream is missing
+            raise
+    _take(events.end(), answer, deliverer)
+    if answer.whole:
+        return
+    if (refusal := refusal_of(None, events.strange.decode(errors="replace"), event="error")) and events.strange:
         raise RefusalError(refusal)
+    raise openai.APIConnectionError(message="the model's answer broke off", request=response.request)
 
 
-class _Answer:
-    """The pieces of an answer. Servers leave out what the client's types promise, so nothing is relied on but what is used."""
+def _take(events: list[Event], answer: Answer, deliverer: Deliverer | None) -> bool:
+    """Take in what has come; whether it was the last. Raises `RefusalError` for an error in an answer's place."""
+    for event in events:
+        if event.data.strip() == b"[DONE]":
+            answer.whole = True
+            return True
+        for document in _documents(event):
+            if (refusal := refusal_of(None, document, event=event.name)) is not None:
+                raise RefusalError(refusal)
+            closed = answer.take(document)
+            if deliverer is not None:
+                deliverer.add(closed)
+        if answer.too_long:
+            return True
+    return False
 
-    def __init__(self, model: str, attempt: int, reader: Reader) -> None:
-        self.model = model
-        self.attempt = attempt
-        self.finish_reason: str | None = None
-        self._reader = reader
-        self._usage = Usage()
-        self._text: list[str] = []
-        self._refusal: list[str] = []
 
-    def add(self, chunk: ChatCompletionChunk) -> list[Json]:
-        """Take in a chunk; the calls that it closes."""
-        self.model = chunk.model or self.model
-        self._count(chunk.usage)
-        _check(chunk)
-        closed: list[Json] = []
-        for choice in chunk.choices or ():
-            self.finish_reason = choice.finish_reason or self.finish_reason
-            if choice.delta is not None:
-                closed += self._take(choice.delta)
-        return closed
-
-    def whole(self, completion: ChatCompletion) -> None:
-        """Take in an answer that was not streamed."""
-        _check(completion)
-        self.model = completion.model or self.model
-        self._count(completion.usage)
-        for choice in (completion.choices or ())[:1]:
-            self.finish_reason = choice.finish_reason
-            self._take(choice.message)
-
-    def _take(self, piece: Any) -> list[Json]:
-        """Text, native calls and refusal of a delta or a message; reasoning, under whatever name, is not part of the answer."""
-        text = piece.content or ""
-        self._text.append(text)
-        self._refusal.append(getattr(piece, "refusal", None) or "")
-        closed = self._reader.push(text) if text else []
-        for call in getattr(piece, "tool_calls", None) or ():
-            function = getattr(call, "function", None)
-            delta = ToolDelta(
-                index=getattr(call, "index", None),
-                id=getattr(call, "id", None),
-                name=getattr(function, "name", None),
-                arguments=getattr(function, "arguments", None),
-            )
-            closed += self._reader.push_tool(delta)
-        return closed
-
-    def _count(self, usage: CompletionUsage | None) -> None:
-        if usage is not None:
-            self._usage = Usage(prompt_tokens=usage.prompt_tokens or 0, completion_tokens=usage.completion_tokens or 0)
-
-    def result(self) -> RequestResult:
-        solution = self._reader.close(self.finish_reason)
-        problem = None if solution.problem is None else solution.problem.as_json()
-        if refusal := "".join(self._refusal).strip():
-            problem = {"code": "refusal", "message": f"you refused: {refusal[:500]}"}
-        elif problem is not None and self.finish_reason == "content_filter":
-            problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
-        return self._result(solution.calls, solution.output, problem, solution.text)
-
-    def interrupted(self, released: list[Json], reason: str) -> RequestResult:
-        return self._result(released, None, interruption(len(released), reason))
-
-    def _result(
-        self, calls: list[Json], output: Json, problem: JsonObject | None, text: str | None = None
-    ) -> RequestResult:
-        return RequestResult(
-            calls=calls,
-            output=output,
-            text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
-            problem=problem,
-            model=self.model,
-            usage=self._usage,
-            attempt=self.attempt,
-        )
+def _documents(event: Event) -> list[Json]:
+    """What an event says: a JSON document, or one a line; text where that means an error. Anything else is nothing."""
+    try:
+        return [from_json(event.data)]
+    except ValueError:
+        text = event.data.decode(errors="replace")
+    documents: list[Json] = []
+    for each in dict.fromkeys([text, *text.split("\n")]):  # half a character is JSON to this parser alone
+        try:
+            documents.append(json.loads(each))
+        except (ValueError, RecursionError):
+            continue
+        if each == text:
+            break
+    return documents or ([text] if event.name == "error" else [])

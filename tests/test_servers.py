@@ -282,7 +282,7 @@ async def test_b7_what_each_server_says_is_given_up_waited_for_or_tried_again() 
             if status is None:
                 continue
             with pytest.raises(APIStatusError) as caught:
-                await endpoints.create("m", {"messages": []})
+                await asked(endpoints)
             failure = model_failure(caught.value)
             wanted = {"too_long": CONTEXT_TOO_LONG, "no_money": "NoMoney"}.get(kind) or final.get(status)
             wanted = None if kind == "bad_answer" else wanted
@@ -290,6 +290,11 @@ async def test_b7_what_each_server_says_is_given_up_waited_for_or_tried_again() 
             assert (failure.non_retryable, failure.type if wanted else None) == (wanted is not None, wanted), server
         await client.close()
     model.check()
+
+
+async def asked(endpoints: Endpoints, model: str = "m") -> None:
+    async with endpoints.ask(model, {"messages": []}):
+        pass
 
 
 async def test_two_requests_that_are_refused_at_once_are_one_step() -> None:
@@ -310,7 +315,7 @@ async def test_r9_7_a_rate_limit_is_waited_for_as_the_words_say() -> None:
     async with ScriptedModel([Turn("Rate limit reached. Please try again in 7.66s.", status=429)]) as model:
         client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
         with pytest.raises(APIStatusError) as caught:
-            await Endpoints(client).create("m", {"messages": []})
+            await asked(Endpoints(client))
         await client.close()
     failure = model_failure(caught.value)
     assert (failure.type, failure.next_retry_delay) == ("RateLimitError", timedelta(seconds=7.66))
@@ -386,7 +391,7 @@ async def test_a_server_that_is_down_is_named_with_the_variable_that_says_so() -
         ("m@backup", "http://127.0.0.1:9/v2", "'backup' of PERDURE_ENDPOINTS"),
     ):
         with pytest.raises(APIConnectionError) as caught:
-            await endpoints.create(model, {"messages": []})
+            await asked(endpoints, model)
         failure = model_failure(caught.value, setting=endpoints.setting(model))
         assert (failure.type, failure.non_retryable) == ("Connection", False)
         assert address in failure.message
@@ -397,7 +402,7 @@ async def test_a_wrong_path_is_named_with_the_variable_that_says_so() -> None:
     async with ScriptedModel([]) as model:
         client = AsyncOpenAI(base_url=model.base_url.removesuffix("/v1"), api_key="any", max_retries=0)
         with pytest.raises(APIStatusError) as caught:
-            await Endpoints(client).create("m", {"messages": []})
+            await asked(Endpoints(client))
         await client.close()
         address = model.base_url.removesuffix("/v1")
     failure = model_failure(caught.value)

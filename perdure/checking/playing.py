@@ -64,7 +64,8 @@ async def check_models(
 async def _reach(endpoints: Endpoints, model: str) -> None:
     """One small question, so that a wrong address, key or name is one line and not dozens of failed runs."""
     try:
-        await endpoints.create(model, {"messages": [{"role": "user", "content": "Answer with the word OK."}]})
+        async with endpoints.ask(model, {"messages": [{"role": "user", "content": "Answer with the word OK."}]}):
+            pass
     except ApplicationError as error:
         raise RunError(error.message) from None
     except Exception as error:

@@ -31,10 +31,11 @@ async def embedded_server(
     db: str | None = None,
     ui: bool = True,
     settings: Mapping[str, Any] | None = None,
+    metrics_port: int = 0,
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
-    `settings` are the server's dynamic configuration. Raises `ServerError` when it cannot start, e.g. because the port is
+    `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. Raises `ServerError` when it cannot start, e.g. because the port is
     taken.
     """
     dynamic = [
@@ -42,6 +43,8 @@ async def embedded_server(
         for key, value in (settings or {}).items()
         for word in ("--dynamic-config-value", f"{key}={json.dumps(value)}")
     ]
+    if metrics_port:
+        dynamic += ["--metrics-port", str(metrics_port)]
     try:
         server = await WorkflowEnvironment.start_local(
             data_converter=data_converter(),

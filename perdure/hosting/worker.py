@@ -20,7 +20,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import choose
 from perdure.activities.endpoints import Endpoint, Endpoints
-from perdure.activities.heartbeats import INTERVAL
+from perdure.activities.heartbeats import SHORTEST
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
@@ -90,8 +90,8 @@ def build_worker(
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         max_cached_workflows=cached_workflows,
         # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
-        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
-        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL),
+        max_heartbeat_throttle_interval=timedelta(seconds=SHORTEST),
+        default_heartbeat_throttle_interval=timedelta(seconds=SHORTEST),
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         graceful_shutdown_timeout=timedelta(seconds=5),

@@ -10,6 +10,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.model.beside import keys_beside, without_beside
 from perdure.model.refusals import Refusal
 from perdure.values.jsons import JsonObject
 
@@ -19,7 +20,7 @@ class Step:
     """One thing to leave out."""
 
     feature: str
-    """`stream_options`, `strict`, `json_schema` or `json_object`."""
+    """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as `reasoning_content`."""
     always: bool
     """Whether the server does not know it at all; else only this schema was refused, and another may do."""
 
@@ -29,6 +30,8 @@ def without(body: JsonObject, refused: Set[str]) -> JsonObject:
     body = dict(body)
     if "stream_options" in refused:
         body.pop("stream_options", None)
+    if refused:
+        body["messages"] = without_beside(body.get("messages", []), refused)
     form = body.get("response_format")
     if form is None:
         return body
@@ -58,6 +61,9 @@ _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 """Statuses that are never about what was asked for."""
 
 
+_WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
+
+
 def step_down(refusal: Refusal, sent: JsonObject) -> Step | None:
     """What of the body that was `sent` a refusal is about, as far as one can do without it; `None` where it is not.
 
@@ -68,6 +74,9 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Step | None:
     text = f"{refusal.words} {refusal.codes}".lower()
     if "stream_options" in sent and re.search(r"stream_options|include_usage", text):
         return Step("stream_options", always=True)
+    for key in sorted(keys_beside(sent.get("messages", []))):
+        if re.search(rf"\b{re.escape(key)}\b", text) and not _WANTED.search(text):
+            return Step(key, always=True)
     form = sent.get("response_format")
     if form is None or not _ABOUT_FORM.search(text):
         return None

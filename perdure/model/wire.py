@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from perdure.model.beside import Beside
 from perdure.model.usage import Usage
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.wire import Wire
@@ -65,6 +66,8 @@ class RequestResult(Wire):
     output: Json = None
     text: str = ""
     """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
+    beside: Beside | None = None
+    """What the server put beside native calls; it goes back with them."""
     problem: JsonObject | None = None
     """`{"code", "message"}`."""
     model: str = ""

@@ -28,20 +28,27 @@ class Contexts:
         self._parameters: dict[bool, JsonObject] = {}
 
     def make(
-        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, *, final: bool
+        self,
+        tools: Mapping[str, Tool],
+        progress: Progress,
+        state: State,
+        limit: Limit | None,
+        *,
+        final: bool,
+        server: str = "",
     ) -> RequestContext:
-        """The context as things stand. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
-        context = self._make(tools, progress, state, limit, final=final)
+        """The context as things stand, for a `server`. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
+        context = self._make(tools, progress, state, limit, final, server)
         if self._size_of(context) > self._max_payload and not progress.tight:
             progress.tight = True
-            context = self._make(tools, progress, state, limit, final=final)
+            context = self._make(tools, progress, state, limit, final, server)
         if (size := self._size_of(context)) > self._max_payload:
             room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
             context.messages = fit_messages(context.messages, room, self._sizes)
         return context
 
     def _make(
-        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, *, final: bool
+        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, final: bool, server: str
     ) -> RequestContext:
         kinds = [merged.kind for merged in self._context.data]
         ask = Ask(
@@ -51,6 +58,7 @@ class Contexts:
             max_calls=self._agent.config.max_calls,
             instances=self._context.instances,
             kinds=kinds,
+            server=server,
         )
         if final not in self._parameters:  # schemas are composed once a run, not once a Request
             self._parameters[final] = self._dialect.parameters(ask)

@@ -35,19 +35,29 @@ def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
-def turn_message(plan: Plan, text: str, before: list[JsonObject], sizes: Sizes) -> JsonObject | None:
+def turn_message(
+    plan: Plan, result: RequestResult, before: list[JsonObject], sizes: Sizes, server: str = ""
+) -> JsonObject | None:
     """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
 
-    Calls keep the ids that the server gave them, unless one was used already, which servers refuse.
+    Calls keep the ids that the server gave them, unless one was used already, which servers refuse. What the `server`
+    put beside them stays with them.
     """
     used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]}
-    calls = []
+    calls: list[JsonObject] = []
     for call in plan.calls:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
         arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
         calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call, sizes)})
-    return {"type": "turn", "text": text, "calls": calls} if calls or text else None
+    if not (calls or result.text):
+        return None
+    turn: JsonObject = {"type": "turn", "text": result.text, "calls": calls}
+    if result.beside is not None:
+        for said, beside in zip(calls, result.beside.calls, strict=False):
+            said |= {"beside": beside} if beside else {}
+        turn |= {"server": server, "beside": result.beside.message}
+    return turn
 
 
 def _result_text(call: Call, sizes: Sizes) -> str:

@@ -70,7 +70,11 @@ def chat_messages(
     # Once for all turns: a run may have hundreds of them, and of tools.
     names = written_names(function_names(ask.tools)) if dialect.keeps_turns else {}
     for message in history:
-        chat += turn_messages(message, names) if message["type"] == "turn" else [_history(message, dialect, ask)]
+        chat += (
+            turn_messages(message, names, ask.server)
+            if message["type"] == "turn"
+            else [_history(message, dialect, ask)]
+        )
     if (last := _last_words(dialect, ask, progress, limit)) is not None:
         chat.append({"role": "user", "content": last})
     if not any(message["role"] != "system" for message in chat):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
-from perdure.model.intake import INTERRUPTED
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
 from perdure.people.desk import Desk
 from perdure.plan.calls import Call
@@ -21,7 +21,7 @@ from perdure.run.feedback import error_message, note, request_problems, turn_mes
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.shares import Shares
-from perdure.run.stopping import Budget, Limit, StopReason, budget_of, fingerprint, is_stuck
+from perdure.run.stopping import Budget, Limit, StopReason, answer_print, budget_of, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
@@ -119,7 +119,9 @@ class Run:
     def begin_request(self, choice: Choice) -> RequestInput:
         """The next Request, to this model (R6.1)."""
         number = self.progress.number
-        context = self._contexts.make(self.tools, self.progress, self.state, self.limit, final=self.final)
+        context = self._contexts.make(
+            self.tools, self.progress, self.state, self.limit, final=self.final, server=server_of(choice.model)
+        )
         self._asked = (number, context)
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         self.past.log.append(view)
@@ -201,7 +203,8 @@ class Run:
             progress.plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
         if plan.request:
             self.note_answer(result)
-            self._note_fingerprint(result)
+            answer = answer_print(result, [call.raw for call in plan.calls])
+            progress.answers = [*progress.answers, answer][-self.agent.config.stuck_after :]
         return over or (wanted == "refined" and self.end_with_draft())
 
     def end_with_draft(self) -> bool:
@@ -272,8 +275,10 @@ class Run:
         self.plan = None
 
     def _messages_of(self, plan: Plan, result: RequestResult, problems: list[JsonObject]) -> list[JsonObject]:
-        keeps = self._dialect.keeps_turns
-        turn = turn_message(plan, result.text, self.progress.messages, self.sizes) if keeps else None
+        if not self._dialect.keeps_turns:
+            return [*self.desk.feedback, *problems]
+        server = server_of(self.past.log[-1].model) if self.past.log else ""
+        turn = turn_message(plan, result, self.progress.messages, self.sizes, server)
         return [*([turn] if turn else []), *self.desk.feedback, *problems]
 
     def dry_plan(self, number: int) -> Plan:
@@ -325,8 +330,3 @@ class Run:
         request.cost = result.usage.cost_at(prices.get(request.model))
         progress.usage.count(request.model, result.usage, prices)
         progress.expected.note_request(result.usage, request.cost)
-
-    def _note_fingerprint(self, result: RequestResult) -> None:
-        if (result.problem or {}).get("code") != INTERRUPTED:
-            answer = fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
-            self.progress.answers = [*self.progress.answers, answer][-self.agent.config.stuck_after :]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from perdure.model.intake import INTERRUPTED
 from perdure.model.usage import RunUsage
+from perdure.model.wire import RequestResult
 from perdure.run.agents import Config
 from perdure.values.jsons import Json, dumps
 from perdure.values.wire import Wire
@@ -96,6 +98,13 @@ def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
     ]
     text = dumps([wanted, output, problem], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def answer_print(result: RequestResult, taken: Sequence[Json]) -> str:
+    """The fingerprint of an answer. Of one that broke off it is the calls that were `taken`: where it broke off is chance."""
+    if (result.problem or {}).get("code") == INTERRUPTED:
+        return fingerprint(taken, None, INTERRUPTED)
+    return fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
 
 
 def is_stuck(answers: Sequence[str], after: int) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.errors import CallError
-from perdure.values.jsons import Json
+from perdure.values.jsons import Json, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Solution:
     problem: CallError | None = None
     text: str | None = None
     """What was said in text, in a dialect in which text is an answer: without thoughts. `None`: the answer as it came."""
+    beside: list[JsonObject] = field(default_factory=list)
+    """What the server put beside each native call; `{}` for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class ToolDelta:
     id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    beside: JsonObject | None = None
+    """What stands in it that the protocol does not know."""
 
 
 class Reader(Protocol):

@@ -29,6 +29,8 @@ class Ask:
     instances: Sequence[str] = ()
     kinds: Sequence[str] = ()
     """The kinds of data that references can name, beside `state`."""
+    server: str = ""
+    """Who is asked; see `perdure.model.beside`."""
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:

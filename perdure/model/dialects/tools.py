@@ -81,24 +81,28 @@ def function_names(tools: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def turn_messages(turn: JsonObject, names: Mapping[str, str]) -> list[JsonObject]:
-    """One answer of the model and what became of its calls, as chat messages.
+def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") -> list[JsonObject]:
+    """One answer of the model and what became of its calls, as chat messages for a `server`.
 
     `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` says how tools are written.
+    What stands `beside` turn and calls goes back to the server that it came from, and to no other.
     """
-    calls: list[JsonObject] = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {
-                "name": names.get(call["tool"], _NAME.sub("_", call["tool"])[:_LONGEST_NAME]),
-                "arguments": dumps(call["arguments"]),
-            },
-        }
-        for call in turn["calls"]
-    ]
+    own = turn.get("server") == server
     said: JsonObject = {"role": "assistant", "content": turn["text"] or None}
-    if calls:
-        said["tool_calls"] = calls
+    if turn["calls"]:
+        said["tool_calls"] = [_said_call(call, names, own=own) for call in turn["calls"]]
+        said |= turn["beside"] if own else {}
     results = [{"role": "tool", "tool_call_id": call["id"], "content": call["result"]} for call in turn["calls"]]
     return [said, *results]
+
+
+def _said_call(call: JsonObject, names: Mapping[str, str], *, own: bool) -> JsonObject:
+    name = names.get(call["tool"], _NAME.sub("_", call["tool"])[:_LONGEST_NAME])
+    function = {"name": name, "arguments": dumps(call["arguments"])}
+    beside: JsonObject = call.get("beside", {}) if own else {}
+    return {
+        **beside,
+        "id": call["id"],
+        "type": "function",
+        "function": {**beside.get("function", {}), **function},
+    }

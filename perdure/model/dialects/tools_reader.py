@@ -31,6 +31,7 @@ class _Piece:
     """Whether the object of the arguments has closed."""
     empty: bool = False
     """Whether it closed as `{}`: some servers begin with that and send the arguments behind it."""
+    beside: JsonObject = field(default_factory=dict)
 
     def push(self, text: str) -> None:
         """Take in a piece of the arguments; they are closed with the brace that closes their object."""
@@ -64,6 +65,8 @@ class ToolsReader:
         piece = self._piece(delta)
         piece.id = piece.id or delta.id or ""
         piece.name = piece.name or delta.name or ""
+        if delta.beside:
+            piece.beside |= delta.beside
         if delta.arguments:
             piece.push(delta.arguments)
         return self._closed()
@@ -127,7 +130,8 @@ class ToolsReader:
         elif not self._given and (mark := call_as_text(text)) is not None:
             message = f"your call arrived as text ({mark} …) and was not run: call functions by the interface for it"
             problem = CallError("call_as_text", message)
-        return Solution(self._given, problem=problem, text=text)
+        beside = [piece.beside for piece in self._pieces[: len(self._given)]]
+        return Solution(self._given, problem=problem, text=text, beside=beside)
 
 
 def _claimed(arguments: str) -> JsonObject:

@@ -1,0 +1,179 @@
+"""One answer of a model server, out of the documents that it sends: chunks of a stream, or a whole completion.
+
+Servers differ from the protocol and from each other in almost every key, so nothing is relied on but what is used, whatever
+type it has; nothing that a server sends raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.model.beside import Beside, call_beside
+from perdure.model.dialects.answers import Reader, ToolDelta
+from perdure.model.intake import interruption
+from perdure.model.usage import Usage
+from perdure.model.wire import KEPT_TEXT, RequestResult
+from perdure.values.jsons import Json, JsonObject, dumps
+
+MAX_ANSWER: Final = 1_500_000
+"""Bytes of text, arguments and thoughts, after which an answer is ended. No model writes a third of it, and what is read of it
+has to fit into one result."""
+_MOST_TOKENS: Final = 10**12
+_LONGEST: Final = 500
+"""Characters of a name, an id or a refusal."""
+
+
+class Answer:
+    """Taken in document by document, with `result` at its end."""
+
+    def __init__(self, model: str, attempt: int, reader: Reader) -> None:
+        self.model = model
+        self.attempt = attempt
+        self.finish_reason: str | None = None
+        self.whole = False
+        """Whether its end was seen; else it broke off."""
+        self._reader = reader
+        self._usage = Usage()
+        self._text: list[str] = []
+        self._half = ""
+        self._refusal: list[str] = []
+        self._beside = Beside()
+        self._size = 0
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it has to be ended."""
+        return self._size > MAX_ANSWER
+
+    def take(self, document: Json) -> list[Json]:
+        """The calls that close with a chunk, or with a completion."""
+        if not isinstance(document, dict):
+            return []
+        if isinstance(model := document.get("model"), str) and model:
+            self.model = _clean(model)
+        self._count(document)
+        closed: list[Json] = []
+        for choice in _list(document.get("choices")):
+            if isinstance(choice, dict) and choice.get("index") in (None, 0):
+                closed += self._choice(choice)
+        return closed
+
+    def _choice(self, choice: JsonObject) -> list[Json]:
+        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+            self.finish_reason, self.whole = reason, True
+        piece, message = choice.get("delta"), choice.get("message")
+        if not piece and isinstance(message, dict) and not self._size:
+            self.whole = True  # a completion, also in place of a stream
+            piece = message
+        return self._take(piece) if isinstance(piece, dict) else []
+
+    def _take(self, piece: JsonObject) -> list[Json]:
+        """Text, native calls and refusal of a delta or a message; what it thought is not part of the answer."""
+        content = piece.get("content")
+        text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
+        if isinstance(refusal := piece.get("refusal"), str):
+            self._refusal.append(refusal)
+        closed = self._say(text) if text else []
+        for call in _list(piece.get("tool_calls")):
+            if isinstance(call, dict):
+                closed += self._call(call)
+        if isinstance(call := piece.get("function_call"), dict):  # as it was before there were several
+            closed += self._call({"function": call})
+        self._size += self._beside.add(piece)
+        return closed
+
+    def _part(self, part: Json) -> str:
+        """The text of a part of a content; a thought has none."""
+        if isinstance(part, str):
+            return part
+        if not isinstance(part, dict):
+            return ""
+        if isinstance(part.get("refusal"), str):
+            self._refusal.append(part["refusal"])
+        text = part.get("text")
+        return text if isinstance(text, str) and part.get("type", "text") in ("text", "output_text") else ""
+
+    def _say(self, text: str) -> list[Json]:
+        if self._half or not text.isascii():
+            text = self._half + text
+            # A character beyond the 16-bit plane, written as two escapes, may be cut between them.
+            self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+            text = text[: len(text) - len(self._half)].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            self._size += len(text.encode()) - len(text)
+        self._size += len(text)
+        self._text.append(text)
+        return self._reader.push(text)
+
+    def _call(self, call: JsonObject) -> list[Json]:
+        function = call.get("function")
+        function = function if isinstance(function, dict) else call
+        name, id, index = function.get("name"), call.get("id"), call.get("index")
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = dumps(arguments)
+        self._size += len(arguments or "")
+        return self._reader.push_tool(
+            ToolDelta(
+                index=index if isinstance(index, int) else None,
+                id=_clean(id) if isinstance(id, str) else None,
+                name=_clean(name) if isinstance(name, str) else None,
+                arguments=arguments,
+                beside=call_beside(call),
+            )
+        )
+
+    def _count(self, document: JsonObject) -> None:
+        usage = document.get("usage")
+        if not isinstance(usage, dict) and isinstance(groq := document.get("x_groq"), dict):
+            usage = groq.get("usage")
+        if isinstance(usage, dict):
+            prompt, completion = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
+            self._usage = Usage(prompt_tokens=prompt, completion_tokens=completion)
+
+    def result(self) -> RequestResult:
+        """What the answer was, now that it has ended."""
+        solution = self._reader.close("length" if self.too_long else self.finish_reason)
+        problem = None if solution.problem is None else solution.problem.as_json()
+        if self.too_long:
+            message = f"your answer was ended after {MAX_ANSWER:,} bytes; write less, and pass results on by reference"
+            problem = {"code": "answer_too_long", "message": message}
+        elif refusal := "".join(self._refusal).strip():
+            problem = {"code": "refusal", "message": f"you refused: {_clean(refusal)}"}
+        elif problem is not None and self.finish_reason == "content_filter":
+            problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
+        self._beside.calls = solution.beside
+        return self._result(solution.calls, solution.output, problem, solution.text)
+
+    def interrupted(self, released: list[Json], reason: str) -> RequestResult:
+        """What stands of it where it broke off after calls were released (R6.7)."""
+        self._beside.calls = self._reader.close("length").beside
+        return self._result(released, None, interruption(len(released), reason))
+
+    def _result(
+        self, calls: list[Json], output: Json, problem: JsonObject | None, text: str | None = None
+    ) -> RequestResult:
+        return RequestResult(
+            calls=calls,
+            output=output,
+            text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
+            beside=self._beside.kept(),
+            problem=problem,
+            model=self.model,
+            usage=self._usage,
+            attempt=self.attempt,
+        )
+
+
+def _list(value: Any) -> list[Any]:
+    """A list; what should be in one, in one."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _clean(text: str) -> str:
+    """A name or a sentence of a server's, of a size and in characters that can be written down."""
+    return text[:_LONGEST].encode(errors="replace").decode()
+
+
+def _tokens(value: Any) -> int:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+    return int(value) if number else 0

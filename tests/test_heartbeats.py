@@ -1,0 +1,47 @@
+"""Signs of life: seldom enough to cost little, often enough to notice a cancellation (R6.10)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(1, 1), (4, 4), (20, 11), (60, 16), (600, 27), (86_400, 50)])
+def test_heartbeats_back_off(seconds: float, most: int) -> None:
+    at, count = 0.0, 0
+    while at + (pause := next_heartbeat(at)) <= seconds:
+        assert pause == max(1, at / 4)
+        at, count = at + pause, count + 1
+    assert count <= most
+
+
+def test_half_of_a_heartbeat_timeout_is_never_exceeded() -> None:
+    assert [next_heartbeat(worked, 5.0) for worked in (0, 4, 8, 1000)] == [1, 1, 2, 2.5]
+    assert next_heartbeat(0, 1.0) == 0.5
+    assert [next_heartbeat(worked, news=True) for worked in (0, 10, 100)] == [1, 1, 5]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_was_told_last_is_there_for_the_next_attempt(fails: bool) -> None:
+    sent: list[tuple[Any, ...]] = []
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = lambda *details: sent.append(details)
+
+    async def work() -> None:
+        async with supervised_heartbeat() as say:
+            say("first")
+            say("second")
+            await asyncio.sleep(0)
+            if fails:
+                raise ValueError
+
+    try:
+        await environment.run(work)
+    except ValueError:
+        assert fails
+    assert sent == ([("second",)] if fails else [])
