@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, latency, limits, loops, plan
+from benchmarks import engine, latency, limits, loops, plan, stream
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -18,6 +18,8 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "growth": engine.run(engine.growth),
     "loops": engine.run(loops.loops),
     "limits": engine.run(limits.limits),
+    "tokens": engine.run(stream.tokens),
+    "actions": engine.run(stream.actions),
 }
 README = Path(__file__).parent / "README.md"
 

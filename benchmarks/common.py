@@ -7,22 +7,45 @@ import multiprocessing
 import multiprocessing.connection
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from perdure.activities.registry import Registry
 from perdure.activities.visibility import WaitingAttribute
 from perdure.client.runs import AgentHandle, start_run
+from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.run.agents import parse_agent
 from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Script
+from perdure.testing.turns import Pace, Script
 from perdure.tools.functions import tool_function
+
+SETTINGS: dict[str, Any] = {
+    "frontend.namespaceRPS": 100_000,
+    "frontend.rps": 100_000,
+    "frontend.namespaceCount": 100_000,
+    "history.rps": 100_000,
+    "matching.rps": 100_000,
+    "history.transferProcessorMaxPollRPS": 10_000,
+    "history.timerProcessorMaxPollRPS": 10_000,
+    "history.transferProcessorMaxPollHostRPS": 100_000,
+    "history.persistenceMaxQPS": 100_000,
+    "matching.persistenceMaxQPS": 100_000,
+    "frontend.persistenceMaxQPS": 100_000,
+}
+"""Limits of the dev server that are raised, by `--dynamic-config-value`: it is the engine that is measured. The rate of
+`transferProcessorMaxPollRPS` alone, 20 by default, is a step of 50 ms per task."""
+
+
+def bench_server(**more: Any) -> AbstractAsyncContextManager[WorkflowEnvironment]:
+    """A dev server with its limits raised (`SETTINGS`)."""
+    return embedded_server(ui=False, settings=SETTINGS, **more)
 
 
 @asynccontextmanager
@@ -40,11 +63,11 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
 
 
 @asynccontextmanager
-async def loop_worker(client: Client, model_url: str) -> AsyncIterator[str]:
+async def loop_worker(client: Client, model_url: str, *, stream: bool = True) -> AsyncIterator[str]:
     """The hand-written loop's worker, with the SDK's defaults; yields its task queue."""
     queue = uuid.uuid4().hex
     async with asking(model_url) as model:
-        activities: list[Callable[..., Any]] = [ModelActivity(model).ask, work]
+        activities: list[Callable[..., Any]] = [ModelActivity(model, stream=stream).ask, work]
         async with Worker(client, task_queue=queue, workflows=[ReActLoop, Gather], activities=activities):
             yield queue
 
@@ -61,10 +84,10 @@ def asking(model_url: str) -> AsyncOpenAI:
 
 
 @contextmanager
-def model_process(script: Script) -> Iterator[str]:
+def model_process(script: Script, pace: Pace | None = None) -> Iterator[str]:
     """The model in a process of its own, so that what it costs is not counted; yields its URL. The script is pickled."""
     here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(script, there), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(script, pace, there), daemon=True)
     process.start()
     try:
         yield here.recv()
@@ -73,9 +96,9 @@ def model_process(script: Script) -> Iterator[str]:
         process.join()
 
 
-def _serve(script: Script, parent: multiprocessing.connection.Connection) -> None:
+def _serve(script: Script, pace: Pace | None, parent: multiprocessing.connection.Connection) -> None:
     async def serve() -> None:
-        async with ScriptedModel(script) as model:
+        async with ScriptedModel(script, pace=pace) as model:
             parent.send(model.base_url)
             await asyncio.Event().wait()
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from temporalio.client import Client
 
-from benchmarks.common import executions, loop_worker, model_process, perdure_worker, start
+from benchmarks.common import bench_server, executions, loop_worker, model_process, perdure_worker, start
 from benchmarks.peer import Gather, ReActLoop
 from perdure import tool
-from perdure.hosting.server import embedded_server
 from perdure.testing.turns import ChatRequest, Turn
 
 RUNS = 7
@@ -61,7 +60,7 @@ async def overhead() -> str:
     """Seconds for `CALLS` calls in one plan, against a workflow that gathers as many activities."""
     ours: list[float] = []
     theirs: list[float] = []
-    async with embedded_server(ui=False) as server:
+    async with bench_server() as server:
         client = server.client
         with model_process(functools.partial(one_plan, CALLS)) as url:
             async with perdure_worker(client, [nothing], url) as queue, loop_worker(client, url) as gathering:
@@ -90,7 +89,7 @@ async def throughput() -> str:
         rates[name].append(AT_ONCE / (time.monotonic() - begun))
         costs[name].append((time.process_time() - cpu) / AT_ONCE)
 
-    async with embedded_server(ui=False) as server:
+    async with bench_server() as server:
         client = server.client
         with (
             model_process(functools.partial(one_plan, CALLS_EACH)) as plans,
@@ -122,7 +121,7 @@ async def growth() -> str:
         "| calls | Requests | ms per call | bare ms per call | ratio | events per call | bytes per call | executions | worker's MB |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    async with embedded_server(ui=False) as server:
+    async with bench_server() as server:
         for size in (SIZES[0], *SIZES):  # the first one warms up
             with model_process(functools.partial(many_plans, size)) as url:
                 async with perdure_worker(server.client, [nothing], url) as queue:

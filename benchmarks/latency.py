@@ -15,10 +15,9 @@ from typing import Any
 from matplotlib import pyplot
 from temporalio.client import Client
 
-from benchmarks.common import loop_worker, perdure_worker, start
+from benchmarks.common import bench_server, loop_worker, perdure_worker, start
 from benchmarks.peer import ReActLoop, do_work
 from perdure import tool
-from perdure.hosting.server import embedded_server
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import Vocabulary
 from perdure.testing.dialects import write_answer
@@ -170,7 +169,7 @@ class Row:
 async def measure() -> list[Row]:
     """Interleaved, median of `RUNS`."""
     rows: list[Row] = []
-    async with embedded_server(ui=False) as server:
+    async with bench_server() as server:
         for name, steps in TASKS.items():
             for speed, pace in PACES.items():
                 ours: dict[str, list[tuple[float, int, int]]] = {dialect: [] for dialect in DIALECTS}

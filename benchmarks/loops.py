@@ -10,11 +10,10 @@ from typing import Any
 
 from temporalio.client import Client
 
-from benchmarks.common import executions
+from benchmarks.common import bench_server, executions
 from perdure import tool
 from perdure.activities.registry import Registry
 from perdure.client.runs import start_run
-from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.run.agents import parse_agent
 from perdure.tools.functions import tool_function
@@ -51,7 +50,7 @@ async def loops() -> str:
     with tempfile.TemporaryDirectory() as folder:
         _save(Path(folder))
         async with (
-            embedded_server(ui=False) as server,
+            bench_server() as server,
             build_worker(server.client, Registry([function]), task_queue="loops", agents=Path(folder)),
         ):
             for size in (SIZES[0], *SIZES):  # the first one warms up

@@ -21,12 +21,18 @@ Message = dict[str, Any]
 
 
 class ModelActivity:
-    def __init__(self, client: AsyncOpenAI) -> None:
+    def __init__(self, client: AsyncOpenAI, *, stream: bool = True) -> None:
         self._client = client
+        self._stream = stream
 
     @activity.defn(name="ask")
     async def ask(self, messages: list[Message]) -> Message:
         """One turn: an assistant message, with `tool_calls` if the model wants any."""
+        if not self._stream:
+            whole = await self._client.chat.completions.create(
+                model="m", messages=cast(list[ChatCompletionMessageParam], messages)
+            )
+            return whole.choices[0].message.model_dump(exclude_none=True)
         calls: dict[int, Message] = {}
         text = ""
         stream = await self._client.chat.completions.create(
