@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.run.choosing import Choice, Situation
-from perdure.run.wire import CHOOSE_ACTIVITY, REFUSED, ChooseInput
+from perdure.activities.named import NamedFunctions
+from perdure.run.choosing import Choice, ChooseInput
+from perdure.run.wire import CHOOSE_ACTIVITY
 
 
-def load_policy(name: str) -> Callable[[Situation], Any]:
-    """The function behind `module:function`. Raises `ApplicationError` with what is wrong."""
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        message = f"config.models.policy {name!r} cannot be loaded where the worker runs: {error}"
-        raise ApplicationError(message, type=REFUSED, non_retryable=True) from None
-    if not callable(found):
-        raise ApplicationError(f"config.models.policy {name!r} is no function", type=REFUSED, non_retryable=True)
-    policy: Callable[[Situation], Any] = found
-    return policy
+class ChooseActivity:
+    def __init__(self, functions: NamedFunctions) -> None:
+        self._functions = functions
 
-
-@activity.defn(name=CHOOSE_ACTIVITY)
-async def choose(wanted: ChooseInput) -> Choice:
-    """What the worker's own policy says; its answer is recorded, so a replay never asks again."""
-    given = load_policy(wanted.policy)(wanted.situation)
-    given = await given if inspect.isawaitable(given) else given
-    return read_choice(given, wanted)
+    @activity.defn(name=CHOOSE_ACTIVITY)
+    async def choose(self, wanted: ChooseInput) -> Choice:
+        """What the worker's own policy says; its answer is recorded, so a replay never asks again."""
+        given = await self._functions.call(wanted.policy, "config.models.policy", wanted.situation)
+        return read_choice(given, wanted)
 
 
 def read_choice(given: Any, wanted: ChooseInput) -> Choice:

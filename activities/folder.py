@@ -8,8 +8,9 @@ from pathlib import Path
 from perdure.errors import ProtocolError
 from perdure.run.agents import parse_agent
 from perdure.run.delegates import tools_of, wanted_delegates
+from perdure.run.documents import agent_document
 from perdure.tools.tool import close_names
-from perdure.values.jsons import JsonObject, loads
+from perdure.values.jsons import JsonObject, loads_commented
 
 
 class AgentFolder:
@@ -45,7 +46,7 @@ class AgentFolder:
         path = None if self._path is None else self._path / f"{name}.json"
         if path is None or not path.is_file():
             raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
-        document: JsonObject = loads(path.read_bytes(), source=path.name)
+        document: JsonObject = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
         parse_agent(document, source=path.name)
         return document
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.choosing import load_policy
 from perdure.activities.folder import AgentFolder
+from perdure.activities.named import NamedFunctions
 from perdure.activities.registry import Registry
 from perdure.activities.visibility import WaitingAttribute
 from perdure.errors import ProtocolError, ToolDefinitionError
@@ -34,7 +34,9 @@ class PrepareActivity:
         max_payload: int = MAX_PAYLOAD,
         prices: Mapping[str, Price] | None = None,
         attribute: WaitingAttribute | None = None,
+        functions: NamedFunctions | None = None,
     ) -> None:
+        self._functions = functions or NamedFunctions()
         self._registry = registry
         self._folder = AgentFolder(agents)
         self._max_payload = max_payload
@@ -60,7 +62,9 @@ class PrepareActivity:
         }
         models = Models.model_validate(defaults | wanted.models)
         if models.policy not in POLICIES:
-            load_policy(models.policy)
+            self._functions.find(models.policy, "config.models.policy")
+        if wanted.approver is not None:
+            self._functions.find(wanted.approver, "config.approval.approver")
         prepared = Prepared(
             tools=list(tools.values()),
             models=models,

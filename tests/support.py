@@ -110,9 +110,11 @@ async def harness(
     model_timeout: float = 5,
     chunk: int = 12,
     task_queue: str | None = None,
+    named: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[Harness]:
-    """A worker with these tools, whose model answers from the script; `options` go to `build_worker`."""
+    """A worker with these tools, whose model answers from the script; agent files may name functions of the `named`
+    modules; `options` go to `build_worker`."""
     task_queue = task_queue or f"test-{uuid.uuid4().hex[:8]}"
     # WORKFLOW_CACHE=0 replays every workflow from its history at each of its tasks: what is not deterministic shows.
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
@@ -122,7 +124,7 @@ async def harness(
             base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout
         )
         tools = options.pop("registry", None) or registry(functions)
-        async with build_worker(client, tools, task_queue=task_queue, model=asking, **options):
+        async with build_worker(client, tools, task_queue=task_queue, model=asking, functions=named, **options):
             yield Harness(client, model, task_queue)
 
 

@@ -405,3 +405,63 @@ async def test_r7_6_looking_at_a_plan_that_waits_changes_nothing(dev_server: Wor
         await handle.signal("reject", {"call": "1", "reason": "no"})
         result = await asyncio.wait_for(handle.result(), 20)
     assert (view.state, result.state, result.status) == ({}, {}, "completed")
+
+
+def decider(offer: dict[str, Any]) -> Any:
+    """A program that decides by the path."""
+    path = offer["params"]["path"]
+    if path == "/slow":
+        raise RuntimeError("no answer")
+    return {
+        "/yes": "approve",
+        "/no": {"decision": "reject", "reason": "not this"},
+        "/change": {"decision": "edit", "params": {"path": "/changed"}},
+        "/person": "ask",
+        "/nonsense": ["?"],
+    }[path]
+
+
+async def test_r7_9_a_program_decides_or_leaves_it_to_a_person(dev_server: WorkflowEnvironment) -> None:
+    paths = ("/yes", "/no", "/change", "/person", "/slow", "/nonsense")
+    calls = [{"_tool": "remove", "path": path} for path in paths]
+    name = "tests.test_approvals:decider"
+    script = [{"calls": calls, "output": None}, DONE]
+    async with harness(dev_server.client, TOOLS, script, named=["tests.test_approvals"]) as it:
+        handle = await it.start(asking(approver=name))
+        await it.until_waiting(handle.id, "1.3", "1.4", "1.5")
+        for call in ("1.3", "1.4", "1.5"):
+            await handle.signal("reject", {"call": call, "reason": "a person"})
+        result = await handle.result()
+        view = await it.view(handle.id)
+        shown = it.model.requests[1].text
+    assert [call.status for call in result.calls] == ["done", "rejected", "done", *["rejected"] * 3]
+    approvals = [call.approval for call in result.calls if call.approval]
+    assert [approval.by for approval in approvals] == [name, name, name, "", "", ""]
+    assert (approvals[1].reason, result.calls[2].params) == ("not this", {"path": "/changed"})
+    told = " ".join(refusal["problem"] for refusal in view.refusals)
+    assert f"{name} gave no answer, so a person is asked" in told
+    assert f"{name} gave ['?'], but must give a decision" in told.replace('["?"]', "['?']")
+    assert '"by":"tests.test_approvals:decider"' in shown
+
+
+def allows(offer: dict[str, Any]) -> Any:
+    return "reject" if offer["params"]["path"] == "/no" else "approve"
+
+
+async def test_r7_9_a_program_does_not_loosen_the_floor(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "remove", "path": path} for path in ("/floor", "/no")]
+    script = [{"calls": calls, "output": None}, DONE]
+    options: dict[str, Any] = {"named": ["tests.test_approvals"], "approval_floor": "dangerous"}
+    async with harness(dev_server.client, TOOLS, script, **options) as it:
+        handle = await it.start(asking(approver="tests.test_approvals:allows"))
+        await it.until_waiting(handle.id, "1.0")
+        await handle.signal("approve", {"call": "1.0"})
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["done", "rejected"]
+
+
+async def test_r7_9_only_a_program_that_the_worker_lists(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, []) as it:
+        view = await it.run(asking(approver="os:system"))
+    assert view.status == "failed"
+    assert "does not allow functions of 'os' (--functions); it allows none" in (view.error or "")

@@ -40,6 +40,12 @@ def check_cpu(host: str) -> str:
     return f"CPU usage: 94%, load average: 12.3, uptime: 14 days ({host})"
 
 
+@tool(safe=True)
+def check_cpu_safely(host: str) -> str:
+    """The same, declared harmless."""
+    return host
+
+
 @tool
 def list_top_processes(host: str, limit: int = 5) -> str:
     """List top CPU-consuming processes on a server"""
@@ -160,7 +166,8 @@ def by_day(situation: Situation) -> tuple[str, str]:
 
 async def test_a_policy_of_the_workers_own(dev_server: WorkflowEnvironment) -> None:
     script = [{"calls": [{"_tool": "check_cpu", "host": "a"}]}, DONE]
-    async with harness(dev_server.client, [check_cpu], script, cached_workflows=0) as it:
+    named = ["tests.test_models"]
+    async with harness(dev_server.client, [check_cpu], script, cached_workflows=0, named=named) as it:
         view = await it.run(agent("check_cpu", config={"models": {"policy": "tests.test_models:by_day"}}))
         summaries = [
             event.user_metadata.summary.data.decode()
@@ -174,12 +181,44 @@ async def test_a_policy_of_the_workers_own(dev_server: WorkflowEnvironment) -> N
     assert summaries == ['"Request 1 · tiny-1 · an odd Request"', '"Request 2 · gpt-4o · an even Request"']
 
 
-@pytest.mark.parametrize("policy", ["no.module:f", "tests.test_models:nothing", "tests.test_models:MODELS"])
+@pytest.mark.parametrize(
+    "policy", ["no.module:f", "tests.test_models:nothing", "tests.test_models:MODELS", "code:interact"]
+)
 async def test_a_policy_that_cannot_be_loaded_refuses_the_run(policy: str, dev_server: WorkflowEnvironment) -> None:
-    async with harness(dev_server.client, [check_cpu], []) as it:
+    async with harness(dev_server.client, [check_cpu], [], named=["tests.test_models", "no.module"]) as it:
         view = await it.run(agent("check_cpu", config={"models": {"policy": policy}}))
     assert view.status == "failed"
     assert repr(policy) in (view.error or "")
+
+
+async def test_r9_8_sampling_goes_to_the_server_as_it_is(dev_server: WorkflowEnvironment) -> None:
+    sampling = {"temperature": 0, "seed": 7, "smart": {"reasoning_effort": "low", "temperature": 1.5}}
+    fail = {"calls": [{"_tool": "nope"}]}
+    async with harness(dev_server.client, [check_cpu], [fail, DONE]) as it:
+        await it.run(agent("check_cpu", config={"sampling": sampling}))
+        sent = [request.body for request in it.model.requests]
+    keys = ("temperature", "seed", "reasoning_effort", "top_p")
+    assert [{key: body[key] for key in keys if key in body} for body in sent] == [
+        {"temperature": 0, "seed": 7},
+        {"temperature": 1.5, "seed": 7, "reasoning_effort": "low"},
+    ]
+
+
+def by_danger(situation: Situation) -> str:
+    """Smart once anything that is not safe was called."""
+    return "smart" if any(called.danger != "safe" for called in situation.called) else "fast"
+
+
+async def test_r9_8_a_policy_knows_what_the_last_answer_called(dev_server: WorkflowEnvironment) -> None:
+    check = {"_tool": "check_cpu_safely", "host": "a"}
+    restart = {"_tool": "restart_service", "host": "a", "service": "b"}
+    script = [{"calls": [check]}, {"calls": [check, restart]}, DONE]
+    policy = {"models": {"policy": "tests.test_models:by_danger"}, "approval": {"ask": "never"}}
+    async with harness(
+        dev_server.client, [check_cpu_safely, restart_service], script, named=["tests.test_models"]
+    ) as it:
+        view = await it.run(agent("check_cpu_safely", "restart_service", config=policy))
+    assert [request.model for request in view.log] == ["gpt-4o-mini", "gpt-4o-mini", "gpt-4o"]
 
 
 DOWN = [
@@ -278,3 +317,11 @@ async def test_r9_4_the_smart_model_after_an_error(dev_server: WorkflowEnvironme
     async with harness(dev_server.client, [broken], [{"calls": [{"_tool": "broken"}]}, DONE]) as it:
         view = await it.run(agent("broken"))
     assert (view.log[1].model, view.log[1].reason) == ("gpt-4o", "after an error")
+
+
+async def test_a_run_whose_second_request_fails_names_each_call_once(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "check_cpu", "host": "a"}]
+    script = [{"calls": calls, "output": None}, Turn("no", status=400)]
+    async with harness(dev_server.client, [check_cpu], script) as it:
+        view = await it.run(agent("check_cpu"))
+    assert (view.status, [call.id for call in view.calls]) == ("failed", ["1.0"])

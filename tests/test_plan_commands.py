@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from tests.support import Command, agent, harness, perdure
+from tests.support import DONE, Command, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -114,14 +115,42 @@ async def test_r5_6_draw_as_mermaid_and_svg(tmp_path: Path) -> None:
     path = write(tmp_path, OUTING)
     drawn = (await plan("draw", path, "--assume", "1.0=failed")).out
     assert 'c1_0["1.0 getWeather"]:::failed' in drawn
-    assert 'c1_0 -- "†state.sunny" --> c1_1' in drawn
+    assert 'p5{{"†state.sunny"}}:::path' in drawn
+    assert "c1_0 --> p5" in drawn
+    assert "p5 --> c1_1" in drawn
     assert "classDef skipped" in drawn
+    assert 'c1_0 -- "†state.sunny" --> c1_1' in (await plan("draw", path, "--calls")).out
     svg = tmp_path / "plan.svg"
-    assert (await plan("draw", path, "--svg", str(svg))).code == 0
+    assert (await plan("draw", path, "--calls", "--svg", str(svg))).code == 0
     root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
     labels = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert labels[::2] == [f"1.{n} {call['_tool']}" for n, call in enumerate(OUTING)]
     assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 4
+
+
+async def test_r5_6_paths_are_nodes_and_order_is_dotted(tmp_path: Path) -> None:
+    calls = [
+        {"_tool": "look", "at": "†input.place", "_outputPath": "†state.seen"},
+        {"_tool": "tell", "what": "{†state.seen.name} of {†state.old}", "_after": ["1.2"]},
+        {"_tool": "ring"},
+    ]
+    path = write(tmp_path, calls)
+    drawn = (await plan("draw", path, "--input", '{"place": "here"}', "--state", '{"old": 1}')).out
+    names = {text: name for name, text in re.findall(r'(p\d+)\{\{"(.*?)"\}\}', drawn)}
+    assert sorted(names) == ["†input.place", "†state.old", "†state.seen"]
+    for line in (
+        f"{names['†input.place']} --> c1_0",
+        f"c1_0 --> {names['†state.seen']}",
+        f'{names["†state.seen"]} -- "†state.seen.name" --> c1_1',
+        f"{names['†state.old']} --> c1_1",
+        'c1_2 -. "after" .-> c1_1',
+    ):
+        assert line in drawn
+    svg = tmp_path / "plan.svg"
+    assert (
+        await plan("draw", path, "--input", '{"place": "here"}', "--state", '{"old": 1}', "--svg", str(svg))
+    ).code == 0
+    assert "stroke-dasharray" in svg.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +181,7 @@ async def test_a_live_run_is_drawn(dev_server: WorkflowEnvironment, tmp_path: Pa
         {"_tool": "echo", "value": "†state.a"},
         {"_tool": "nope"},
     ]
-    script = [{"calls": calls, "output": {"ok": True}}]
+    script = [{"calls": calls, "output": None}, DONE]
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     async with harness(dev_server.client, [echo], script) as it:
         view = await it.run(agent("echo"))

@@ -84,20 +84,31 @@ async def test_task_complete(dev_server: WorkflowEnvironment) -> None:
 
 @pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
 async def test_stuck(dialect: str, dev_server: WorkflowEnvironment) -> None:
-    script = [LOOK, LOOK, LOOK, Turn("I am stuck.") if dialect == "tools" else BEST]
+    script = [LOOK, LOOK, LOOK, LOOK, Turn("I am stuck.") if dialect == "tools" else BEST]
     async with harness(dev_server.client, [look], script) as it:
         it.model.dialect = dialect
         view = await it.run(agent("look", config={"dialect": dialect}))
-        last = it.model.requests[3]
-    assert (view.status, view.stop_reason, view.requests) == ("completed", "stuck", 4)
+        told, last = it.model.requests[3:]
+    assert "Your last 3 answers asked for the same." in told.text
+    assert "try another approach" not in it.model.requests[2].text
+    assert (view.status, view.stop_reason, view.requests) == ("completed", "stuck", 5)
     assert "the last 3 answers asked for the same" in last.text
     assert "tools" not in last.body
 
 
+async def test_an_agent_that_tries_something_else_when_told_goes_on(dev_server: WorkflowEnvironment) -> None:
+    other = {"calls": [{"_tool": "look", "at": "another"}], "output": None}
+    async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, other, LOOK, DONE]) as it:
+        view = await it.run(agent("look"))
+        told = [request.text.count("try another approach") for request in it.model.requests]
+    assert (view.stop_reason, view.requests) == ("output", 6)
+    assert told == [0, 0, 0, 1, 1, 1]
+
+
 async def test_stuck_after_is_the_agents_to_say(dev_server: WorkflowEnvironment) -> None:
-    async with harness(dev_server.client, [look], [LOOK, LOOK, BEST]) as it:
+    async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, BEST]) as it:
         view = await it.run(agent("look", config={"stuck_after": 2}))
-    assert (view.stop_reason, view.requests) == ("stuck", 3)
+    assert (view.stop_reason, view.requests) == ("stuck", 4)
 
 
 async def test_max_requests(dev_server: WorkflowEnvironment) -> None:
@@ -224,7 +235,7 @@ async def test_deadline_while_the_model_writes(dev_server: WorkflowEnvironment) 
 
 
 async def test_a_last_answer_that_does_not_fit_fails_and_says_which_limit(dev_server: WorkflowEnvironment) -> None:
-    async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, {"output": 5}]) as it:
+    async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, LOOK, {"output": 5}]) as it:
         view = await it.run(agent("look", schema={"type": "object"}))
     assert (view.status, view.stop_reason) == ("failed", "stuck")
     assert view.error == "the last 3 answers asked for the same, and the last answer was no output that fits the schema"

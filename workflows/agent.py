@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.views.markdown import details
-    from perdure.run.views.run import run_view, waiting_views, whole
+    from perdure.run.views.run import run_view, waiting_view, waiting_views, whole
     from perdure.run.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
@@ -86,6 +86,8 @@ class AgentWorkflow:
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
         self._sender = Sender(run.sizes, run.prepared.max_payload)
+        self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
+        self._people.report = self._report
         self._report()
         watching = watch(run, self._clock, self._at_deadline)
         try:

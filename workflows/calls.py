@@ -224,6 +224,8 @@ class CallLoop:
                 return call, verdict.outcome
         assert call.tool is not None
         async with self._slots:
+            while not self.plan.room_for(call):  # it was approved while another one runs
+                await workflow.wait_condition(lambda: self.plan.room_for(call))
             self.plan.resume(call, _now())
             if offer is not None:
                 self._on_change()

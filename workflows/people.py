@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
+from temporalio.common import RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import only
+from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.people.decisions import Decision, parse_decision
     from perdure.people.desk import Desk, Judged, Offer, Verdict
     from perdure.people.policies import Policy, parse_policy
+    from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind
     from perdure.run.views.run import waiting_entry
-    from perdure.run.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED, WaitingEntry, WaitingMemo
+    from perdure.run.wire import (
+        WAITING_ATTRIBUTE,
+        WAITING_MEMO,
+        WAITING_NAMED,
+        WaitingEntry,
+        WaitingMemo,
+        WaitingView,
+    )
     from perdure.values.durations import SHORTEST
     from perdure.values.jsons import Json, JsonObject
 
+PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
+"""For a program that decides: what it has not answered by then is left to a person."""
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
@@ -33,6 +46,12 @@ class People:
         self.desk = Desk()
         self.searchable = False
         """Whether the namespace knows the search attribute."""
+        self.shown: Callable[[Offer], WaitingView] | None = None
+        """What a program that decides is shown of an offer."""
+        self.report: Callable[[], None] = lambda: None
+        """Told when something has come to wait for a person."""
+        self._with_program: set[str] = set()
+        """Offers on which a program is deciding: nobody needs to look at them yet."""
         self._verdicts: dict[str, asyncio.Future[Verdict]] = {}
         self._timeout_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when another timeout counts than before, and another then."""
@@ -42,6 +61,7 @@ class People:
     async def verdict(self, offer: Offer) -> Verdict:
         """Wait until somebody decides, or until the policy's timeout, counted from the offer; a changed one counts at once."""
         decided, since = self._verdict_of(offer), workflow.time()
+        program = asyncio.create_task(self._ask_program(offer, decided))
         try:
             while not decided.done():
                 seconds, changed = self.desk.guard.policy.timeout, self._timeout_changed
@@ -53,6 +73,7 @@ class People:
                 await workflow.wait(events, timeout=left and max(left, SHORTEST), return_when=asyncio.FIRST_COMPLETED)
             return decided.result()
         finally:
+            program.cancel()
             del self._verdicts[offer.id]
             self.desk.withdraw([offer])
 
@@ -61,6 +82,34 @@ class People:
         if offer.id not in self._verdicts:
             self._verdicts[offer.id] = asyncio.get_running_loop().create_future()
         return self._verdicts[offer.id]
+
+    async def _ask_program(self, offer: Offer, decided: asyncio.Future[Verdict]) -> None:
+        """Let the policy's program decide first (R7.9). What fails, takes too long or is no decision is left to a person."""
+        approver = self.desk.guard.policy.approver
+        if approver is None or offer.question or self.shown is None:
+            return
+        self._with_program.add(offer.id)
+        try:
+            said = await workflow.execute_activity(
+                APPROVE_ACTIVITY,
+                ApproveInput(approver=approver, offer=self.shown(offer).as_json()),
+                schedule_to_close_timeout=PROGRAM_TIMEOUT,
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                summary=f"{approver} on {offer.title}"[:200],
+            )
+            judged = None if decided.done() else self.desk.judge_program(offer, said, approver)
+            if judged is not None:
+                decided.set_result(self.desk.apply(judged))
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
+            self.desk.refuse({"call": offer.id}, problem, workflow.now().isoformat(timespec="seconds"))
+        except DecisionError as error:
+            self.desk.refuse({"call": offer.id}, str(error), workflow.now().isoformat(timespec="seconds"))
+        finally:
+            self._with_program.discard(offer.id)
+        self.report()
 
     def judge(self, raw: Json, kind: Kind | None = None) -> Judged:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
@@ -107,8 +156,9 @@ class People:
     def show(self, agent: str) -> None:
         """Keep up to date what visibility tells of the run, so that lists ask no run (R7.8)."""
         known = {entry.call: entry for entry in self._listed[1]}
-        oldest = islice(self.desk.waiting.values(), WAITING_NAMED)
-        listed = (len(self.desk.waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
+        waiting = [offer for offer in self.desk.waiting.values() if offer.id not in self._with_program]
+        oldest = islice(waiting, WAITING_NAMED)
+        listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
         if not self.searchable or listed == self._listed:
             return
         self._listed = listed

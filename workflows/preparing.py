@@ -48,6 +48,7 @@ async def prepare(run_input: RunInput, people: People) -> Run:
         prices=agent.config.prices,
         cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
         delegates=run_input.delegates,
+        approver=agent.config.approval.changed(change).approver,
     )
     try:
         packed = await workflow.execute_local_activity(

@@ -14,9 +14,9 @@ from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
     from perdure.model.wire import RequestInput, RequestResult
-    from perdure.run.choosing import POLICIES, Choice, Situation
+    from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
     from perdure.run.running import Run
-    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY, ChooseInput
+    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY
 
 TIMEOUT: Final = timedelta(minutes=10)
 """For one attempt: longer than any answer takes to be written."""

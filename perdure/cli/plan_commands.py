@@ -80,9 +80,15 @@ def simulate_command(
 
 @plan_app.command()
 def draw(
-    file: File, input: Input = None, state: State = None, tools: Tools = "", assume: Assume = None, svg: Svg = None
+    file: File,
+    input: Input = None,
+    state: State = None,
+    tools: Tools = "",
+    assume: Assume = None,
+    svg: Svg = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Draw calls only, and not what they read and write.")] = False,
 ) -> None:
-    """Draw a plan as Mermaid, or as SVG; with --assume as it would end."""
+    """Draw a plan as Mermaid, or as SVG: calls, and the paths between them; with --assume as it would end."""
     with one_line_errors():
         found = _read(file, input, state, tools)
         if assume:
@@ -90,7 +96,7 @@ def draw(
             simulate(plan, found.calls, assume=_assumed(found, assume))
         else:
             plan = found.checked()
-        print_drawing(draw_plan(plan), svg)
+        print_drawing(draw_plan(plan, paths=not calls), svg)
 
 
 def print_drawing(drawing: Drawing, svg: Path | None) -> None:

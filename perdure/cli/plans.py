@@ -11,6 +11,7 @@ from perdure.cli.errors import USAGE, CommandError
 from perdure.hosting.files import read_json
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context, parse_agent
+from perdure.run.documents import agent_document, is_context
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import deep_merge
@@ -28,6 +29,7 @@ class PlanFile:
     """Tools of which only the name is known: their parameters cannot be checked."""
     context: Context
     state: JsonObject
+    parallel: int | None = None
 
     def new_plan(self) -> Plan:
         """An empty plan to play the calls on, as Request 1."""
@@ -39,6 +41,7 @@ class PlanFile:
             data=self.context.values(),
             state_schema=None if schema is None else Schema(schema),
             max_calls=max(500, len(self.calls)),
+            parallel=self.parallel,
             dry_run=True,
         )
 
@@ -54,18 +57,18 @@ class PlanFile:
 def read_plan(
     path: Path, *, registry: Registry, run_input: Json = None, has_input: bool = False, state: Json = None
 ) -> PlanFile:
-    """A plan from an agent file with a `plan` message, a Solution, or a bare list of calls.
+    """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution, or a bare list of calls.
 
     Raises `CommandError` for a file that is none of them, `AgentError` or `InputError` for what is wrong in it.
     """
     document = read_json(path)
-    if isinstance(document, list):
+    if isinstance(document, list) and not is_context(document):
         document = {"calls": document}
     if isinstance(document, dict) and "calls" in document:
         agent = Agent(name=path.stem)
         calls = document["calls"]
     else:
-        agent = parse_agent(document, source=str(path))
+        agent = parse_agent(agent_document(document, path.stem), source=str(path))
         calls = Context(agent, run_input, has_input=has_input).plan
     if not isinstance(calls, list) or not calls:
         raise CommandError(
@@ -77,7 +80,7 @@ def read_plan(
     context = Context(agent, run_input, has_input=has_input)
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, calls, registry)
-    return PlanFile(calls, tools, unknown, context, deep_merge(given, state or {}))
+    return PlanFile(calls, tools, unknown, context, deep_merge(given, state or {}), agent.config.parallel)
 
 
 def _tools(context: Context, calls: Iterable[Json], registry: Registry) -> tuple[dict[str, Tool], list[str]]:

@@ -37,6 +37,13 @@ def _equipment(
     mcp: Annotated[
         Path | None, typer.Option(envvar="PERDURE_MCP", help="Offer the tools of a standard mcpServers file.")
     ] = None,
+    functions: Annotated[
+        str,
+        typer.Option(
+            envvar="PERDURE_FUNCTIONS",
+            help="Modules whose functions agent files may name: config.models.policy, config.approval.approver.",
+        ),
+    ] = "",
     approval_floor: Annotated[
         str,
         typer.Option(envvar="PERDURE_APPROVAL_FLOOR", help="What people are always asked about: " + " < ".join(ASKS)),
@@ -55,6 +62,7 @@ def _equipment(
         http_private=http_private,
         commands=names(commands),
         mcp=mcp,
+        functions=tuple(names(functions)),
         approval_floor=ask,
     )
 

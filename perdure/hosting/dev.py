@@ -24,6 +24,7 @@ async def serve_dev(equipment: Equipment, *, port: int, ui_port: int, db: str | 
             agents=equipment.agents or (agents_folder() if agents_folder().is_dir() else None),
             endpoints=endpoints(),
             prices=prices(),
+            functions=equipment.functions,
         )
         async with worker:
             print(f"Temporal  localhost:{port}", file=sys.stderr)

@@ -36,6 +36,8 @@ class Equipment:
     """Programs that `run_command` may run."""
     mcp: Path | None = None
     """A standard `mcpServers` file."""
+    functions: tuple[str, ...] = ()
+    """Modules whose functions agent files may name: `config.models.policy`, `config.approval.approver` (R7.9, R9.4)."""
     approval_floor: Ask = "never"
     """What people are asked about whatever an agent file or a run says (R7.1)."""
 

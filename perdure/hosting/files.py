@@ -7,7 +7,8 @@ from pathlib import Path
 
 from perdure.errors import JsonError, SettingsError
 from perdure.run.agents import Agent, parse_agent
-from perdure.values.jsons import Json, loads
+from perdure.run.documents import agent_document
+from perdure.values.jsons import Json, loads, loads_commented
 
 
 def agents_folder() -> Path:
@@ -26,14 +27,15 @@ def read_agent(name: str) -> tuple[Agent, Json]:
         if not by_name.is_file():
             raise SettingsError(f"no agent {name!r}: neither a file {path} nor {by_name} exists")
         path = by_name
-    document = read_json(path)
+    document = agent_document(read_json(path), path.stem)
     return parse_agent(document, source=str(path)), document
 
 
 def read_json(path: Path) -> Json:
-    """Raises `SettingsError` with line and column for what is no JSON."""
+    """JSON, with comments where somebody wrote them (R2.9). Raises `SettingsError` with
+    line and column for what is none."""
     try:
-        return loads(path.read_bytes(), source=str(path))
+        return loads_commented(path.read_bytes(), source=str(path))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
     except JsonError as error:

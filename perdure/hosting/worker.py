@@ -7,7 +7,7 @@ python worker.py --tools-only --task-queue laptop --tools my.module
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from perdure.activities.calling import ToolActivity
-from perdure.activities.choosing import choose
+from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoint, Endpoints
 from perdure.activities.heartbeats import SHORTEST
+from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
@@ -66,6 +67,7 @@ def build_worker(
     endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
     prices: Mapping[str, Price] | None = None,
     attribute: WaitingAttribute | None = None,
+    functions: Collection[str] = (),
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
@@ -75,13 +77,20 @@ def build_worker(
     sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay a third of its time for it.
     `endpoints`: further model servers by name, or what asks them all in place of `model`; `prices`: dollars per million tokens by model, before the built-in list.
     `attribute`: what is known of the search attribute, so that the first run need not ask.
+    `functions`: modules whose functions agent files may name, as `config.models.policy` and `config.approval.approver`.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
     tools = ToolActivity(registry, max_payload)
-    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute)
+    named = NamedFunctions(functions)
+    prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute, named)
     request = RequestActivity(endpoints if isinstance(endpoints, Endpoints) else Endpoints(model, endpoints))
-    orchestration: list[Callable[..., Any]] = [prepare.prepare, request.request, choose]
+    orchestration: list[Callable[..., Any]] = [
+        prepare.prepare,
+        request.request,
+        ChooseActivity(named).choose,
+        ApproveActivity(named).approve,
+    ]
     return Worker(
         client,
         task_queue=task_queue,
@@ -122,6 +131,7 @@ async def serve(equipment: Equipment, *, task_queue: str, tools_only: bool = Fal
             endpoints=settings.endpoints(),
             prices=settings.prices(),
             attribute=attribute,
+            functions=equipment.functions,
         )
         async with worker:
             print(

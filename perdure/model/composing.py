@@ -98,6 +98,7 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) 
         }
     if tool.output_method is None and tool.output_path is None:
         properties["_outputMethod"] = {"enum": list(METHODS)}
+    properties["_after"] = {"type": "array", "items": {"type": "string"}, "description": "what ends first"}
     call = {key: value for key, value in parameters.items() if key not in ("properties", "required")}
     call |= {"properties": meta | properties, "required": required}
     if tool.description:

@@ -64,10 +64,7 @@ def _in_shapes(definition: Any) -> Any:
     plain = {name: child for name, child in properties.items() if name not in optional or name == "_outputPath"}
     required = [*definition["required"], *(["_outputPath"] if "_outputPath" in optional else [])]
     shape = {key: value for key, value in definition.items() if key != "description"}
-    # Where the path is all that may be left out, the other shape is the one without it.
-    rest = {"_outputPath"} if len(plain) == len(properties) else set()
-    other = {name: child for name, child in properties.items() if name not in rest}
-    shapes = [{**shape, "properties": plain, "required": required}, {**shape, "properties": other}]
+    shapes = [{**shape, "properties": plain, "required": required}, shape]
     return {key: definition[key] for key in ("description",) if key in definition} | {"anyOf": shapes}
 
 

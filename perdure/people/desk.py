@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.people.decisions import Decision, digest
+from perdure.people.decisions import Decision, digest, parse_decision
 from perdure.people.policies import Guard, Policy
 from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
@@ -188,6 +188,23 @@ class Desk:
         if offer.call is None:
             self._approve_plan(judged.plan or offer.plan, approval)
         return Verdict(plan=judged.plan)
+
+    def judge_program(self, offer: Offer, said: Json, by: str) -> Judged | None:
+        """What the program that decides said of an offer: a decision, or `None` for `ask` (R7.9).
+
+        It is a decision, or its kind alone. Nothing that the worker's floor asks about runs because a program says so: there it can
+        only reject. Raises `DecisionError` for what is no decision, or cannot be followed.
+        """
+        if said in ("ask", {"decision": "ask"}):
+            return None
+        told = {"decision": said} if isinstance(said, str) else said
+        if not isinstance(told, dict):
+            raise DecisionError(f"{by} gave {shorten(said, 60)}, but must give a decision, or 'ask'")
+        judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
+        plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
+        tools = [call.tool for call in (offer.call, judged.call) if call is not None and call.tool is not None]
+        floor = any(map(self._floor_asks_in, plans)) or any(map(self.guard.floor_asks, tools))
+        return judged if judged.decision.decision == "reject" or not floor else None
 
     def time_out(self, offer: Offer, seconds: float) -> Verdict:
         """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""

@@ -34,6 +34,8 @@ class Policy(BaseModel):
     ask: Ask = "dangerous"
     tools: dict[str, Any] = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
     timeout: Seconds | None = None
     """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
     on_timeout: Literal["reject", "approve", "fail"] = "reject"

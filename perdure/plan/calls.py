@@ -9,12 +9,13 @@ from typing import Any, Final, Literal, TypeAlias
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.approval import Approval
 from perdure.plan.iteration import LOOP_KEYS, loop_problems
+from perdure.plan.order import AFTER, parse_after
 from perdure.tools.tool import Tool, close_names
 from perdure.values.instances import foreign_problems, scope_path, scope_template
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
 from perdure.values.schemas import Schema
 from perdure.values.state import METHODS, Alternatives, OutputMethod, Write, claimed_paths, parse_output_path, show
-from perdure.values.templates import Template, parse_template
+from perdure.values.templates import EMPTY_TEMPLATE, Template, parse_template
 
 Status: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
@@ -24,8 +25,6 @@ ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skip
 
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
-
-EMPTY_TEMPLATE: Final = Template({}, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +40,9 @@ class Call:
     params: JsonObject = field(default_factory=dict)
     """As written until the call is ready, resolved from then on."""
     template: Template = EMPTY_TEMPLATE
+    after: Template = EMPTY_TEMPLATE
+    """The paths that `_after` names, and in `after_ids` the calls: what has to have ended well before it starts (R5.11)."""
+    after_ids: list[str] = field(default_factory=list)
     paths: Alternatives = ()
     """Where the result goes; empty: to the context only (R4.4)."""
     method: OutputMethod = "set"
@@ -136,6 +138,7 @@ def check_call(
     if isinstance(instance, str) and instance in instances:
         call.instance = instance
         call.template = scope_template(call.template, instance, kinds)
+        call.after = scope_template(call.after, instance, kinds)
         call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
 
@@ -235,7 +238,7 @@ def _invalid(call: Call, code: str, *problems: str) -> Call:
 
 
 def _meta_problems(call: Call, tool: Tool) -> list[str]:
-    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", *(("_output",) if tool.latent else ())}
+    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
     if tool.delegate is not None:
@@ -254,6 +257,10 @@ def _meta_problems(call: Call, tool: Tool) -> list[str]:
     call.scopes = [*(tool.scopes or ()), *chosen]
     if loop := loop_problems(call.raw):
         return loop
+    if AFTER in call.raw:
+        call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id)
+        if wrong:
+            return wrong
     if not tool.latent:
         return []
     if "_output" not in call.raw:

@@ -49,17 +49,33 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
     return f"{Reference(reference.kind, reference.path[: len(start) + at])} is {what}"
 
 
+def unknown_branch(call: Call, addressed: str) -> CallError:
+    """A tool chose an alternative that its call's output path does not have (R12.4)."""
+    offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.paths)
+    message = f"the tool addressed {addressed}, not one of {offered or 'its paths: it has none'}"
+    return CallError("unknown_branch", message)
+
+
 def impossible(node: Node) -> list[tuple[Reference, str]]:
-    """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5)."""
+    """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5, R5.11)."""
+    found: list[tuple[Reference, str]] = []
+    for template, bindings, where in (
+        (node.call.template, node.bindings, None),
+        (node.call.after, node.order, "$._after"),
+    ):
 
-    def possible(reference: Reference) -> Json | Missing:
-        return True if node.bindings[reference].possible else MISSING
+        def possible(reference: Reference, bindings: Mapping[Reference, Binding] = bindings) -> Json | Missing:
+            return True if bindings[reference].possible else MISSING
 
-    return [
-        (next(ref for ref in references(site.expression) if possible(ref) is MISSING), json_path(site.path))
-        for site in node.call.template.sites
-        if evaluate(site.expression, possible) is MISSING
-    ]
+        found += [
+            (
+                next(ref for ref in references(site.expression) if possible(ref) is MISSING),
+                where or json_path(site.path),
+            )
+            for site in template.sites
+            if evaluate(site.expression, possible) is MISSING
+        ]
+    return found
 
 
 def state_shape(state: Json, calls: Iterable[Call]) -> Json:
@@ -74,23 +90,27 @@ def state_shape(state: Json, calls: Iterable[Call]) -> Json:
 
 
 def why_skipped(
-    node: Node, expression: Expression, where: str, found: Mapping[Reference, Found], calls: Sequence[Call]
+    bindings: Mapping[Reference, Binding],
+    expression: Expression,
+    reads: str,
+    found: Mapping[Reference, Found],
+    calls: Sequence[Call],
 ) -> tuple[str, bool] | None:
     """Which writer is to blame for an expression without a value, and whether it only took another branch.
 
-    `None` when no writer is: then a path is missing inside a value that is there. A failure is told before a branch.
+    `reads` says where, and how it depends: `$.x reads`. `None` when no writer is: then a path is missing inside a value that is there. A failure is told before a branch.
     """
     for kind in ("broken", "branch"):
         reference = next((each for each in references(expression) if found[each] == kind), None)
         if reference is not None:
-            binding = node.bindings[reference]
+            binding = bindings[reference]
             writers = [calls[index] for index in binding.writers]
             blamed = next((writer for writer in writers if _blamed(writer, kind)), writers[0] if writers else None)
             if kind == "branch" and binding.passed is not None:
                 blamed = calls[binding.passed]
             assert blamed is not None
             what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
-            return f"{where} reads {reference} from {blamed.id} {blamed.tool_name}, which {what}", kind == "branch"
+            return f"{reads} {reference} from {blamed.id} {blamed.tool_name}, which {what}", kind == "branch"
     return None
 
 

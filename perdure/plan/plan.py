@@ -16,13 +16,16 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from perdure.errors import CallError, StateError
-from perdure.plan.calls import EMPTY_TEMPLATE, Call, Status, check_call, check_resolved, find_branch
-from perdure.plan.edges.bindings import Found
-from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
+from perdure.plan.calls import Call, Status, check_call, check_resolved, find_branch
+from perdure.plan.edges.bindings import Binding, Found
+from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.wiring import Node, Wiring
-from perdure.plan.explanations import impossible, missing_inside, missing_path, state_shape, why_skipped
+from perdure.plan.explanations import missing_inside, missing_path, state_shape, unknown_branch, why_skipped
+from perdure.plan.order import AFTER_ID
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.refusals import cycle_errors, held_back, impossible_error, refuse_surplus
 from perdure.plan.revisions import adopt, revise
+from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
 from perdure.values.instances import values_for
@@ -37,6 +40,7 @@ class Plan:
 
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
     the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred (R5.10).
+    `parallel` calls run at once, and with `step` so many at all (R5.12).
     With `dry_run` results are unknown, so nothing is checked against them (R5.6).
     """
 
@@ -50,6 +54,7 @@ class Plan:
         state_schema: Schema | None = None,
         execution: Literal["drain", "step"] = "drain",
         max_calls: int = 500,
+        parallel: int | None = None,
         dry_run: bool = False,
         instances: Collection[str] = (),
     ) -> None:
@@ -62,6 +67,7 @@ class Plan:
         self._tools = tools
         self._state_schema = state_schema
         self._step = execution == "step"
+        self._slots = Slots(parallel, step=self._step)
         self._max_calls = max_calls
         self._dry_run = dry_run
         self._instances = instances
@@ -82,7 +88,7 @@ class Plan:
         index = len(self.calls)
         call = self._checked(raw, f"{self.request}.{index}", index)
         if index >= self._max_calls:
-            self._refuse_surplus(call)
+            refuse_surplus(call, self._max_calls)
         self.calls.append(call)
         self._known = None
         node = self._wiring.add(call)
@@ -107,7 +113,9 @@ class Plan:
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
         self.closed = True
-        self._step = self._step and not drain
+        if drain:
+            self._step = False
+            self._slots.drain()
         for node in self._wiring.close():
             self._refuse_impossible(node)
         self._refuse_cycles(first=True)
@@ -118,19 +126,24 @@ class Plan:
                 )
         self._to_settle.extend(self._wiring.nodes)
         self._settle_all()
+        for call in self._slots.surplus(self._ready):
+            self._ready.remove(call)
+            self._end_without_result(call, "deferred", reason="step mode: other calls of this plan go first")
+        self._settle_all()
 
     def take_ready(self, time: str = "") -> list[Call]:
-        """The calls that became ready since the last time, now running, with their parameters resolved."""
-        ready, self._ready = self._ready, []
-        for call in ready:
+        """The calls that are ready and have room beside what runs, now running, with their parameters resolved."""
+        taken = self._slots.take_from(self._ready)
+        self._running += len(taken)
+        for call in taken:
             call.status, call.started = "running", time
-        self._running += len(ready)
-        return ready
+        return taken
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
         call.ended_at = time
         self._running -= 1
+        self._slots.give_back(call)
         if isinstance(outcome, Rejected):
             call.status, call.reason = "rejected", outcome.reason
             error = None
@@ -147,11 +160,17 @@ class Plan:
         self._settle_all()
 
     def hold(self, call: Call) -> None:
-        """A call that was taken waits for a person."""
+        """A call that was taken waits for a person. Others run meanwhile (R7.5)."""
         call.status, call.started = "waiting", None
+        self._slots.give_back(call)
+
+    def room_for(self, call: Call) -> bool:
+        """Whether a call that was taken may run beside what runs (R5.12)."""
+        return self._slots.free(call)
 
     def resume(self, call: Call, time: str = "") -> None:
-        """It runs now."""
+        """It runs now: there has to be room for it."""
+        self._slots.take(call)
         call.status, call.started = "running", time
 
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
@@ -167,7 +186,7 @@ class Plan:
 
         What it refers to is read as it stands now, but `kept`, parameters as they were offered, are not read again. Raises `DecisionError` with everything that is wrong with it.
         """
-        readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index}
+        readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index and what != AFTER_ID}
         now = {**self._wiring.base, "state": self.state.snapshot()}
         return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers, kept=kept)
 
@@ -207,11 +226,7 @@ class Plan:
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)
             if chosen is None:
-                offered = " || ".join(" && ".join(str(Reference("state", p)) for p in paths) for paths in call.paths)
-                return CallError(
-                    "unknown_branch",
-                    f"the tool addressed {outcome.branch}, not one of {offered or 'its paths: it has none'}",
-                )
+                return unknown_branch(call, outcome.branch)
             alternative = chosen
         call.result, call.status = outcome.value, "done"
         if problem := self._write(call, alternative, outcome.value, time):
@@ -251,7 +266,7 @@ class Plan:
 
     def _settle(self, node: Node) -> None:
         """Everything that the call reads has ended: it is ready, skipped or invalid."""
-        if node.blocked:
+        if node.blocked or self._is_held_back(node):
             return
         found: dict[Reference, Json | Missing] = {}
         why: dict[Reference, Found] = {}
@@ -279,9 +294,19 @@ class Plan:
         call.status = "ready"
         self._ready.append(call)
 
+    def _is_held_back(self, node: Node) -> bool:
+        """Whether what `_after` names keeps the call from running: for good, or because it looks on (R5.11)."""
+        held = held_back(node, self.calls, self._completion)
+        if isinstance(held, Binding):
+            held.exhausted = not self._wiring.move_on(node, held)
+            self._to_settle.append(node)
+        elif held is not None:
+            self._end_without_result(node.call, "skipped", reason=held[0], branch=held[1])
+        return held is not None
+
     def _end_unreadable(self, node: Node, expression: Expression, where: str, why: Mapping[Reference, Found]) -> None:
         """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
-        skipped = why_skipped(node, expression, where, why, self.calls)
+        skipped = why_skipped(node.bindings, expression, f"{where} reads", why, self.calls)
         if skipped is not None:
             reason, branch = skipped
             self._end_without_result(node.call, "skipped", reason=reason, branch=branch)
@@ -295,46 +320,19 @@ class Plan:
             )
             self._end_without_result(node.call, "invalid", error=error)
 
-    # What is refused before it runs.
-
-    def _refuse_surplus(self, call: Call) -> None:
-        first = call.index == self._max_calls
-        call.status = "invalid" if first else "skipped"
-        call.reason = f"beyond the limit of {self._max_calls} calls"
-        message = f"a Solution may have {self._max_calls} calls at most; this one and all after it were not run"
-        call.error = CallError("too_many_calls", message) if first else None
-        call.template = EMPTY_TEMPLATE
-
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
-        missing = [self._missing(reference, where) for reference, where in impossible(node)]
-        if not missing:
-            return
-        # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
-        before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
-        problems = tuple(dict.fromkeys((*before, *(error.message for error in missing))))
-        code = "missing_path" if node.call.error is None or node.call.error.code == "missing_path" else "invalid_call"
-        error = CallError(code, "; ".join(problems[:5]), problems)
-        if node.call.ended:
+        error = impossible_error(node, self.request, self._missing)
+        if error is not None and node.call.ended:
             node.call.error = error
-        else:
+        elif error is not None:
             self._end_without_result(node.call, "invalid", error=error)
 
     def _refuse_cycles(self, *, first: bool = False) -> None:
-        pending = [
-            edge
-            for edge in self._wiring.edges(first=first)
-            if not (self.calls[edge[0]].ended or self.calls[edge[1]].ended)
-        ]
-        if all(writer < reader for writer, reader, _ in pending):
-            return
-        names = [f"{call.id} {call.tool_name}" for call in self.calls]
-        for index, cycle in find_cycles(pending).items():
-            message = f"the call is on a cycle, so it can never start: {show_cycle(cycle, index, names)}"
-            self._end_without_result(self.calls[index], "invalid", error=CallError("cycle", message))
+        for index, error in list(cycle_errors(self._wiring.edges(first=first), self.calls)):
+            self._end_without_result(self.calls[index], "invalid", error=error)
 
     def _missing(self, reference: Reference, where: str) -> CallError:
         if self._known is None:
-            shape = state_shape(self.state.snapshot(), self.calls)
-            self._known = {**self._wiring.base, "state": shape}
+            self._known = {**self._wiring.base, "state": state_shape(self.state.snapshot(), self.calls)}
         return missing_path(reference, where, self._known)

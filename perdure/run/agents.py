@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import AgentError, InputError
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
+from perdure.run.documents import output_schema
 from perdure.values.durations import Seconds
+from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import (
-    AnyData,
     DataMessage,
+    ErrorMessage,
+    FeedbackMessage,
     InputMessage,
     Merged,
     Message,
@@ -28,6 +31,7 @@ from perdure.values.messages import (
     merge_data,
     parse_messages,
 )
+from perdure.values.nullable import or_null
 from perdure.values.schemas import Schema
 
 
@@ -44,12 +48,42 @@ class Models(BaseModel):
     """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
 
 
+class Sampling(BaseModel):
+    """How a model writes, as its server takes it; what is not said is the server's to choose (R9.8)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+
+    def said(self) -> JsonObject:
+        """Only what was written, as it was."""
+        return {key: getattr(self, key) for key in Sampling.model_fields if key in self.model_fields_set}
+
+
+class ModelSampling(Sampling):
+    """For all models, and under `fast` and `smart` what is another for these."""
+
+    fast: Sampling = Field(default_factory=Sampling)
+    smart: Sampling = Field(default_factory=Sampling)
+
+    def of(self, model: str, models: Models) -> JsonObject:
+        """What is sent to this model. Where one model is both, `smart` has the last word."""
+        own = [named for name, named in ((models.fast, self.fast), (models.smart, self.smart)) if name == model]
+        return self.said() | {key: value for each in own for key, value in each.said().items()}
+
+
 class Config(BaseModel):
     """The `config` of an agent file; every key may be left out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Models = Field(default_factory=Models)
+    sampling: ModelSampling = Field(default_factory=ModelSampling)
+    """Temperature and the like (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
     """What the model writes (R9.2)."""
     start: Literal["model", "plan"] = "model"
@@ -58,6 +92,8 @@ class Config(BaseModel):
     """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
     stream: bool = True
     """Whether calls start while the model is still writing (R6.3)."""
+    parallel: int | None = Field(default=None, ge=1)
+    """Calls at once; with `step` calls per Request. `None`: as many as the wiring allows (R5.12)."""
     max_requests: int = Field(default=20, ge=1)
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)
@@ -86,9 +122,15 @@ class Agent(BaseModel):
     name: str = Field(min_length=1, max_length=200)
     config: Config = Field(default_factory=Config)
     context: list[Any] = Field(default_factory=list)
+    """Messages; what the model reads of them keeps their order (R2.7)."""
     output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
+
+    @field_validator("output_schema", mode="before")
+    @classmethod
+    def _of_the_output(cls, schema: Any) -> Any:
+        return or_null(output_schema(schema))
 
     def messages(self) -> list[Message]:
         return parse_messages(self.context)
@@ -111,6 +153,34 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
     return agent
 
 
+Item: TypeAlias = SystemMessage | TextMessage | ChatMessage | PlanMessage | ErrorMessage | FeedbackMessage | Merged
+"""What a model reads of a context, in its order."""
+_INSTRUCTS: Final = ("system", "developer")
+
+
+def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
+    """The run's input in its place: with the last message that is, or describes, the input; else after all."""
+    given = InputMessage.model_validate({"type": "input", "input": run_input})
+    places = [n for n, m in enumerate(messages, 1) if isinstance(m, InputMessage) and m.instance is None]
+    at = places[-1] if places else len(messages)
+    return [*messages[:at], given, *messages[at:]]
+
+
+def _read_in_order(messages: Sequence[Message], data: Sequence[Merged]) -> tuple[list[str], list[Item]]:
+    """The system texts that stand first, and what follows; merged data where the last of its messages stood (R2.7)."""
+    merged = {each.place: each for each in data}
+    system: list[str] = []
+    items: list[Item] = []
+    for place, message in enumerate(messages):
+        if isinstance(message, InputMessage | StateMessage | DataMessage):
+            items += [merged[place]] if place in merged else []
+        elif not items and isinstance(message, SystemMessage | ChatMessage) and message.role in _INSTRUCTS:
+            system.append(message.text)
+        elif not isinstance(message, ToolMessage):
+            items.append(message)
+    return system, items
+
+
 class Context:
     """An agent's messages sorted by what they are for, with the run's input in its place (R2.2, R2.3).
 
@@ -118,9 +188,7 @@ class Context:
     """
 
     def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
-        messages: Sequence[Message] = agent.messages()
-        self.system = [message.text for message in messages if isinstance(message, SystemMessage)]
-        self.texts = [message for message in messages if isinstance(message, TextMessage)]
+        messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
         plans = [message for message in messages if isinstance(message, PlanMessage)]
         self.plan: list[Json] = plans[-1].plan if plans else []
@@ -128,14 +196,16 @@ class Context:
         said = agent.config.start if "start" in agent.config.model_fields_set else None
         self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
         """Whether the plan runs first: its author says so, or gives its output with it (R5.9)."""
-        data: list[AnyData] = [m for m in messages if isinstance(m, InputMessage | StateMessage | DataMessage)]
-        if has_input:
-            data.append(InputMessage.model_validate({"type": "input", "input": run_input}))
-        self.data = [merged for merged in merge_data(data) if merged.kind != "state"]
-        states = [merged for merged in merge_data(data) if merged.kind == "state"]
+        data = merge_data(messages)
+        self.data = [merged for merged in data if merged.kind != "state"]
+        states = [merged for merged in data if merged.kind == "state"]
         self.state = next((each for each in states if each.instance is None), Merged(kind="state", instance=None))
-        self.instances = list(dict.fromkeys(each.instance for each in merge_data(data) if each.instance is not None))
+        self.instances = list(dict.fromkeys(each.instance for each in data if each.instance is not None))
         """Names of the independent contexts (R8.8)."""
+        self.system, self.items = _read_in_order(messages, data)
+        """What the model reads: the system texts that come first, and all after them as it was given (R2.7)."""
+        self.call_ids = [call.id for m in messages if isinstance(m, ChatMessage) for call in m.tool_calls or ()]
+        """Of the history that was given (R2.8)."""
         self._check(self.data)
         for each in states:
             if each.exists and not isinstance(each.value, dict):

@@ -7,11 +7,28 @@ worker's own goes by `module:function`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field
 
 from perdure.model.usage import RunUsage
 from perdure.run.agents import Models
+from perdure.tools.tool import Tool
 from perdure.values.wire import Wire
+
+
+class Called(Wire):
+    """A tool that an answer called, and how dangerous it is as far as its definition says."""
+
+    tool: str
+    danger: Literal["safe", "undeclared", "dangerous", "unknown"]
+    """`unknown`: there is no such tool."""
+
+    @classmethod
+    def of(cls, name: str, tool: Tool | None) -> Called:
+        dangerous = tool is not None and (tool.dangerous or tool.code_dangerous)
+        danger = "unknown" if tool is None else "dangerous" if dangerous else "safe" if tool.safe else "undeclared"
+        return cls.model_validate({"tool": name, "danger": danger})
 
 
 class Situation(Wire):
@@ -26,6 +43,14 @@ class Situation(Wire):
     """Whether only the answer is wanted: no tools are offered."""
     usage: RunUsage = RunUsage()
     """Of the run so far."""
+    called: list[Called] = Field(default_factory=list)
+    """What the last answer called, in its order; empty before the first (R9.8)."""
+
+
+class ChooseInput(Wire):
+    policy: str
+    """`module:function`."""
+    situation: Situation
 
 
 class Choice(NamedTuple):

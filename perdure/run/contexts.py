@@ -56,6 +56,7 @@ class Contexts:
             output=self._agent.output_schema,
             final=final,
             max_calls=self._agent.config.max_calls,
+            parallel=self._agent.config.parallel,
             instances=self._context.instances,
             kinds=kinds,
             server=server,

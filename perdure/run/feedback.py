@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from perdure.model.wire import RequestResult
@@ -28,6 +29,14 @@ def note(text: str) -> JsonObject:
     return {"type": "note", "text": text}
 
 
+def not_well(plan: Plan) -> str | None:
+    """What the model is told where calls did not succeed and no branch was there for that: an output beside them is held."""
+    bad = [call for call in plan.calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+    which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
+    held = "The output was not returned, because calls beside it did not succeed"
+    return f"{held}: {which}. Answer again." if bad else None
+
+
 def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
     """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6)."""
     problems = [error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]
@@ -36,14 +45,19 @@ def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
 
 
 def turn_message(
-    plan: Plan, result: RequestResult, before: list[JsonObject], sizes: Sizes, server: str = ""
+    plan: Plan,
+    result: RequestResult,
+    before: list[JsonObject],
+    sizes: Sizes,
+    server: str = "",
+    given: Iterable[str] = (),
 ) -> JsonObject | None:
     """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
 
-    Calls keep the ids that the server gave them, unless one was used already, which servers refuse. What the `server`
-    put beside them stays with them.
+    Calls keep the ids that the server gave them, unless one was used already, `before` or in the history that was
+    `given`, which servers refuse. What the `server` put beside them stays with them.
     """
-    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]}
+    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*given}
     calls: list[JsonObject] = []
     for call in plan.calls:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from perdure.model.dialects import Dialect
@@ -11,10 +11,12 @@ from perdure.model.dialects.tools import function_names, turn_messages
 from perdure.run.agents import Context
 from perdure.run.stopping import Limit
 from perdure.run.wire import Progress
+from perdure.values.history import ChatMessage
 from perdure.values.instances import split_state
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.messages import Merged, PlanMessage, SystemMessage, TextMessage
 from perdure.values.state import State
 from perdure.values.templates import as_data
 
@@ -23,6 +25,8 @@ INSTANCES: Final = (
     "(and what is shared) and writes to its state; write references without the instance's name. A call without it only sees "
     "and writes what is shared. To do the same for several instances, write the calls for each."
 )
+
+ONE_AT_A_TIME: Final = "Calls run one after another, in the order of your list as far as the wiring allows."
 
 FINAL: Final = "No more calls can be made: {limit}. {how}: the best answer that what is known so far allows."
 STRUCTURED: Final = "Now give that answer in the form that its schema asks for. {how}."
@@ -55,16 +59,11 @@ def chat_messages(
     how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
     if context.instances:
         how.append(INSTANCES.format(names=", ".join(context.instances)))
+    if ask.tools and ask.parallel == 1:
+        how.append(ONE_AT_A_TIME)
     system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)
     chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
-    chat += [{"role": text.role, "content": text.text} for text in context.texts]
-    for merged in context.data:
-        title = merged.kind if merged.instance is None else f"{merged.kind} (instance {merged.instance})"
-        chat.append(_user(title, merged.value if merged.exists else None, merged.description, merged.data_schema))
-    shared, own = split_state(shown, context.instances)
-    if shared or context.state.data_schema is not None:
-        chat.append(_user("state", shared, context.state.description, context.state.data_schema))
-    chat += [_user(f"state (instance {name})", value) for name, value in own.items()]
+    chat += _given(context, dialect, ask, progress, shown)
     if results:
         chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
     # Once for all turns: a run may have hundreds of them, and of tools.
@@ -80,6 +79,39 @@ def chat_messages(
     if not any(message["role"] != "system" for message in chat):
         chat.append({"role": "user", "content": "Begin."})
     return chat
+
+
+def _given(context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject) -> Iterator[JsonObject]:
+    """What was given, in its order (R2.7): the state as it stands now, a plan until another has taken its place."""
+    shared, own = split_state(shown, context.instances)
+    states: dict[str | None, JsonObject] = {None: shared}
+    states |= own.items()
+    stale = context.starts_with_plan or (progress.plan_message is not None)
+    for item in context.items:
+        if isinstance(item, Merged):
+            is_state = item.kind == "state"
+            value = states.pop(item.instance) if is_state else item.value if item.exists else None
+            if not is_state or value or item.data_schema is not None or item.instance is not None:
+                title = item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
+                yield _user(title, value, item.description, item.data_schema)
+        elif isinstance(item, SystemMessage):
+            yield {"role": "system", "content": item.text}
+        elif isinstance(item, TextMessage):
+            yield {"role": item.role, "content": item.text}
+        elif isinstance(item, ChatMessage):
+            yield _tight_result(item.as_json() if dialect.keeps_turns else item.as_text(), tight=progress.tight)
+        elif not (isinstance(item, PlanMessage) and stale):
+            yield _history(item.as_json(), dialect, ask)
+    for name, value in states.items():
+        if value or name is not None:
+            yield _user("state" if name is None else f"state (instance {name})", value)
+
+
+def _tight_result(message: JsonObject, *, tight: bool) -> JsonObject:
+    """A message of the history; where the context was too long, the result of a call only by its beginning."""
+    if not tight or message["role"] != "tool":
+        return message
+    return {**message, "content": shorten(message["content"], TIGHT)}
 
 
 def _last_words(dialect: Dialect, ask: Ask, progress: Progress, limit: Limit | None) -> str | None:

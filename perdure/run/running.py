@@ -15,13 +15,13 @@ from perdure.people.desk import Desk
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
-from perdure.run.choosing import Choice, Situation
+from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
-from perdure.run.feedback import error_message, note, request_problems, turn_message
+from perdure.run.feedback import error_message, not_well, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.shares import Shares
-from perdure.run.stopping import Budget, Limit, StopReason, answer_print, budget_of, is_stuck
+from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, budget_of, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
@@ -61,7 +61,7 @@ class Run:
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
         self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [], self.sizes)
-        self.progress = Progress(plan_message={"type": "plan", "plan": context.plan} if context.plan else None)
+        self.progress = Progress()
         self.shares = Shares(self.budget, self.progress.expected)
         """What delegates that run at once have reserved of the budget (R18.7)."""
         self.limit: Limit | None = None
@@ -73,8 +73,7 @@ class Run:
         self._dialect = DIALECTS[agent.config.dialect]
         self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
         self._outputs = Outputs(agent.output_schema)
-        self._only_output = False
-        """Whether the running Request was asked for an output alone."""
+        self._only_output = False  # asked for an output alone: it counts whatever is beside it
         self._done = 0
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
@@ -108,12 +107,16 @@ class Run:
         """What the choice of the next Request's model goes by (R9.4)."""
         progress = self.progress
         progress.number += 1
+        if self.limit is None and is_stuck(progress.answers, self.agent.config.stuck_after):
+            progress.told_to_vary = progress.number
+            progress.messages.append(note(REPEATS.format(count=self.agent.config.stuck_after)))
         return Situation(
             models=self.prepared.models,
             number=progress.number,
             after_error=progress.after_error,
             final=self.final,
             usage=progress.usage,
+            called=progress.called,
         )
 
     def begin_request(self, choice: Choice) -> RequestInput:
@@ -122,6 +125,8 @@ class Run:
         context = self._contexts.make(
             self.tools, self.progress, self.state, self.limit, final=self.final, server=server_of(choice.model)
         )
+        sampling = self.agent.config.sampling.of(choice.model, self.prepared.models)
+        context.parameters = {**context.parameters, **sampling}
         self._asked = (number, context)
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         self.past.log.append(view)
@@ -141,7 +146,8 @@ class Run:
         config, progress = self.agent.config, self.progress
         if self.limit is None and coming > config.max_requests:
             self.limit = Limit("max_requests", f"the run may ask {config.max_requests} times")
-        if self.limit is None and is_stuck(progress.answers, config.stuck_after):
+        told = 0 < progress.told_to_vary == coming - 1
+        if self.limit is None and told and is_stuck(progress.answers, config.stuck_after):
             self.limit = Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
         self.limit = self.limit or self.budget.late(worked) or self.budget.spent(progress.usage)
 
@@ -169,6 +175,7 @@ class Run:
             state_schema=self._state_schema,
             execution=config.execution,
             max_calls=config.max_calls,
+            parallel=config.parallel,
             dry_run=dry_run,
             instances=self.context.instances,
         )
@@ -180,7 +187,7 @@ class Run:
         progress.wants = "plan"
         self._keep_results(plan)
         output, reason = self._written_output(plan, result)
-        held = None if output is None else self._why_held(plan)
+        held = None if output is None or self._only_output else not_well(plan)
         output, wrong = (None, []) if held else self._resolved(output, reason)
         if output is not None and not wrong and (breaks := self._outputs.problems(output)):
             wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
@@ -192,10 +199,9 @@ class Run:
             self._end(output, reason)
         self._keep_past(plan)
         self.sizes.retain(write.value for write in self.state.writes)
-        progress.messages.extend(self._messages_of(plan, result, problems))
-        if held:
-            progress.messages.append(note(held))
+        progress.messages += [*self._messages_of(plan, result, problems), *([note(held)] if held else [])]
         self.desk.feedback.clear()
+        progress.called = [Called.of(call.tool_name, call.tool) for call in plan.calls]
         progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
         if self._dialect.keeps_turns:
             progress.plan_message = None
@@ -223,14 +229,6 @@ class Run:
         models, progress = self.prepared.models, self.progress
         fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
         return self.agent.config.refine and wanted == "plan" and self.limit is None and fast and progress.number > 1
-
-    def _why_held(self, plan: Plan) -> str | None:
-        """Why an output beside these calls is not returned (R6.4). Where only an output is wanted it counts, whatever is beside it."""
-        bad = [call for call in plan.calls if (call.error is not None and not call.writes) or call.status == "rejected"]
-        if not bad or self._only_output:
-            return None
-        which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
-        return f"The output was not returned, because calls beside it did not succeed: {which}. Answer again."
 
     def _resolved(self, output: Json, reason: StopReason) -> tuple[Json, list[str]]:
         """An output with its references replaced, and what is wrong with them (R6.4)."""
@@ -278,7 +276,7 @@ class Run:
         if not self._dialect.keeps_turns:
             return [*self.desk.feedback, *problems]
         server = server_of(self.past.log[-1].model) if self.past.log else ""
-        turn = turn_message(plan, result, self.progress.messages, self.sizes, server)
+        turn = turn_message(plan, result, self.progress.messages, self.sizes, server, self.context.call_ids)
         return [*([turn] if turn else []), *self.desk.feedback, *problems]
 
     def dry_plan(self, number: int) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from perdure.model.intake import INTERRUPTED
 from perdure.model.usage import RunUsage
@@ -13,6 +13,12 @@ from perdure.model.wire import RequestResult
 from perdure.run.agents import Config
 from perdure.values.jsons import Json, dumps
 from perdure.values.wire import Wire
+
+REPEATS: Final = (
+    "Your last {count} answers asked for the same. It will not help to ask for it again: try another approach, or give the best "
+    "output that what is known allows."
+)
+"""What a model is told once before its run ends as stuck (R9.8)."""
 
 StopReason: TypeAlias = Literal[
     "output",

@@ -15,7 +15,7 @@ from perdure.model.wire import RequestView
 from perdure.people.policies import Ask
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
-from perdure.run.choosing import Situation
+from perdure.run.choosing import Called
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget, StopReason
 from perdure.tools.tool import Tool
@@ -75,12 +75,8 @@ class PrepareInput(Wire):
     """Whether there is one: then every model needs a price."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """Those that the run above has recorded, by name."""
-
-
-class ChooseInput(Wire):
-    policy: str
-    """`module:function`."""
-    situation: Situation
+    approver: str | None = None
+    """The program that decides, if there is one: the worker has to know it."""
 
 
 class Prepared(Wire):
@@ -289,8 +285,12 @@ class Progress(Wire):
     plan_message: JsonObject | None = None
     after_error: bool = False
     usage: RunUsage = Field(default_factory=RunUsage)
+    called: list[Called] = Field(default_factory=list)
+    """What the last answer called."""
     answers: list[str] = Field(default_factory=list)
     """Fingerprints of the last answers."""
+    told_to_vary: int = 0
+    """Number of the Request that was told last that the answers before it asked for the same (R9.8)."""
     worked: float = 0.0
     expected: Expected = Field(default_factory=Expected)
     """What a delegate is thought to use of the budget (R18.7)."""

@@ -86,7 +86,7 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals; keywords that are not JSON Schema's are
     left out. A parameter whose name begins with `_` is called `name_` instead, and its own name is kept in `_names`.
     """
-    if definition.get("type") == "function" and isinstance(definition.get("function"), dict):
+    if definition.get("type", "function") == "function" and isinstance(definition.get("function"), dict):
         meta = {key: value for key, value in definition.items() if key.startswith("_")}
         definition = {**definition["function"], **meta}
     key = next((key for key in _SCHEMAS if isinstance(definition.get(key), dict)), None)

@@ -117,6 +117,7 @@ def tool(
     task_queue: str | None = None,
     queue_timeout: float | None = None,
     duration: float | None = None,
+    exclusive: bool | str = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -130,7 +131,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life (none needed). `retries`: attempts after
     the first (2). `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
-    to take a call up (300). `duration`: seconds it usually takes (unknown).
+    to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
+    by a group's name no two of all tools of that group.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
     """

@@ -20,6 +20,7 @@ from perdure.tools.definitions import SCHEMA_KEYS, plain_definition
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
+from perdure.values.nullable import or_null
 from perdure.values.schemas import Schema
 from perdure.values.state import OutputMethod, parse_output_path
 
@@ -80,6 +81,8 @@ class Tool(BaseModel):
     """Seconds until a worker of that queue has to take a call up."""
     duration: float | None = Field(default=None, ge=0, le=LONGEST, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
+    exclusive: bool | str = Field(default=False, alias="_exclusive")
+    """Never two of its calls at once in a run; by a group's name never two of all tools of that group (R5.12)."""
     delegate: str | None = Field(default=None, alias="_delegate")
     """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""
     resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
@@ -142,6 +145,11 @@ class Tool(BaseModel):
         return self.timeout or ACTIVITY_TIMEOUT
 
     @property
+    def exclusive_group(self) -> str | None:
+        """What no two calls of run at once; `None` for a tool that may run beside itself."""
+        return self.exclusive if isinstance(self.exclusive, str) else self.name if self.exclusive else None
+
+    @property
     def latent(self) -> bool:
         return self.activity is None and self.delegate is None
 
@@ -191,6 +199,9 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     parameters["properties"] = {key: value for key, value in properties.items() if not key.startswith("_")}
     if "required" in parameters and isinstance(parameters["required"], list):
         parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
+    parameters = or_null(parameters)
+    if "_output" in meta:
+        meta["_output"] = or_null(meta["_output"])
     meta.pop("_tool", None)
     for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
         if isinstance(meta.get(key), dict):
@@ -238,8 +249,14 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(item, activities=registry)
         engine = tool.activity in ENGINE_ACTIVITIES
         code = {"_safe": tool.latent or engine} if tool.activity is None or engine else registry.get(tool.activity, {})
+        declared = code.get("_exclusive", False)
         tools[tool.name] = tool.model_copy(
-            update={"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+            update={
+                "code_safe": bool(code.get("_safe")),
+                "code_dangerous": bool(code.get("_dangerous")),
+                # The code knows whether it may run beside itself, under whatever names an agent file offers it.
+                "exclusive": tool.exclusive or (tool.activity if declared is True else declared),
+            }
         )
     return tools
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypeAlias
@@ -41,6 +42,22 @@ def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
         raise JsonError(f"{source} is not valid JSON: {error}") from None
     check(value, source=source)
     return value
+
+
+def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
+    """The same for what a person writes: with `//` and `/* */`, and a comma after the last item (R2.9). Raises `JsonError`."""
+    try:
+        plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+        return loads(text, source=source)
+    # Blanks in the place of what is taken out keep line and column where they were.
+    for pattern in (_COMMENT, _LAST_COMMA):
+        plain = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), plain)
+    return loads(plain, source=source)
+
+
+_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[\]}])')
 
 
 def check(value: Json, *, source: str = "the JSON") -> None:

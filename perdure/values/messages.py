@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from perdure.errors import AgentError
+from perdure.values.history import ChatMessage, check_history
 from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.nullable import or_null
 from perdure.values.references import MISSING, Missing
 from perdure.values.state import Tree, Write
 
@@ -26,6 +28,10 @@ class _Message(BaseModel):
 class SystemMessage(_Message):
     type: Literal["system"] = "system"
     text: str
+
+    @property
+    def role(self) -> str:
+        return "system"
 
 
 class TextMessage(_Message):
@@ -56,6 +62,8 @@ class _DataMessage(_Message):
                 f"write the data either under {nested!r} or beside 'type', not both: {sorted(flat)} are beside it"
             )
         kept = {key: value for key, value in message.items() if key in _RESERVED}
+        if "schema" in kept:
+            kept["schema"] = or_null(kept["schema"])
         return kept | {"data": message.get(nested, flat), "given": nested in message or bool(flat)}
 
     def as_json(self) -> JsonObject:
@@ -89,7 +97,7 @@ class PlanMessage(_Message):
     """Calls: those of the last Solution with their status, or a plan given to start from (R2.5, R5.9)."""
 
     type: Literal["plan"] = "plan"
-    plan: list[Any]
+    plan: list[JsonObject]
     output: Json = None
     """With references to what the plan writes: when all goes well it ends the run, and no model is needed (R5.9, R6.4)."""
 
@@ -101,6 +109,17 @@ class ErrorMessage(_Message):
     call: Json = None
     error: Json
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, message: Any) -> Any:
+        """Flat, or under `data` as a data message has it."""
+        if not isinstance(message, dict) or not isinstance(message.get("data"), dict):
+            return message
+        return {key: value for key, value in message.items() if key != "data"} | message["data"]
+
+    def as_json(self) -> JsonObject:
+        return {"type": self.type, "call": self.call, "error": self.error}
+
 
 class FeedbackMessage(_Message):
     """What a person changed or rejected, and why (R2.5)."""
@@ -109,7 +128,7 @@ class FeedbackMessage(_Message):
     type: Literal["feedback"] = "feedback"
 
 
-Message: TypeAlias = Annotated[
+_Typed: TypeAlias = Annotated[
     SystemMessage
     | TextMessage
     | InputMessage
@@ -121,26 +140,43 @@ Message: TypeAlias = Annotated[
     | FeedbackMessage,
     Field(discriminator="type"),
 ]
+Message: TypeAlias = _Typed | ChatMessage
 AnyData: TypeAlias = InputMessage | StateMessage | DataMessage
 
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)
+_ADAPTER: TypeAdapter[_Typed] = TypeAdapter(_Typed)
 TYPES = ("system", "text", "input", "state", "data", "tool", "plan", "error", "feedback")
 
 
 def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
-    """Raises `AgentError` naming the index of the first message that is none, and its type (R2.1)."""
+    """Raises `AgentError` naming the index of the first message that is none, and its type (R2.1, R2.8)."""
     messages: list[Message] = []
     for index, item in enumerate(items):
         at = f"{where}[{index}]"
-        if not isinstance(item, dict) or not isinstance(item.get("type"), str):
-            raise AgentError(f"{at} is no message: expected an object with a 'type', one of {', '.join(TYPES)}")
+        if not is_message(item):
+            raise AgentError(
+                f"{at} is no message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
+            )
+        if "type" not in item:
+            try:
+                messages.append(ChatMessage.model_validate(item))
+            except ValidationError as error:
+                raise AgentError(f"{at} ({item['role']}): {first_problem(error)}") from None
+            continue
         if item["type"] not in TYPES:
             raise AgentError(f"{at} has the unknown type {item['type']!r}; the types are {', '.join(TYPES)}")
         try:
             messages.append(_ADAPTER.validate_python(item))
         except ValidationError as error:
             raise AgentError(f"{at} ({item['type']}): {first_problem(error, skip=1)}") from None
+    check_history(
+        ((index, each) for index, each in enumerate(messages) if not isinstance(each, ToolMessage)), where=where
+    )
     return messages
+
+
+def is_message(item: Json) -> bool:
+    """Whether it is meant as one: it says its type, or as chat history its role."""
+    return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
 
 
 def first_problem(error: ValidationError, skip: int = 0) -> str:
@@ -160,13 +196,18 @@ class Merged(BaseModel):
     exists: bool = False
     data_schema: JsonObject | None = None
     description: str = ""
+    place: int = 0
+    """Index of the last of them: where it stands for the model (R2.7)."""
 
 
-def merge_data(messages: Iterable[AnyData]) -> list[Merged]:
+def merge_data(messages: Iterable[Message]) -> list[Merged]:
     """Merge by kind and instance, in the order of first appearance; later data wins, objects merge deeply (R2.6)."""
     merged: dict[tuple[str, str | None], Merged] = {}
-    for message in messages:
+    for place, message in enumerate(messages):
+        if not isinstance(message, AnyData):
+            continue
         into = merged.setdefault((message.kind, message.instance), Merged(kind=message.kind, instance=message.instance))
+        into.place = place
         if message.given:
             into.value = deep_merge(into.value if into.exists else MISSING, message.data)
             into.exists = True

@@ -66,6 +66,9 @@ class Template:
             yield from references(site.expression)
 
 
+EMPTY_TEMPLATE: Final = Template({}, ())
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A malformed reference: where in the parameters, and what is wrong (R3.5)."""

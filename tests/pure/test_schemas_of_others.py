@@ -145,8 +145,11 @@ def test_r9_3_typed_tools_compose_into_the_strict_subset() -> None:
         "express": None,
         "_outputPath": None,
         "_outputMethod": None,
+        "_after": None,
     }
-    plain = {key: value for key, value in full.items() if key != "_outputMethod"} | {"_outputPath": "†state.sent"}
+    plain = {key: value for key, value in full.items() if key not in ("_outputMethod", "_after")} | {
+        "_outputPath": "†state.sent"
+    }
     validator = Draft202012Validator(strict)
     validator.validate({"calls": [full, plain], "output": None})
     # Either shape is whole: what is not used of the meta-properties is left out together.
@@ -156,7 +159,7 @@ def test_r9_3_typed_tools_compose_into_the_strict_subset() -> None:
     )
 
 
-def test_r9_3_a_call_whose_path_alone_is_free_has_a_shape_with_it_and_one_without() -> None:
+def test_r9_3_a_call_of_which_little_is_free_has_a_shape_with_its_order_and_one_without() -> None:
     tool = parse_tool(
         {"name": "t", "_outputMethod": "push", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
         activities=["t"],
@@ -164,13 +167,17 @@ def test_r9_3_a_call_whose_path_alone_is_free_has_a_shape_with_it_and_one_withou
     strict, problems = make_strict(compose({"t": tool}, OUTPUT))
     assert problems == []
     shapes = strict["$defs"]["call:t"]["anyOf"]
-    assert [shape["required"] for shape in shapes] == [["_tool", "x", "_outputPath"], ["_tool", "x"]]
+    assert [shape["required"] for shape in shapes] == [
+        ["_tool", "x", "_outputPath"],
+        ["_tool", "x", "_outputPath", "_after"],
+    ]
     fixed = parse_tool(
         {"name": "t", "_outputPath": "†state.x", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
         activities=["t"],
     )
     strict, _ = make_strict(compose({"t": fixed}, OUTPUT))
-    assert strict["$defs"]["call:t"]["required"] == ["_tool", "x"]
+    shapes = strict["$defs"]["call:t"]["anyOf"]
+    assert [shape["required"] for shape in shapes] == [["_tool", "x"], ["_tool", "x", "_after"]]
 
 
 def test_r9_3_where_two_shapes_are_too_many_parameters_a_call_has_one() -> None:
@@ -205,9 +212,8 @@ def test_r9_3_strict_mode_keeps_what_its_list_allows_and_leaves_the_rest_out() -
     )
     strict, problems = make_strict(compose({"t": tool}, OUTPUT))
     assert problems == []
-    made = {
-        name: child["anyOf"][0] for name, child in strict["$defs"]["call:t"]["properties"].items() if name != "_tool"
-    }
+    shape = strict["$defs"]["call:t"]["anyOf"][0]
+    made = {name: child["anyOf"][0] for name, child in shape["properties"].items() if name != "_tool"}
     assert made == {
         "text": {"type": "string", "pattern": "^a"},
         "number": {"type": "integer", "enum": [1, 2]},
@@ -281,6 +287,7 @@ def test_what_strict_mode_makes_null_was_left_out() -> None:
             "express": None,
             "_outputPath": None,
             "_outputMethod": None,
+            "_after": None,
         }
     )
     assert call.error is None

@@ -26,6 +26,8 @@ class Ask:
     final: bool = False
     """Only an output is wanted: no calls."""
     max_calls: int | None = None
+    parallel: int | None = None
+    """How many of them run at once; `None` is no limit."""
     instances: Sequence[str] = ()
     kinds: Sequence[str] = ()
     """The kinds of data that references can name, beside `state`."""

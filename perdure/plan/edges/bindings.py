@@ -36,6 +36,10 @@ class Binding:
     """Whether one of the writers sets the path, so that nobody beyond it was looked for."""
     forward: bool = False
     """Bound to later writers, because nothing before offered a value."""
+    order: bool = False
+    """Only that the writers have ended matters, not what they wrote: what was there before the plan starts nobody (R5.11)."""
+    exhausted: bool = False
+    """Whether no further writers are left to look for where those took another branch."""
     open: bool = False
     """Still waiting to learn who writes: a later call may yet arrive."""
     first: list[int] = field(default_factory=list)
@@ -55,7 +59,7 @@ class Binding:
         if self.reference.kind != "state":
             return
         self.bind_backward(writers)
-        if not self.writers and get(self.base, self.reference.path) is MISSING:
+        if not self.writers and (self.order or get(self.base, self.reference.path) is MISSING):
             self.forward = self.open = True
 
     def bind_forward(self, writers: Writers, *, final: bool) -> None:
@@ -103,6 +107,8 @@ class Binding:
             return "broken", MISSING
         if self._passes_over(calls):
             return "branch", MISSING
+        if self.order and self.writers:
+            return ("value" if self._writes(calls, order) else "branch"), MISSING
         writes = self._writes(calls, order)
         value = replay(writes, self.reference.path, self.base)
         if value is MISSING:

@@ -9,8 +9,8 @@ import networkx as nx
 
 from perdure.values.references import Reference
 
-Edge = tuple[int, int, Reference]
-"""Writer, reader, and what the reader reads, by index in the plan."""
+Edge = tuple[int, int, Reference | str]
+"""Writer, reader, and what the reader reads, by index in the plan; of an edge of order its name."""
 
 
 def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:

@@ -9,6 +9,7 @@ from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.writers import PathIndex, Writers
+from perdure.plan.order import AFTER_ID, index_of, label
 from perdure.values.jsons import Json
 from perdure.values.references import MISSING, Path, Reference
 from perdure.values.state import stands_alone
@@ -20,6 +21,14 @@ class Node:
 
     call: Call
     bindings: dict[Reference, Binding] = field(default_factory=dict)
+    order: dict[Reference, Binding] = field(default_factory=dict)
+    """What `_after` names by path (R5.11)."""
+    after: list[int] = field(default_factory=list)
+    """What it names by id, by index."""
+    absent: set[int] = field(default_factory=set)
+    """What of it has not arrived."""
+    closed: bool = False
+    """Whether no call can arrive any more."""
     waiting: set[int] = field(default_factory=set)
     """Indexes of the bound writers that have not ended. Only asked for members and emptiness, never for its order."""
     readers: list[int] = field(default_factory=list)
@@ -28,8 +37,8 @@ class Node:
 
     @property
     def open(self) -> bool:
-        """Whether something it reads may yet be written by a call that has not arrived."""
-        return any(binding.open for binding in self.bindings.values())
+        """Whether something that it reads or waits for may yet be written by a call that has not arrived."""
+        return (bool(self.absent) and not self.closed) or any(binding.open for binding in self.all_bindings())
 
     @property
     def blocked(self) -> bool:
@@ -37,8 +46,13 @@ class Node:
 
     @property
     def wired(self) -> bool:
-        """Whether it reads anything that a call of the same plan writes, or may write."""
-        return any(binding.writers or binding.open for binding in self.bindings.values())
+        """Whether it reads, or waits for, anything that a call of the same plan writes, or may write."""
+        return bool(self.after) or any(binding.writers or binding.open for binding in self.all_bindings())
+
+    def all_bindings(self) -> Iterator[Binding]:
+        """Those of data and those of order."""
+        yield from self.bindings.values()
+        yield from self.order.values()
 
 
 class Wiring:
@@ -49,6 +63,8 @@ class Wiring:
         self.base = base
         self._writers = Writers()
         self._open: PathIndex[tuple[Node, Binding]] = PathIndex()
+        self._awaited: dict[int, list[Node]] = {}
+        """Who waits, by `_after`, for the call of an index that has not arrived."""
         self._final = False
 
     def add(self, call: Call) -> Node:
@@ -58,12 +74,19 @@ class Wiring:
         node.filed = _writes(call)
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
-        for reference in call.template.references():
-            if reference not in node.bindings:
-                binding = Binding(reference, call.index, self.base.get(reference.kind, MISSING))
-                binding.bind(self._writers)
-                node.bindings[reference] = binding
-                self._note_open(node, binding)
+        for bindings, template in ((node.bindings, call.template), (node.order, call.after)):
+            for reference in template.references():
+                if reference not in bindings:
+                    base = self.base.get(reference.kind, MISSING)
+                    binding = Binding(reference, call.index, base, order=bindings is node.order)
+                    binding.bind(self._writers)
+                    bindings[reference] = binding
+                    self._note_open(node, binding)
+        for index in dict.fromkeys(map(index_of, call.after_ids)):
+            node.after.append(index)
+            if index >= len(self.nodes):
+                node.absent.add(index)
+                self._awaited.setdefault(index, []).append(node)
         self._wait_for_writers(node)
         return node
 
@@ -88,7 +111,10 @@ class Wiring:
 
     def rebind_open(self, writer: Call) -> list[Node]:
         """The new call may be the later writer that earlier readers wait for. Returns those that are bound by it."""
-        bound: list[Node] = []
+        bound = self._awaited.pop(writer.index, [])
+        for node in bound:
+            node.absent.discard(writer.index)
+            self._wait_for_writers(node)
         if writer.method != "set":
             return bound
         for path in _written_paths(writer):
@@ -107,7 +133,8 @@ class Wiring:
         self._final = True
         still_open = [node for node in self.nodes if node.open]
         for node in still_open:
-            for binding in node.bindings.values():
+            node.closed = True
+            for binding in node.all_bindings():
                 if binding.open:
                     binding.bind_forward(self._writers, final=True)
             self._wait_for_writers(node)
@@ -129,22 +156,29 @@ class Wiring:
         return moved
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
-        """Writer, reader and what the reader reads, in the order of the readers; with `first` before any was passed over."""
+        """Writer, reader and what the reader reads, or what it waits for, in the order of the readers; with `first` before any
+        was passed over."""
         for node in self.nodes:
             for reference, binding in node.bindings.items():
                 for writer in binding.first if first else binding.writers:
                     yield writer, node.call.index, reference
+            for reference, binding in node.order.items():
+                for writer in binding.first if first else binding.writers:
+                    yield writer, node.call.index, label(reference)
+            for index in node.after:
+                if index not in node.absent:
+                    yield index, node.call.index, AFTER_ID
 
     def _note_open(self, node: Node, binding: Binding) -> None:
         if binding.open:
             self._open.add(binding.reference.path, (node, binding))
 
     def _wait_for_writers(self, node: Node) -> None:
-        for binding in node.bindings.values():
-            for writer in binding.writers:
-                if writer not in node.waiting and not self.nodes[writer].call.ended:
-                    node.waiting.add(writer)
-                    self.nodes[writer].readers.append(node.call.index)
+        awaited = [writer for binding in node.all_bindings() for writer in binding.writers]
+        for writer in (*awaited, *(index for index in node.after if index not in node.absent)):
+            if writer not in node.waiting and not self.nodes[writer].call.ended:
+                node.waiting.add(writer)
+                self.nodes[writer].readers.append(node.call.index)
 
 
 def _writes(call: Call) -> list[tuple[Path, bool]]:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from perdure.plan.order import is_order
 from perdure.plan.plan import Plan
 from perdure.run.wire import RunView
+from perdure.values.paths import overlaps
+from perdure.values.references import DAGGER, Reference
 
 _COLOURS: Final = {
     "done": ("#e3f6e5", "#2c8a3d"),
@@ -21,6 +24,7 @@ _COLOURS: Final = {
     "skipped": ("#eeeeee", "#9e9e9e"),
     "deferred": ("#eeeeee", "#9e9e9e"),
     "pending": ("#e8eefc", "#3d5fc4"),
+    "path": ("#ffffff", "#607d8b"),
 }
 """Fill and line by status."""
 
@@ -28,23 +32,50 @@ _COLOURS: Final = {
 @dataclass(frozen=True, slots=True)
 class Node:
     id: str
-    """The call's id, `1.0`."""
+    """The call's id, `1.0`; of a path the path, `†state.x`."""
     tool: str
+    """Empty for a path."""
     status: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.id} {self.tool}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Calls, and the references that wire them: writer's id, reader's id, what is read."""
+    """Calls, and paths where they are drawn; the edges between them: from, to, and what is read. `after …` is order without data."""
 
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str, str]]
 
 
-def draw_plan(plan: Plan) -> Drawing:
+def draw_plan(plan: Plan, *, paths: bool = False) -> Drawing:
+    """A plan; with `paths` what is read and written stands between the calls, as nodes of their own."""
+    nodes = [Node(call.id, call.tool_name, call.status) for call in plan.calls]
+    if not paths:
+        return Drawing(nodes, _merge(plan.named_edges()))
+    edges: dict[tuple[str, str], str] = {}
+    written = {call.id: [Reference("state", path) for paths in call.paths for path in paths] for call in plan.calls}
+    for call in plan.calls:
+        edges |= {(call.id, str(path)): "" for path in written[call.id]}
+        bound = [(writer, what) for writer, reader, what in plan.named_edges() if reader == call.id]
+        for reference in dict.fromkeys(call.template.references()):
+            near = [
+                path
+                for writer, what in bound
+                if what == str(reference)
+                for path in written[writer]
+                if overlaps(path.path, reference.path)
+            ]
+            # Nobody in the plan writes it: it is the run's input, or stands in the state already.
+            edges |= {(str(path), call.id): "" if path == reference else str(reference) for path in near or [reference]}
+        for writer, what in bound:
+            if is_order(what):
+                edges.setdefault((writer, call.id), what)
+    found = dict.fromkeys(end for edge in edges for end in edge if end.startswith(DAGGER))
     return Drawing(
-        [Node(call.id, call.tool_name, call.status) for call in plan.calls],
-        _merge(plan.named_edges()),
+        [*nodes, *(Node(path, "", "path") for path in found)], [(*ends, what) for ends, what in edges.items()]
     )
 
 
@@ -65,10 +96,14 @@ def _merge(edges: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 def to_mermaid(drawing: Drawing) -> str:
     """A Mermaid flowchart, coloured by status."""
     lines = ["graph LR"]
+    names = {node.id: f"p{n}" if node.status == "path" else _name(node.id) for n, node in enumerate(drawing.nodes)}
     for node in drawing.nodes:
-        lines.append(f'    {_name(node.id)}["{_mermaid_text(f"{node.id} {node.tool}")}"]:::{node.status}')
+        first, last = ("{{", "}}") if node.status == "path" else ("[", "]")
+        lines.append(f'    {names[node.id]}{first}"{_mermaid_text(node.label)}"{last}:::{node.status}')
     for writer, reader, label in drawing.edges:
-        lines.append(f'    {_name(writer)} -- "{_mermaid_text(label)}" --> {_name(reader)}')
+        line, arrow = ("-.", ".->") if is_order(label) else ("--", "-->")
+        text = f' {line} "{_mermaid_text(label)}" {arrow} ' if label else " --> "
+        lines.append(f"    {names[writer]}{text}{names[reader]}")
     for status in dict.fromkeys(node.status for node in drawing.nodes):
         fill, line = _COLOURS[status]
         lines.append(f"    classDef {status} fill:{fill},stroke:{line},color:#222")
@@ -109,15 +144,16 @@ def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
         (x1, y1), (x2, y2) = places[index[writer]], places[index[reader]]
         start, y1, y2 = x1 + widths[index[writer]], y1 + _HEIGHT / 2, y2 + _HEIGHT / 2
         bend = max(30.0, abs(x2 - start) / 2)
+        dashes = ' stroke-dasharray="5 4"' if is_order(label) else ""
         parts.append(
             f'<path d="M{start:.0f},{y1:.0f} C{start + bend:.0f},{y1:.0f} {x2 - bend:.0f},{y2:.0f} {x2:.0f},{y2:.0f}" '
-            f'fill="none" stroke="#777" marker-end="url(#tip)"><title>{escape(label)}</title></path>'
+            f'fill="none" stroke="#777"{dashes} marker-end="url(#tip)"><title>{escape(label)}</title></path>'
         )
     for number, node in enumerate(drawing.nodes):
         (x, y), (fill, line) = places[number], _COLOURS[node.status]
         border = f'{line}" stroke-width="4' if node.id == lit else line
         parts.append(
-            f'<g transform="translate({x:.0f},{y:.0f})"><rect width="{widths[number]:.0f}" height="{_HEIGHT}" rx="6" '
+            f'<g transform="translate({x:.0f},{y:.0f})"><rect width="{widths[number]:.0f}" height="{_HEIGHT}" rx="{22 if node.status == "path" else 6}" '
             f'fill="{fill}" stroke="{border}"/><text x="10" y="18" fill="#222">{escape(_label(node))}</text>'
             f'<text x="10" y="34" fill="{line}">{node.status}</text></g>'
         )
@@ -125,7 +161,7 @@ def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
 
 
 def _label(node: Node) -> str:
-    return f"{node.id} {node.tool if len(node.tool) <= 30 else node.tool[:29] + '…'}"
+    return node.label if len(node.label) <= 36 else node.label[:35] + "…"
 
 
 def _layout(drawing: Drawing) -> tuple[list[tuple[float, float]], list[float]]:

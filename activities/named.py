@@ -1,0 +1,61 @@
+"""Functions that agent files may name by `module:function`: those of the modules that the worker lists, and of no others."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
+from perdure.run.wire import REFUSED
+
+
+class NamedFunctions:
+    """`modules`: what `--functions` or `PERDURE_FUNCTIONS` lists. Only what is defined in such a module can be named: not what
+    it imports."""
+
+    def __init__(self, modules: Collection[str] = ()) -> None:
+        self._modules = frozenset(modules)
+
+    def find(self, name: str, where: str) -> Callable[..., Any]:
+        """The function behind `module:function`; `where` names it in the agent file. Raises `ApplicationError` (`Refused`)."""
+        module, _, function = name.partition(":")
+        if module not in self._modules:
+            known = ", ".join(sorted(self._modules)) or "none"
+            raise _refused(
+                f"{where} {name!r}: the worker does not allow functions of {module!r} (--functions); it allows {known}"
+            )
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except Exception as error:
+            raise _refused(f"{where} {name!r} cannot be loaded where the worker runs: {error}") from None
+        if not inspect.isfunction(found) or found.__module__ != module:
+            raise _refused(f"{where} {name!r} is no function of {module}")
+        return found
+
+    async def call(self, name: str, where: str, argument: Any) -> Any:
+        """What the function gives for the argument; one that is not async runs in a thread."""
+        function = self.find(name, where)
+        given = await asyncio.to_thread(function, argument)
+        return await given if inspect.isawaitable(given) else given
+
+
+class ApproveActivity:
+    """The program that decides in a person's place (R7.9)."""
+
+    def __init__(self, functions: NamedFunctions) -> None:
+        self._functions = functions
+
+    @activity.defn(name=APPROVE_ACTIVITY)
+    async def approve(self, wanted: ApproveInput) -> Any:
+        """What `config.approval.approver` says of an offer, as it said it; recorded, so a replay never asks again."""
+        return await self._functions.call(wanted.approver, "config.approval.approver", wanted.offer)
+
+
+def _refused(message: str) -> ApplicationError:
+    return ApplicationError(message, type=REFUSED, non_retryable=True)

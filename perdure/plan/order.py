@@ -1,0 +1,57 @@
+"""`_after`: order without data (R5.11).
+
+An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the calls that a
+reader of it would bind to (R5.1), were nothing there before the plan: the nearest writer before the call and the adders after
+it, else the nearest later one. Where the plan has none, what stands there already will do; where nothing does, the call is
+invalid. The call starts when all of them have ended. It is skipped where one did not end well: a call named by its id was not
+`done`, a path was not written. A path that another branch left out counts as a branch not taken.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from perdure.values.jsons import Json, shorten
+from perdure.values.references import Reference
+from perdure.values.templates import EMPTY_TEMPLATE, Template, is_expression, parse_template
+
+AFTER: Final = "_after"
+AFTER_ID: Final = "after"
+"""What an edge of order to a call named by its id is called; see `label`."""
+_ID: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)")
+
+
+def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[str]]:
+    """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list."""
+    items = value if isinstance(value, list) else [value]
+    ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
+    paths = [item for item in items if item not in ids]
+    template, malformed = parse_template(paths)
+    problems = [f"$._after: {problem.error}" for problem in malformed]
+    whole = all(isinstance(item, str) and is_expression(item) for item in paths)
+    if not whole or any(reference.kind != "state" for reference in template.references()):
+        problems.append(
+            f'$._after is {shorten(value, 80)}, but must be a list of output paths such as "†state.name", or ids of calls'
+        )
+    for item in ids:
+        if item == call_id:
+            problems.append(f"$._after: {item} is the call itself")
+        elif item.split(".")[0] != call_id.split(".")[0]:
+            problems.append(f"$._after: {item} is no call of this plan; its calls are {call_id.split('.')[0]}.0, …")
+    return (EMPTY_TEMPLATE, [], problems) if problems else (template, ids, [])
+
+
+def index_of(id: str) -> int:
+    """The place of a call in its plan."""
+    return int(id.split(".")[1])
+
+
+def is_order(edge: str) -> bool:
+    """Whether all that goes over an edge is order."""
+    return all(each.startswith(AFTER_ID) for each in edge.split(", ")) if edge else False
+
+
+def label(reference: Reference) -> str:
+    """What an edge of order is called where one of data has its reference."""
+    return f"after {reference}"

@@ -1,0 +1,73 @@
+"""What is refused before it runs, and what does not run because of what it comes after (R5.2, R5.5, R5.11, R6.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from perdure.errors import CallError
+from perdure.plan.calls import Call
+from perdure.plan.edges.bindings import Binding, Found
+from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
+from perdure.plan.edges.wiring import Node
+from perdure.plan.explanations import impossible, why_skipped
+from perdure.values.references import MISSING, Reference, evaluate
+from perdure.values.templates import EMPTY_TEMPLATE
+
+
+def refuse_surplus(call: Call, limit: int) -> None:
+    """A call beyond the limit reads nothing and does not run; the first of them says why (R6.8)."""
+    first = call.index == limit
+    call.status = "invalid" if first else "skipped"
+    call.reason = f"beyond the limit of {limit} calls"
+    message = f"a Solution may have {limit} calls at most; this one and all after it were not run"
+    call.error = CallError("too_many_calls", message) if first else None
+    call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+
+
+def impossible_error(node: Node, request: int, missing: Callable[[Reference, str], CallError]) -> CallError | None:
+    """What nothing can ever satisfy, as a structural error (R5.5); `missing` explains a reference to nothing."""
+    found = [missing(reference, where) for reference, where in impossible(node)]
+    found += [
+        CallError("missing_call", f"$._after: there is no call {request}.{index} in this plan")
+        for index in sorted(node.absent if node.closed else ())
+    ]
+    if not found:
+        return None
+    # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
+    before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
+    problems = tuple(dict.fromkeys((*before, *(error.message for error in found))))
+    code = found[0].code if node.call.error is None or node.call.error.code == found[0].code else "invalid_call"
+    return CallError(code, "; ".join(problems[:5]), problems)
+
+
+def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
+    """The calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
+    pending = [edge for edge in edges if not (calls[edge[0]].ended or calls[edge[1]].ended)]
+    if all(writer < reader for writer, reader, _ in pending):
+        return
+    names = [f"{call.id} {call.tool_name}" for call in calls]
+    for index, cycle in find_cycles(pending).items():
+        message = f"the call is on a cycle, so it can never start: {show_cycle(cycle, index, names)}"
+        yield index, CallError("cycle", message)
+
+
+def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[str, bool] | Binding | None:
+    """What `_after` means for a call now that all it names have ended (R5.11).
+
+    `None`: it may start. A reason, and whether only a branch was not taken: it is skipped. A binding: its writers took another
+    branch, so the next ones are to be looked for.
+    """
+    for other in (calls[index] for index in node.after):
+        if other.status != "done":
+            reason = f"$._after names {other.id} {other.tool_name}, which did not succeed ({other.status})"
+            return reason, other.status == "skipped" and other.branch
+    why: dict[Reference, Found] = {}
+    for reference, binding in node.order.items():
+        why[reference], _ = binding.find(calls, order)
+        if why[reference] == "branch" and not binding.exhausted:
+            return binding
+    for site in node.call.after.sites:
+        if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:
+            skipped = why_skipped(node.order, site.expression, "$._after names", why, calls)
+            return skipped or (f"$._after names {site.expression}, which was not written", True)
+    return None

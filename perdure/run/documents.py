@@ -1,0 +1,35 @@
+"""Agent files as people write them, and as they travel: with a name, and with a schema of the output alone (R2.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import is_message
+
+
+def agent_document(document: Json, name: str) -> Json:
+    """The document of a file called `name` as a run is given it: a bare list of messages is a context, a name that is
+    missing is the file's. What is no agent comes back as it is, for `parse_agent` to refuse."""
+    if is_context(document):
+        document = {"context": document}
+    if not isinstance(document, dict) or "name" in document:
+        return document
+    return {"name": name, **document}
+
+
+def is_context(document: Json) -> bool:
+    """Whether it is a bare list of messages."""
+    return isinstance(document, list) and bool(document) and all(map(is_message, document))
+
+
+def output_schema(schema: Any) -> Any:
+    """The schema of the output, where that of a whole Solution was written: an object of `calls` and `output`."""
+    if not isinstance(schema, dict) or set(schema.get("properties") or ()) != {"calls", "output"}:
+        return schema
+    output = schema["properties"]["output"]
+    if not isinstance(output, dict):
+        return output
+    # Of a Solution "or null" means that it goes on, and says nothing about the output.
+    kept: JsonObject = {key: value for key, value in output.items() if key != "nullable"}
+    return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema} | kept

@@ -1,0 +1,240 @@
+"""A context as it was given: its order, history, comments, and how others write it (R2.5, R2.7 to R2.9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.errors import AgentError, JsonError
+from perdure.hosting.files import read_agent
+from perdure.model.wire import RequestResult
+from perdure.plan.outcomes import Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import auto
+from perdure.run.running import Run
+from perdure.run.wire import Prepared
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import loads_commented
+from perdure.values.nullable import or_null
+
+TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "how hot is it?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "heat", "arguments": {"at": "here"}}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "hot-31"},
+    {"role": "assistant", "content": "31 degrees."},
+]
+
+
+def run_of(*context: dict[str, Any], **more: Any) -> Run:
+    agent = parse_agent({"name": "a", "context": list(context), "config": more.pop("config", {})})
+    return Run(agent, Context(agent, **more), Prepared(tools=[TOOL], models=Models()))
+
+
+def chat(run: Run) -> list[dict[str, Any]]:
+    """What the next Request is told."""
+    run.begin_request(auto(run.situation()))
+    return run.request_context(run.progress.number).messages
+
+
+def said(run: Run) -> list[str]:
+    return [str(message["content"]) for message in chat(run)[1:]]
+
+
+def test_r2_7_what_the_model_reads_keeps_its_order() -> None:
+    run = run_of(
+        {"type": "system", "text": "be kind"},
+        {"type": "text", "text": "one"},
+        {"type": "data", "kind": "user", "data": {"a": 1}},
+        {"type": "state", "state": {"s": 1}},
+        {"type": "error", "call": None, "error": "two"},
+        {"type": "input", "input": {"i": 1}},
+        {"type": "system", "text": "three"},
+        {"type": "data", "kind": "user", "data": {"b": 2}},
+        {"type": "tool", "tool": "t"},
+        {"type": "text", "text": "four", "role": "assistant"},
+        run_input={"j": 2},
+        has_input=True,
+    )
+    first = chat(run)
+    assert [(message["role"], message["content"].split("\n")[0]) for message in first[1:]] == [
+        ("user", "one"),
+        ("user", "# state"),
+        ("user", "# error"),
+        ("user", "# input"),
+        ("system", "three"),
+        ("user", "# user"),
+        ("assistant", "four"),
+    ]
+    assert first[0]["content"].startswith("be kind\n\n")
+    assert first[4]["content"] == '# input\n{"i":1,"j":2}'
+    assert first[6]["content"] == '# user\n{"a":1,"b":2}'
+
+
+def test_r2_7_the_state_stands_where_it_was_given_as_it_is_now_and_a_new_plan_after_all() -> None:
+    given = {"type": "plan", "plan": [{"_tool": "t", "x": "given-1"}]}
+    run = run_of({"type": "state", "state": {"s": 1}}, given, {"type": "text", "text": "last"})
+    assert [text.split(":")[0] for text in said(run)] == ['# state\n{"s"', "# plan", "last"]
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "x": "mine-2", "_outputPath": "†state.n"})
+    plan.close()
+    for call in plan.take_ready():
+        plan.end(call, Returned(7))
+    run.close_request(plan, RequestResult())
+    after = said(run)
+    assert after[:2] == ['# state\n{"s":1,"n":7}', "last"]
+    assert ["mine-2" in text for text in after] == [False, False, True]
+
+
+def test_r2_5_given_errors_and_feedback_are_shown_like_the_engines_own() -> None:
+    run = run_of(
+        {"type": "error", "data": {"call": {"_tool": "t"}, "error": {"code": "E"}}},
+        {"type": "error", "error": "flat"},
+        {"type": "feedback", "call": "1.0", "decision": "reject", "reason": "why-3"},
+    )
+    assert said(run) == [
+        '# error\n{"call":{"_tool":"t"},"error":{"code":"E"}}',
+        '# error\n{"call":null,"error":"flat"}',
+        '# feedback\n{"call":"1.0","decision":"reject","reason":"why-3"}',
+    ]
+
+
+def test_r2_8_history_is_sent_as_it_was_where_functions_are_native() -> None:
+    messages = chat(run_of(*CALLED, config={"dialect": "tools"}))[1:]
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "heat", "arguments": '{"at":"here"}'}
+    assert messages[1].keys() == {"role", "content", "tool_calls"}
+    assert messages[2] == {"role": "tool", "tool_call_id": "c1", "content": "hot-31"}
+
+
+@pytest.mark.parametrize("dialect", ["solution", "script"])
+def test_r2_8_elsewhere_its_calls_are_told_in_words(dialect: str) -> None:
+    messages = chat(run_of(*CALLED, config={"dialect": dialect}))[1:]
+    assert all(message.keys() == {"role", "content"} for message in messages)
+    assert [message["content"] for message in messages] == [
+        "how hot is it?",
+        '# called heat as c1\n{"at":"here"}',
+        "# result of c1\nhot-31",
+        "31 degrees.",
+    ]
+
+
+def test_r2_8_an_id_of_the_history_is_not_given_again() -> None:
+    run = run_of(*CALLED, config={"dialect": "tools"})
+    chat(run)
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "_id": "c1"})
+    plan.close()
+    plan.end(plan.take_ready()[0], Returned(1))
+    run.close_request(plan, RequestResult())
+    ids = [call["id"] for message in chat(run) for call in message.get("tool_calls", ())]
+    assert ids == ["c1", "call_1_0"]
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (CALLED[:2], "context[1] has a call without its result: 'c1'"),
+        ([*CALLED[:2], CALLED[0], CALLED[2]], "context[1] has a call without its result: 'c1'"),
+        ([CALLED[0], CALLED[2]], "context[1] is the result of 'c1', a call that was not made before it"),
+        ([*CALLED, CALLED[2]], "context[4] is the result of 'c1'"),
+        ([{"role": "robot", "content": "x"}], "context[0] (robot): "),
+        ([{"role": "assistant", "tool_calls": [{"function": {}}]}], "context[0] (assistant): Field required"),
+        ([{"content": "x"}], "context[0] is no message"),
+        ([{"type": "plan", "plan": ["x"]}], "context[0] (plan): Input should be a valid dictionary at $.plan[0]"),
+    ],
+)
+def test_r2_8_a_broken_history_names_its_index(context: list[Any], words: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        parse_agent({"name": "a", "context": context})
+    assert words in str(caught.value)
+
+
+AGENT = """// what it is for
+{
+  "context": [ /* first */ {"type": "text", "text": "http://x // no comment, ] }"}, ],
+  "schema": {"type": "object",},
+}
+"""
+
+
+def test_r2_9_an_agent_file_may_hold_comments_and_is_called_like_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "helper.json"
+    path.write_text(AGENT, encoding="utf-8")
+    agent, document = read_agent(str(path))
+    assert (agent.name, document["name"]) == ("helper", "helper")
+    assert agent.context[0]["text"] == "http://x // no comment, ] }"
+    path.write_text('[{"type": "text", "text": "x"}, {"role": "user", "content": "y"}]', encoding="utf-8")
+    assert len(read_agent(str(path))[0].messages()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{\n// one\n"a": nope}', "line 3, column 6"),
+        ('{"a": /* no end', "line 1"),
+        ('{"a": 1,,}', "line 1, column"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
+def test_r2_9_what_is_wrong_has_its_place_with_comments_too(text: str | bytes, words: str) -> None:
+    with pytest.raises(JsonError) as caught:
+        loads_commented(text)
+    assert words in str(caught.value)
+
+
+def test_r2_9_a_solutions_schema_is_that_of_its_output() -> None:
+    output = {"type": "object", "nullable": True, "properties": {"id": {"$ref": "#/$defs/id"}}}
+    solution = {
+        "type": "object",
+        "properties": {"calls": {"type": "array"}, "output": output},
+        "$defs": {"id": {"type": "string", "nullable": True}},
+    }
+    agent = parse_agent({"name": "a", "schema": solution})
+    assert agent.output_schema == {
+        "$defs": {"id": {"type": ["string", "null"]}},
+        "type": "object",
+        "properties": {"id": {"$ref": "#/$defs/id"}},
+    }
+    other: dict[str, Any] = {"properties": {"calls": {}, "output": {}, "more": {}}}
+    assert parse_agent({"name": "a", "schema": other}).output_schema == other
+
+
+@pytest.mark.parametrize(
+    ("schema", "meant"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "nullable": False}, {"type": "string"}),
+        ({"enum": ["a"], "type": "string", "nullable": True}, {"enum": ["a", None], "type": ["string", "null"]}),
+        ({"$ref": "#/x", "nullable": True}, {"anyOf": [{"$ref": "#/x"}, {"type": "null"}]}),
+        ({"properties": {"nullable": {"type": "boolean"}}}, {"properties": {"nullable": {"type": "boolean"}}}),
+        ({"items": [{"nullable": True}], "enum": [{"nullable": True}]}, {"items": [{}], "enum": [{"nullable": True}]}),
+    ],
+)
+def test_r2_9_nullable_means_or_null(schema: dict[str, Any], meant: dict[str, Any]) -> None:
+    assert or_null(schema) == meant
+
+
+def test_r2_9_nullable_in_a_tool_and_in_data() -> None:
+    tool = parse_tool({"name": "t", "properties": {"x": {"type": "string", "nullable": True}}})
+    assert tool.parameters_schema.errors({"x": None}) == []
+    schema = {"type": "object", "properties": {"x": {"type": "string", "nullable": True}}}
+    run_of({"type": "input", "schema": schema, "input": {"x": None}})
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"function": {"name": "t", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}}},
+        {"type": "function", "name": "t", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}},
+    ],
+)
+def test_r2_9_openai_tools_without_type_or_without_function(definition: dict[str, Any]) -> None:
+    tool = parse_tool(definition)
+    assert (tool.name, tool.parameters["type"], list(tool.parameters["properties"])) == ("t", "object", ["x"])

@@ -1,0 +1,216 @@
+"""Order without data, and who runs beside whom (R5.11, R5.12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.errors import CallError
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Failed, Rejected, Returned
+from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
+from perdure.tools.tool import parse_tool, resolve_tools
+from perdure.values.state import State, Write
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"]),
+        parse_tool({"name": "only", "_activity": "t", "_exclusive": True}, activities=["t"]),
+        parse_tool({"name": "door", "_activity": "t", "_exclusive": "house"}, activities=["t"]),
+        parse_tool({"name": "window", "_activity": "t", "_exclusive": "house"}, activities=["t"]),
+    )
+}
+
+
+def plan_of(*calls: dict[str, Any], before: Any = None, close: bool = True, **options: Any) -> Plan:
+    state = State([] if before is None else [Write(path=(), value=before)])
+    plan = Plan(1, tools=TOOLS, state=state, **options)
+    for call in calls:
+        plan.add({"_tool": "t", **call})
+    if close:
+        plan.close()
+    return plan
+
+
+def ids(calls: list[Call]) -> list[str]:
+    return [call.id for call in calls]
+
+
+def play(plan: Plan, **outcomes: Any) -> list[list[str]]:
+    """Run it to its end, all that is ready together; `c3=…` is how call 1.3 ends."""
+    rounds = []
+    while ready := plan.take_ready():
+        rounds.append(ids(ready))
+        for call in ready:
+            plan.end(call, outcomes.get(f"c{call.index}", Returned(1)))
+    assert plan.settled
+    return rounds
+
+
+def statuses(plan: Plan) -> list[str]:
+    return [call.status for call in plan.calls]
+
+
+FAILED = Failed(CallError("boom", "it broke"))
+
+
+def test_a_call_starts_when_all_that_it_names_have_ended() -> None:
+    plan = plan_of(
+        {"_after": ["1.1", "†state.two"]}, {}, {"_outputPath": "†state.two"}, {"_after": "†state.two"}, {"_after": []}
+    )
+    assert play(plan) == [["1.1", "1.2", "1.4"], ["1.0", "1.3"]]
+    assert statuses(plan) == ["done"] * 5
+    assert set(plan.named_edges()) == {
+        ("1.1", "1.0", "after"),
+        ("1.2", "1.0", "after †state.two"),
+        ("1.2", "1.3", "after †state.two"),
+    }
+
+
+@pytest.mark.parametrize("named", ["1.0", "†state.a"])
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(FAILED, "failed"), (Rejected("no"), "rejected"), (Returned(1), "done")]
+)
+def test_it_is_skipped_with_the_reason_where_one_did_not_end_well(named: str, outcome: Any, status: str) -> None:
+    plan = plan_of({"_outputPath": "†state.a"}, {"_after": [named]}, {"_after": ["1.1"]})
+    play(plan, c0=outcome)
+    well = status == "done"
+    assert statuses(plan) == [status, *(["done", "done"] if well else ["skipped", "skipped"])]
+    if not well:
+        assert f"1.0 t, which did not succeed ({status})" in plan.calls[1].reason
+        assert plan.calls[2].reason == "$._after names 1.1 t, which did not succeed (skipped)"
+        assert not plan.calls[1].branch
+
+
+def test_a_path_that_another_branch_left_out_is_a_branch_not_taken() -> None:
+    either = {"_outputPath": "†state.ok || †state.bad"}
+    calls = ({"_after": ["†state.ok"]}, {"_after": ["†state.bad"]}, {"_after": ["1.0"]})
+    well = plan_of(either, *calls)
+    play(well)
+    assert statuses(well) == ["done", "done", "skipped", "done"]
+    assert (well.calls[2].branch, well.calls[2].error) == (True, None)
+    ill = plan_of(either, *calls)
+    play(ill, c0=FAILED)
+    assert statuses(ill) == ["failed", "skipped", "done", "skipped"]
+
+
+def test_two_branches_that_write_one_path_join_in_order_too() -> None:
+    plan = plan_of(
+        {"_outputPath": "†state.sun || †state.rain"},
+        {"x": "†state.sun", "_outputPath": "†state.idea"},
+        {"x": "†state.rain", "_outputPath": "†state.idea"},
+        {"_after": ["†state.idea"]},
+    )
+    play(plan)
+    assert statuses(plan) == ["done", "done", "skipped", "done"]
+
+
+def test_what_stands_there_already_will_do_only_where_no_call_of_the_plan_writes_it() -> None:
+    assert play(plan_of({"_after": ["†state.old"]}, before={"old": 1})) == [["1.0"]]
+    later = plan_of({"_after": ["†state.old"]}, {"_outputPath": "†state.old"}, before={"old": 1})
+    assert play(later) == [["1.1"], ["1.0"]]
+
+
+@pytest.mark.parametrize(
+    ("after", "problem"),
+    [
+        (["†state.nowhere"], "$._after: †state.nowhere does not exist and no call writes it"),
+        (["1.9"], "$._after: there is no call 1.9 in this plan"),
+        (["1.0"], "$._after: 1.0 is the call itself"),
+        (["0.1"], "$._after: 0.1 is no call of this plan"),
+        (["†input.x"], "must be a list of output paths"),
+        (["after {†state.x}"], "must be a list of output paths"),
+        ([3], "must be a list of output paths"),
+        ({"a": 1}, "must be a list of output paths"),
+        (["†state."], "$._after: "),
+    ],
+)
+def test_what_names_nothing_is_a_structural_error(after: Any, problem: str) -> None:
+    plan = plan_of({"_after": after}, {})
+    play(plan)
+    assert statuses(plan) == ["invalid", "done"]
+    assert plan.calls[0].error is not None
+    assert problem in plan.calls[0].error.message
+
+
+def test_order_in_a_ring_is_a_cycle() -> None:
+    plan = plan_of({"_after": ["1.1"]}, {"_after": ["†state.c"]}, {"_after": ["1.0"], "_outputPath": "†state.c"}, {})
+    play(plan)
+    assert statuses(plan) == ["invalid", "invalid", "invalid", "done"]
+    assert "1.0 t -after→ 1.2 t -after †state.c→ 1.1 t -after→ 1.0 t" in str(plan.calls[0].error)
+
+
+def test_a_writer_that_has_arrived_is_enough_while_the_list_is_still_open() -> None:
+    plan = plan_of({"_outputPath": "†state.a"}, {"_after": ["†state.a", "1.0"]}, {"_after": ["1.3"]}, close=False)
+    (first,) = plan.take_ready()
+    plan.end(first, Returned(1))
+    assert ids(plan.take_ready()) == ["1.1"]
+    plan.add({"_tool": "nope"})
+    assert [call.status for call in plan.calls] == ["done", "running", "skipped", "invalid"]
+
+
+def test_step_defers_what_comes_after_another_call() -> None:
+    plan = plan_of({"_outputPath": "†state.a"}, {"_after": ["†state.a"]}, {"_after": ["1.0"]}, execution="step")
+    play(plan)
+    assert statuses(plan) == ["done", "deferred", "deferred"]
+
+
+def test_parallel_runs_so_many_at_once_in_the_order_of_the_list() -> None:
+    plan = plan_of({"x": "†state.d"}, {}, {}, {"_outputPath": "†state.d"}, parallel=1)
+    assert play(plan) == [["1.1"], ["1.2"], ["1.3"], ["1.0"]]
+    two = plan_of({}, {}, {}, parallel=2)
+    first, second = two.take_ready()
+    assert two.take_ready() == []
+    two.end(second, Returned(1))
+    assert ids(two.take_ready()) == ["1.2"]
+    assert first.status == "running"
+
+
+def test_a_call_that_waits_for_a_person_holds_nobody_up() -> None:
+    plan = plan_of({}, {}, parallel=1)
+    (first,) = plan.take_ready()
+    plan.hold(first)
+    (second,) = plan.take_ready()
+    assert (plan.room_for(first), plan.room_for(second)) == (False, True)
+    plan.end(second, Returned(1))
+    assert plan.room_for(first)
+    plan.resume(first)
+    plan.end(first, Returned(1))
+    assert plan.settled
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("drain", [False, True])
+def test_one_step_ahead(streamed: bool, drain: bool) -> None:
+    plan = plan_of({}, {}, {"_tool": "unknown"}, {}, close=False, execution="step", parallel=1)
+    taken = plan.take_ready() if streamed else []
+    plan.close(drain=drain)
+    taken += plan.take_ready()
+    assert ids(taken) == ["1.0"]
+    plan.end(taken[0], Returned(1))
+    rest = play(plan)
+    assert rest == ([["1.1"], ["1.3"]] if drain else [])
+    assert statuses(plan) == ["done", *(["done", "invalid", "done"] if drain else ["deferred", "invalid", "deferred"])]
+
+
+def test_no_two_calls_of_an_exclusive_tool_or_group_run_at_once() -> None:
+    plan = plan_of(*({"_tool": name} for name in ("only", "only", "door", "window", "t", "t")))
+    assert play(plan) == [["1.0", "1.2", "1.4", "1.5"], ["1.1", "1.3"]]
+
+
+def test_the_code_says_that_it_is_exclusive_whatever_name_it_goes_by() -> None:
+    registry: dict[str, dict[str, Any]] = {"act": {"name": "act", "_exclusive": True}, "free": {"name": "free"}}
+    wanted: list[Any] = ["act", {"name": "other", "_activity": "act"}, {"name": "mine", "_activity": "free"}]
+    tools = resolve_tools(wanted, registry)
+    assert [tools[name].exclusive_group for name in ("act", "other", "mine")] == ["act", "act", None]
+
+
+def test_a_simulation_knows_of_it() -> None:
+    calls = [{"_tool": "t", "_outputPath": "†state.a"}, {"_tool": "t", "_after": ["†state.a"]}, {"_tool": "t"}]
+    plan = Plan(1, tools=TOOLS, state=State([]), dry_run=True)
+    dry = simulate(plan, calls)
+    assert ([step.level for step in dry.steps], dry.makespan) == ([1, 2, 1], 2.0)
+    assert simulate(Plan(1, tools=TOOLS, state=State([]), dry_run=True, parallel=1), calls).makespan == 3.0
