@@ -85,7 +85,7 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
 
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     gate = asyncio.Event()
-    async with harness(dev_server.client, [], [Turn(DONE, gate=gate)]) as it:
+    async with harness(dev_server.client, [], [Turn(DONE, gate=gate)], model_timeout=100) as it:
         path = write(tmp_path, agent())
         started = await perdure(
             "run", path, "--id", "cli-slow", "--no-wait", "--json", "--task-queue", it.task_queue, env=env

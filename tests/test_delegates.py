@@ -289,7 +289,7 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
     clean = {"name": "clean", "_delegate": "cleaner", "_safe": True}
     script = parts(
         PARENT=[{"calls": [{"_tool": "clean"}], "output": {"ok": True}}],
-        CLEANER=[{"calls": [{"_tool": "remove", "path": "/child"}], "output": {"ok": True}}],
+        CLEANER=[{"calls": [{"_tool": "remove", "path": "/child"}], "output": {"ok": True}}, DONE],
     )
     async with harness(
         dev_server.client, [remove, look], script, agents=save(tmp_path, cleaner), approval_floor="dangerous"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -134,8 +134,9 @@ async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list
     # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
     await _check_exists(client, run_id)
     below = client.list_workflows(f"{_QUERY} AND WorkflowId STARTS_WITH {dumps(run_id + '/')}")
-    with _clear_refusal(client):
-        runs = [run_id, *[run.id async for run in below]]
+    runs = [run_id]
+    with contextlib.suppress(RunError), _clear_refusal(client):  # a namespace without the attribute lists no delegates
+        runs += [run.id async for run in below]
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(run: str) -> list[Offered] | None:
@@ -173,7 +174,7 @@ async def _check_exists(client: Client, run_id: str) -> None:
         raise
 
 
-@contextmanager
+@contextlib.contextmanager
 def _clear_refusal(client: Client) -> Iterator[None]:
     try:
         yield
