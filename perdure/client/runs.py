@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
@@ -23,7 +24,7 @@ from temporalio.client import (
     WorkflowQueryFailedError,
 )
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import RunError
@@ -157,7 +158,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
             ) from None
     if status == "running":
         _note_unserved(view, description)
-        _note_trouble(view, description)
+        await _note_trouble(client, view, description)
         await _note_progress(client, view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
@@ -206,11 +207,20 @@ def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> 
             call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
 
 
-def _note_trouble(view: RunView, description: WorkflowExecutionDescription) -> None:
+async def _note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
     """Say of a Request that is asked again why that is: a server that is down is told while it is, not at the end."""
     for pending in description.raw_description.pending_activities:
         if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
-            view.log[-1].trouble = f"attempt {pending.attempt} after: {pending.last_failure.message}"
+            words = await _words(client, pending.last_failure)
+            view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"
+
+
+async def _words(client: Client, failure: Failure) -> str:
+    """The message of a failure as the server has it, which a codec may have made unreadable."""
+    with contextlib.suppress(Exception):
+        error = await client.data_converter.decode_failure(failure)
+        return error.message if isinstance(error, FailureError) else str(error)
+    return failure.message
 
 
 async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None]) -> None:
@@ -221,7 +231,8 @@ async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None])
         await asyncio.sleep(TROUBLE_INTERVAL)
         with contextlib.suppress(RPCError):
             for pending in (await handle.describe()).raw_description.pending_activities:
-                words = pending.last_failure.message if pending.activity_type.name == REQUEST_ACTIVITY else ""
+                asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
+                words = await _words(client, pending.last_failure) if asks else ""
                 if words and words != last:
                     last = words
                     told(words)
@@ -282,7 +293,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
                 view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
                 if description is None or look % LOOKS_FOR_TROUBLE == 0:
                     description = await handle.describe()
-                _note_trouble(view, description)
+                await _note_trouble(client, view, description)
                 await _note_progress(client, view, description)
                 yield view
             await asyncio.wait([ended], timeout=WATCH_INTERVAL)

@@ -7,19 +7,28 @@ from typing import Any
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from perdure.errors import ServerError
+from perdure.hosting.codec import payload_codec
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
 
 def data_converter() -> DataConverter:
-    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` says so."""
-    return dataclasses.replace(pydantic_data_converter, external_storage=external_storage())
+    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` says so, and the codec that `PERDURE_CODEC` names.
+
+    With a codec the texts of failures are payloads too. What goes to the storage has gone through the codec before.
+    """
+    converter = dataclasses.replace(pydantic_data_converter, external_storage=external_storage())
+    codec = payload_codec()
+    if codec is None:
+        return converter
+    encoded = DefaultFailureConverterWithEncodedAttributes
+    return dataclasses.replace(converter, payload_codec=codec, failure_converter_class=encoded)
 
 
 async def connect(runtime: Runtime | None = None) -> Client:
