@@ -190,10 +190,10 @@ async def test_a_deadline_while_the_model_is_chosen_asks_no_second_last_request(
     dev_server: WorkflowEnvironment,
 ) -> None:
     config = {"deadline": 1, "models": {"policy": "tests.test_stopping:slow_choice"}}
-    async with harness(dev_server.client, [look], [LOOK, BEST]) as it:
+    async with harness(dev_server.client, [look], [LOOK, BEST], named=["tests.test_stopping"]) as it:
         view = await it.run(agent("look", config=config, schema={"type": "object"}))
     assert (view.status, view.stop_reason, view.requests, view.output) == ("completed", "deadline", 2, {"ok": False})
-    async with harness(dev_server.client, [look], [LOOK, {"output": 5}]) as it:
+    async with harness(dev_server.client, [look], [LOOK, {"output": 5}], named=["tests.test_stopping"]) as it:
         view = await it.run(agent("look", config=config, schema={"type": "object"}))
         complaints = it.model.complaints
     assert (view.status, view.stop_reason, view.requests, complaints) == ("failed", "deadline", 2, [])

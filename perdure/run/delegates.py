@@ -88,7 +88,10 @@ def child_document(
         reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
     given = scoped(call.scopes, base, tools)
-    return {**document, "context": [*given, *document.get("context", [])]}
+    own = list(document.get("context", []))
+    # What it is told to be goes first; its own data comes after what it is given, and wins (R2.6).
+    lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
+    return {**document, "context": [*own[:lead], *given, *own[lead:]]}
 
 
 def anonymous(tool: Tool) -> JsonObject:

@@ -57,7 +57,8 @@ def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
 
 
 _COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[\]}])')
+_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*"|[\[{,]\s*,)|,(?=\s*[\]}])')
+"""A comma that follows no item is left where it is: it is a mistake."""
 
 
 def check(value: Json, *, source: str = "the JSON") -> None:

@@ -180,6 +180,7 @@ def test_r2_9_an_agent_file_may_hold_comments_and_is_called_like_its_file(tmp_pa
         ('{\n// one\n"a": nope}', "line 3, column 6"),
         ('{"a": /* no end', "line 1"),
         ('{"a": 1,,}', "line 1, column"),
+        ('{"a": [,]}', "line 1, column 8"),
         (b"\xff", "not UTF-8"),
     ],
 )
