@@ -46,9 +46,9 @@ def echo(value: Any) -> Any:
 
 
 @tool(approval="always")
-def risky(text: str) -> int:
+def risky(text: str, n: int = 0) -> int:
     """Needs a person."""
-    return len(text)
+    return len(text) + n
 
 
 async def ended(it: Harness, document: dict[str, Any], run_input: Any = None) -> AgentHandle:
@@ -182,11 +182,12 @@ async def test_r18_3_two_hundred_definitions_of_nine_kilobytes(dev_server: Workf
 
 
 async def test_r18_3_three_hundred_large_calls_wait_for_a_person(dev_server: WorkflowEnvironment) -> None:
-    calls = [{"_tool": "risky", "text": f"{n}".rjust(10_000, "x")} for n in range(300)]
+    calls: list[dict[str, Any]] = [{"_tool": "make", "size": 10_000, "_outputPath": "†state.text"}]
+    calls += [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(300)]
     async with harness(
-        dev_server.client, [risky], [{"calls": calls, "output": {"ok": True}}], chunk=100_000, sandboxed=False
+        dev_server.client, [make, risky], [{"calls": calls, "output": {"ok": True}}], chunk=100_000, sandboxed=False
     ) as it:
-        handle = await it.start(agent("risky"))
+        handle = await it.start(agent("make", "risky"))
         async with asyncio.timeout(30):
             while True:
                 waiting: list[WaitingView] = await handle.query(WAITING_QUERY, result_type=list[WaitingView])
@@ -194,11 +195,11 @@ async def test_r18_3_three_hundred_large_calls_wait_for_a_person(dev_server: Wor
                     break
                 await asyncio.sleep(0.1)  # a run can only be looked at
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
-        whole = loads(await read_value(it.client, handle.id, "1.7"))
+        whole = loads(await read_value(it.client, handle.id, "1.8"))
         await handle.terminate()
     assert {one.cut for one in waiting} == {True}
     assert len(view.waiting) == 300
-    assert whole["params"] == {"text": "7".rjust(10_000, "x")}
+    assert whole["params"] == {"text": "x" * 10_000, "n": 7}
 
 
 @pytest.mark.soak
