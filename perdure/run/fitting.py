@@ -32,7 +32,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
 
     Total, and costs what there are of calls, not of bytes: what `sizes` knows is not looked into again.
     """
-    sizes = sizes or Sizes()
+    sizes = Sizes(sizes)
     names = [name for name in _PARTS if name in type(result).model_fields]
     needed = [_size(getattr(result, name), sizes) for name in names]
     frame = result.model_copy(update=dict.fromkeys(names))
@@ -57,7 +57,7 @@ def fit_waiting(
     waiting: Sequence[WaitingView], limit: int = MAX_PAYLOAD, sizes: Sizes | None = None
 ) -> list[WaitingView]:
     """What waits for people, each of them there, with as much of its parameters as there is room for (R18.3)."""
-    sizes = sizes or Sizes()
+    sizes = Sizes(sizes)
     needed = [_size_of_offer(view, sizes) for view in waiting]
     if sum(needed) <= limit or not waiting:
         return list(waiting)

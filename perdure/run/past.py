@@ -35,7 +35,7 @@ def call_view(call: Call, sizes: Sizes) -> CallView:
         ended_at=call.ended_at,
         attempts=call.attempts,
         reason=call.reason or None,
-        error=cut_to(call.error.as_json(), SHOWN_PARAMS, sizes) if call.error else None,
+        error=cut_to(call.error.as_json(), SHOWN_PARAMS) if call.error else None,
         approval=call.approval,
         shown=_one_line(call.result) if call.status == "done" else None,
     )

@@ -8,6 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.run.fitting import fit
+from perdure.run.wire import RunResult
 from perdure.values.jsons import dumps
 from perdure.values.limits import HISTORY_BYTES, LEAST_RESULT, MAX_SENT
 from perdure.values.limits.fitting import LEAST, allot, cut_to
@@ -40,6 +42,15 @@ def test_r18_1_a_value_is_measured_once() -> None:
         whole + len(f'{{"value":,"n":{n}}}') for n in range(500)
     ]
     assert time.process_time() - started < 0.1
+
+
+def test_r18_3_a_look_at_a_run_leaves_no_sizes_behind() -> None:
+    sizes, large = Sizes(), {"text": "x" * 1000}
+    sizes.of(large)
+    before = len(sizes._known)
+    for _ in range(10):
+        assert fit(RunResult(run_id="r", state={"copy": {"of": large}}), sizes=sizes).state["copy"]["of"] is large
+    assert len(sizes._known) == before
 
 
 @given(VALUES, st.integers(LEAST, 3000))

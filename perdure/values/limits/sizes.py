@@ -14,9 +14,13 @@ _SCALARS: Final = {int, float, bool, type(None)}
 
 
 class Sizes:
-    """Bytes of values as compact JSON. A value is known by its identity: it must not be changed once it was measured."""
+    """Bytes of values as compact JSON. A value is known by its identity: it must not be changed once it was measured.
 
-    def __init__(self) -> None:
+    What `base` knows is known here too, and what is measured here stays here: a query leaves nothing behind.
+    """
+
+    def __init__(self, base: Sizes | None = None) -> None:
+        self._base = base
         # The value is kept beside its size, so that its id cannot be used again while it counts.
         self._known: dict[int, tuple[Json, int]] = {}
 
@@ -32,12 +36,17 @@ class Sizes:
                 return text_size(value)
         elif not isinstance(value, dict | list):
             return len(dumps(value)) if type(value) in _SCALARS else 1
-        known = self._known.get(id(value))
-        if known is not None:
-            return known[1]
-        size = self._measure(value)
-        self.note(value, size)
+        size = self._remembered(value)
+        if size is None:
+            size = self._measure(value)
+            self.note(value, size)
         return size
+
+    def _remembered(self, value: Json) -> int | None:
+        known = self._known.get(id(value))
+        if known is None:
+            return None if self._base is None else self._base._remembered(value)
+        return known[1]
 
     def _measure(self, value: Json) -> int:
         if isinstance(value, str):
