@@ -11,12 +11,14 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.run.wire import PARAMETERS_QUERY, ToolReads
+from perdure.run.wire import CLAIM, PARAMETERS_QUERY, ToolReads
 
 TIMEOUT: Final = timedelta(seconds=10)
 """Of one query: a worker that holds the run answers in milliseconds, one that has to replay it in a second."""
 ATTEMPTS: Final = 12
 """Two minutes where nobody answers. A server also refuses queries while it holds back one for a run that is busy."""
+_FIRST_PAUSE: Final = 0.02
+_LAST_PAUSE: Final = 0.2
 _LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,
     RPCStatusCode.NOT_FOUND,
@@ -54,20 +56,32 @@ async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
 
 async def ask_reads(call_id: str) -> ToolReads:
     """What a call's tool is given. Calls of one run that ask at the same time are asked for together."""
+    reads: ToolReads | None = await _line(PARAMETERS_QUERY, dict[str, ToolReads | None]).ask(call_id)
+    if reads is None:
+        raise ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
+    return reads
+
+
+async def ask_granted(call_id: str) -> bool:
+    """Whether the call's claim was granted: waits until its turn has come."""
+    granted: bool = await _line(CLAIM, dict[str, bool]).ask(call_id)
+    return granted
+
+
+def _line(query: str, answers: Any) -> _Line:
     run = own_run()
-    line = _lines.setdefault((run.id, run.run_id), _Line(run))
-    return await line.ask(call_id)
+    return _lines.setdefault((run.id, run.run_id, query), _Line(run, query, answers))
 
 
 class _Line:
-    """The calls of one run in this process that wait to be told what they are given: one query at a time, for all of them."""
+    """The calls of one run in this process that wait for its answer to one query: asked by one at a time, for all of them."""
 
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        self._wanted: dict[str, asyncio.Future[ToolReads]] = {}
+    def __init__(self, run: _Run, query: str, answers: Any) -> None:
+        self._run, self._query, self._answers = run, query, answers
+        self._wanted: dict[str, asyncio.Future[Any]] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    async def ask(self, call_id: str) -> ToolReads:
+    async def ask(self, call_id: str) -> Any:
         if (answer := self._wanted.get(call_id)) is None or answer.cancelled():
             answer = self._wanted[call_id] = asyncio.get_running_loop().create_future()
         if self._asking is None:
@@ -75,26 +89,21 @@ class _Line:
         return await asyncio.shield(answer)
 
     async def _ask_all(self) -> None:
-        """The run answers for as many as one payload holds; the others are asked for again."""
-        told: dict[str, ToolReads | None]
+        """The run answers for some of them; the others are asked for again."""
+        pause = _FIRST_PAUSE
         try:
             while self._wanted:
-                told = await _ask(self._run, PARAMETERS_QUERY, list(self._wanted), dict[str, ToolReads | None])
-                if not told:
-                    raise ApplicationError("the run has no calls that run", type="not_running", non_retryable=True)
-                for call_id, reads in told.items():
-                    answer = self._wanted.pop(call_id)
-                    if reads is not None:
-                        answer.set_result(reads)
-                    else:
-                        answer.set_exception(
-                            ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
-                        )
+                told: dict[str, Any] = await _ask(self._run, self._query, list(self._wanted), self._answers)
+                for call_id, answer in told.items():
+                    self._wanted.pop(call_id).set_result(answer)
+                pause = _FIRST_PAUSE if told else min(2 * pause, _LAST_PAUSE)
+                if self._wanted and not told:
+                    await asyncio.sleep(pause)  # it has not taken in what they said, or it is not their turn
         except Exception as error:
             for answer in self._wanted.values():
                 answer.set_exception(error)
         finally:
-            _lines.pop((self._run.id, self._run.run_id), None)
+            _lines.pop((self._run.id, self._run.run_id, self._query), None)
 
 
-_lines: dict[tuple[str, str | None], _Line] = {}
+_lines: dict[tuple[str, str | None, str], _Line] = {}

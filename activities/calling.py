@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.asking import ask_reads, ask_run, own_run
+from perdure.activities.asking import ask_granted, ask_reads, own_run
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
@@ -80,12 +80,7 @@ def _travels_outside(size: int) -> bool:
 async def _claim(call: ToolInput, size: int) -> None:
     """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none."""
     await own_run().signal(CLAIM, Claim(call_id=call.call_id, size=size))
-    while True:
-        granted = await ask_run(CLAIM, call.call_id, bool | None)
-        if granted is not None:
-            break
-        await asyncio.sleep(0.05)  # the run has not taken the signal in yet
-    if not granted:
+    if not await ask_granted(call.call_id):
         raise ToolError(
             "history_full",
             f"the result of {call.tool} has {said(size)}, and the run's history has no room for it beside the others; "

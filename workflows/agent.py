@@ -151,7 +151,7 @@ class AgentWorkflow:
 
         Of as many of them as one answer holds, the first in any case; `None`: it does not run.
         """
-        return {} if self._calls is None else self._calls.reads(call_ids)
+        return dict.fromkeys(call_ids) if self._calls is None else self._calls.reads(call_ids)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     def claim(self, *said: Any) -> None:
@@ -160,9 +160,9 @@ class AgentWorkflow:
             self._sender.claim(claim)
 
     @workflow.query(name=CLAIM)
-    def granted(self, call_id: str) -> bool | None:
-        """Whether it may return it; `None`: the claim has not come in."""
-        return None if self._sender is None else self._sender.granted(call_id)
+    def granted(self, call_ids: list[str]) -> dict[str, bool]:
+        """Whether these may return it; of those that are not there yet nothing was decided."""
+        return {} if self._sender is None else self._sender.granted(call_ids)
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None) -> list[WaitingView]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from temporalio import workflow
@@ -25,6 +26,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits.sizes import Sizes
 
 _NEXT_TASK = timedelta(milliseconds=1)
+_COMES_WITHIN = timedelta(seconds=5)
+"""From when a result was let in until it is there."""
 
 
 class Sender:
@@ -35,8 +38,8 @@ class Sender:
         self.max_payload = max_payload
         self._sending = Sending()
         self._history = HistoryRoom()
-        self._claims: dict[str, bool] = {}
         self._turn = asyncio.Lock()
+        self._turning: asyncio.Task[None] | None = None
 
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
@@ -59,12 +62,34 @@ class Sender:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
     def claim(self, claim: Claim) -> None:
-        """An activity's result is larger than its share: decide whether the history has room for it."""
-        if claim.call_id not in self._claims:
-            self._claims[claim.call_id] = self._history.claim(claim.call_id, claim.size, _history_size())
+        """A result is larger than its share: whether the history has room for it is decided when those before it have come."""
+        self._history.claim(claim.call_id, claim.size)
+        self._decide()
 
-    def granted(self, call_id: str) -> bool | None:
-        return self._claims.get(call_id)
+    def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:
+        """What was decided of these calls' claims."""
+        found = {call_id: self._history.granted(call_id) for call_id in call_ids}
+        return {call_id: granted for call_id, granted in found.items() if granted is not None}
+
+    def settle(self, call_id: str) -> None:
+        """The call's result has come in, or none will."""
+        self._history.settle(call_id)
+        if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+            self._decide()
+
+    def _decide(self) -> None:
+        self._history.decide(_history_size())
+        if self._history.turns and (self._turning is None or self._turning.done()):
+            self._turning = asyncio.create_task(self._let_on())
+
+    async def _let_on(self) -> None:
+        """Nobody waits for long for a result that does not come: its worker may be gone."""
+        while self._history.turns:
+            before = set(self._history.coming)
+            await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")
+            for call_id in before & set(self._history.coming):
+                del self._history.coming[call_id]
+            self._history.decide(_history_size())
 
     async def run_tool(self, call: Call, base: Mapping[str, Json]) -> Outcome:
         """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
@@ -91,8 +116,7 @@ class Sender:
         try:
             return await _execute(call, argument, self.sizes)
         finally:
-            self._history.settle(call.id)
-            self._claims.pop(call.id, None)
+            self.settle(call.id)
 
 
 def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from perdure.run.fitting import fit
 from perdure.run.wire import RunResult
 from perdure.values.jsons import dumps
-from perdure.values.limits import HISTORY_BYTES, LEAST_RESULT, MAX_SENT
+from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_SENT
 from perdure.values.limits.fitting import LEAST, allot, cut_to
 from perdure.values.limits.sending import HistoryRoom, Sending, history_full
 from perdure.values.limits.sizes import Sizes, preview
@@ -105,13 +106,45 @@ def test_r18_2_no_task_sends_more_than_its_bound(wanted: list[tuple[int, int]]) 
     assert max(sent.values()) <= MAX_SENT
 
 
-@given(st.lists(st.integers(0, 1_900_000), min_size=1, max_size=600), st.integers(0, HISTORY_BYTES))
-def test_r18_4_no_history_is_filled_by_its_results(results: list[int], used: int) -> None:
-    room = HistoryRoom()
-    free = [room.free(str(n), used) for n in range(len(results))]
-    total = sum(result for n, result in enumerate(results) if result <= free[n] or room.claim(str(n), result, used))
-    assert min(free) >= LEAST_RESULT
-    assert used + total <= max(HISTORY_BYTES * 0.92, used) + LEAST_RESULT * len(results)
+@given(st.lists(st.integers(0, 1_900_000), min_size=1, max_size=150), st.integers(0, HISTORY_BYTES), st.randoms())
+def test_r18_4_no_history_is_filled_by_its_results(results: list[int], used: int, dice: Random) -> None:
+    """Any results, coming in whatever order: no history above its limit, nobody waits for ever, few on their way at once."""
+    room, begun = HistoryRoom(), used
+    size = {str(n): result for n, result in enumerate(results)}
+    free = {call: room.free(call, used) for call in size}
+    for call, each in size.items():
+        if each > free[call]:
+            room.claim(call, each)
+    room.decide(used)
+    left = [call for call in size if size[call] <= free[call] or room.granted(call) is not False]
+    while left:
+        assert len(room.coming) <= 1 or sum(room.coming.values()) <= HELD_BACK
+        able = [call for call in left if size[call] <= free[call] or room.granted(call)]
+        call = dice.choice(able)
+        left.remove(call)
+        used += size[call]
+        room.settle(call)
+        room.decide(used)
+        left = [call for call in left if size[call] <= free[call] or room.granted(call) is not False]
+    assert min(free.values()) >= LEAST_RESULT
+    assert used <= max(HISTORY_BYTES * 0.92, begun) + LEAST_RESULT * len(results)
+
+
+def test_r18_4_what_was_let_in_stays_so_unless_it_has_grown() -> None:
+    room = HistoryRoom(room=3_000_000)
+    for call in "ab":
+        room.free(call, 0)
+    room.claim("a", 900_000)
+    assert (room.decide(0), room.granted("a"), room.granted("b")) == (["a"], True, None)
+    room.claim("a", 800_000)
+    assert room.decide(0) == []
+    room.claim("b", 900_000)
+    assert (room.decide(0), room.turns) == ([], True)
+    room.claim("a", 2_900_000)
+    assert (room.decide(0), room.granted("a"), room.granted("b")) == (["b", "a"], False, True)
+    room.settle("b")
+    room.claim("b", 900_000)
+    assert (room.decide(0), room.granted("b")) == ([], False)
 
 
 def test_r18_4_a_history_near_its_limit_says_so() -> None:

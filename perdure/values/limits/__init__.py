@@ -36,8 +36,13 @@ NEAR: Final = 0.8
 OVER: Final = 0.92
 """Part of either from which on what runs is broken off, for that last Request to have room."""
 
+HELD_BACK: Final = 1_000_000
+"""Bytes of results that may be on their way at once, but for one that is larger by itself. The server holds back what comes in
+while a task is under way, and breaks the task off at 2 MiB of it; the other half is for what was not asked about."""
 FREE_RESULT: Final = 256_000
-"""Bytes of a result up to which it may be returned without asking, while the history has much room."""
+"""Bytes of a result up to which it may be returned without asking, while the history has much room and few run."""
+FREE_AT_ONCE: Final = 40_000
+"""The same where many run: of results so large the server holds back 50, for their number."""
 LEAST_RESULT: Final = 2_000
 """The same when it has little."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from perdure.values.limits import (
     COMMAND,
+    FREE_AT_ONCE,
     FREE_RESULT,
+    HELD_BACK,
     HISTORY_BYTES,
     HISTORY_EVENTS,
     LEAST_RESULT,
@@ -40,30 +42,61 @@ class Sending:
 class HistoryRoom:
     """What the results that are under way may add to a history: each call has a share, and asks before it takes more.
 
-    `used` is the size of the history as it stands, in bytes. Decided from the history alone, so a replay decides the same.
+    Those that may come do so one after the other, in the order of asking, so that the server need not hold back more than it
+    can. `used` is the size of the history as it stands, in bytes. Decided from the history alone, so a replay decides the same.
     """
 
     def __init__(self, room: int = int(HISTORY_BYTES * OVER)) -> None:
         self._room = room
         self._held: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+        """Claims that nothing was decided about, in their order."""
+        self.coming: dict[str, int] = {}
+        """Results that were let in, and are on their way."""
+        self._decided: dict[str, bool] = {}
 
     def free(self, call: str, used: int) -> int:
         """Bytes that the call's result may have without asking; they are held for it until it is settled."""
-        left = self._room - used - sum(self._held.values())
-        self._held[call] = max(LEAST_RESULT, min(FREE_RESULT, left // 64))
+        held = sum(self._held.values())
+        at_once = max(FREE_AT_ONCE, min(FREE_RESULT, (HELD_BACK - held) // 4))
+        self._held[call] = max(LEAST_RESULT, min(at_once, (self._room - used - held) // 64))
         return self._held[call]
 
-    def claim(self, call: str, size: int, used: int) -> bool:
-        """Whether a result of `size` bytes still has room, which is held then; asking again changes nothing."""
-        others = sum(self._held.values()) - self._held.get(call, 0)
-        if used + others + size > self._room:
-            return False
-        self._held[call] = max(size, self._held.get(call, 0))
-        return True
+    def claim(self, call: str, size: int) -> None:
+        """A result of `size` bytes wants to come in. Asking again changes nothing, unless it has grown (a retry's)."""
+        if call in self._held and (call not in self._decided or size > self._held[call]):
+            self._decided.pop(call, None)
+            self.coming.pop(call, None)
+            self._asked[call] = max(size, self._asked.get(call, 0))
+
+    def decide(self, used: int) -> list[str]:
+        """The calls about whose claims is decided now, see `granted`: whether the history has room, and all that has been let in."""
+        now: list[str] = []
+        for call, size in list(self._asked.items()):
+            others = sum(self._held.values()) - self._held.get(call, 0)
+            fits = used + others + size <= self._room
+            if fits and self.coming and sum(self.coming.values()) + size > HELD_BACK:
+                break
+            if fits:
+                self._held[call] = self.coming[call] = max(size, self._held.get(call, 0))
+            del self._asked[call]
+            self._decided[call] = fits
+            now.append(call)
+        return now
+
+    def granted(self, call: str) -> bool | None:
+        """Whether the call's result may come in; `None`: it is not decided yet. What has been settled may not."""
+        return self._decided.get(call) if call in self._held else False
+
+    @property
+    def turns(self) -> bool:
+        """Whether a claim waits for others to have come in."""
+        return bool(self._asked)
 
     def settle(self, call: str) -> None:
         """The result is in the history, or none will come."""
-        self._held.pop(call, None)
+        for each in (self._held, self._asked, self.coming, self._decided):
+            each.pop(call, None)
 
 
 def history_full(events: int, size: int, part: float = NEAR) -> str | None:
