@@ -1,30 +1,24 @@
-"""A call: one use of a tool, as the model wrote it and as the plan follows it (R5.4, R5.7, R6.6)."""
+"""A call: one use of a tool, as the model wrote it and as the plan follows it (R5.4, R5.7)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.approval import Approval
-from perdure.plan.iteration import LOOP_KEYS, loop_problems
-from perdure.plan.order import AFTER, parse_after
-from perdure.tools.tool import Tool, close_names
-from perdure.values.instances import foreign_problems, scope_path, scope_template
-from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
-from perdure.values.schemas import Schema
-from perdure.values.state import METHODS, Alternatives, OutputMethod, Write, claimed_paths, parse_output_path, show
-from perdure.values.templates import EMPTY_TEMPLATE, Template, parse_template
+from perdure.tools.tool import Tool
+from perdure.values.instances import scope_path
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.output_paths import Alternatives, parse_output_path
+from perdure.values.state import OutputMethod, Write
+from perdure.values.templates import EMPTY_TEMPLATE, Template
 
 Status: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
 ]
 """`waiting`: ready, and a person is asked."""
 ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
-
-NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
-"""What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,196 +110,6 @@ class Call:
         if self.reason:
             entry["_reason"] = self.reason
         return entry
-
-
-def check_call(
-    raw: Json,
-    *,
-    id: str,
-    index: int,
-    tools: Mapping[str, Tool],
-    state_schema: Schema | None = None,
-    instances: Collection[str] = (),
-    kinds: Collection[str] = (),
-) -> Call:
-    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
-    if not isinstance(raw, dict):
-        return _invalid(
-            Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
-        )
-    call = _checked(raw, id, index, tools, state_schema, instances)
-    instance = call.raw.get("_instance")
-    if isinstance(instance, str) and instance in instances:
-        call.instance = instance
-        call.template = scope_template(call.template, instance, kinds)
-        call.after = scope_template(call.after, instance, kinds)
-        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
-    return call
-
-
-def _checked(
-    raw: JsonObject,
-    id: str,
-    index: int,
-    tools: Mapping[str, Tool],
-    state_schema: Schema | None,
-    instances: Collection[str],
-) -> Call:
-    call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
-    call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
-    if "_syntax" in raw:
-        return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
-    name = raw.get("_tool")
-    tool = tools.get(name) if isinstance(name, str) else None
-    if tool is None:
-        close = close_names(str(name), tools)
-        what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
-        return _invalid(
-            call,
-            "unknown_tool",
-            f"{what}; {_offer(close, len(tools))}",
-        )
-    call.tool = tool
-    call.raw = _without_nulls(call.raw, tool)
-    call.params = call.written_params
-    instance = call.raw.get("_instance")
-    problems = [
-        *_meta_problems(call, tool),
-        *_path_problems(call, tool, state_schema),
-        *_param_problems(call, tool),
-        *_instance_problems(call, instance, instances),
-    ]
-    return _invalid(call, "invalid_call", *problems) if problems else call
-
-
-def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
-    """The call without what is `null` because strict mode leaves nothing out; a `null` that the tool takes stays."""
-    schema = tool.parameters_schema
-
-    def walk(value: Json, path: tuple[str | int, ...]) -> Json:
-        if isinstance(value, list):
-            return [walk(child, (*path, index)) for index, child in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
-        return {
-            key: walk(child, (*path, key))
-            for key, child in value.items()
-            if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
-        }
-
-    meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
-    parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
-    return meta | (walk(parameters, ()) if has_null(parameters) else parameters)
-
-
-def _refuses_null(schemas: list[Schema] | None) -> bool:
-    return any(schema.errors(None) for schema in schemas or ())
-
-
-def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
-    if instance is None or (isinstance(instance, str) and instance in instances):
-        return [] if not instances else foreign_problems(call.template, call.paths, shared=instance is None)
-    if not instances:
-        return ["$._instance: there are no instances in this context"]
-    known = ", ".join(close_names(str(instance), instances))
-    return [f"$._instance: there is no instance {shorten(instance, 60)}; close to it are {known}"]
-
-
-def _offer(close: list[str], count: int) -> str:
-    if not close:
-        return "no tools are offered"
-    return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
-
-
-def check_resolved(call: Call) -> CallError | None:
-    """The parameters with every value in its place, against the tool's schema (R3.1)."""
-    assert call.tool is not None
-    problems = call.tool.parameters_schema.errors(call.params)
-    if "_each" in call.raw and not isinstance(call.items, list):
-        problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
-    return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
-
-
-def _invalid(call: Call, code: str, *problems: str) -> Call:
-    """The call refused. It keeps the paths that it names: what it would have written counts as not written (R5.1)."""
-    call.status, call.error = "invalid", CallError(code, "; ".join(problems[:5]), problems)
-    method = call.raw.get("_outputMethod")
-    call.method = method if method in METHODS else "set"
-    named = (call.raw.get("_outputPath"), call.tool and call.tool.output_path)
-    call.paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
-    return call
-
-
-def _meta_problems(call: Call, tool: Tool) -> list[str]:
-    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, *(("_output",) if tool.latent else ())}
-    if tool.scope_choice is not None:
-        allowed.add("_scopes")
-    if tool.delegate is not None:
-        allowed |= LOOP_KEYS
-    unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
-    if "_output" in unknown:
-        unknown.remove("_output")
-        return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
-    if unknown:
-        return [
-            f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
-        ]
-    chosen = call.raw.get("_scopes", [])
-    if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
-        return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
-    call.scopes = [*(tool.scopes or ()), *chosen]
-    if loop := loop_problems(call.raw):
-        return loop
-    if AFTER in call.raw:
-        call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id)
-        if wrong:
-            return wrong
-    if not tool.latent:
-        return []
-    if "_output" not in call.raw:
-        return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
-    call.result = call.raw["_output"]
-    return [] if tool.output_schema is None else tool.output_schema.errors(call.result, root=("_output",))
-
-
-def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
-    text, method = call.raw.get("_outputPath"), call.raw.get("_outputMethod")
-    if text is not None and tool.output_path is not None and text != tool.output_path:
-        return [f"$._outputPath is {shorten(text, 80)}, but the tool {tool.name!r} always writes to {tool.output_path}"]
-    if method is not None and tool.output_method is not None and method != tool.output_method:
-        return [
-            f"$._outputMethod is {shorten(method, 40)}, but the tool {tool.name!r} always uses {tool.output_method}"
-        ]
-    text = tool.output_path if text is None else text
-    method = tool.output_method or "set" if method is None else method
-    if method not in METHODS:
-        return [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
-    call.method = method
-    if text is None:
-        return []
-    if not isinstance(text, str):
-        return [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
-    try:
-        call.paths = parse_output_path(text)
-    except ReferenceSyntaxError as error:
-        return [f"$._outputPath: {error}"]
-    if state_schema is None:
-        return []
-    return [
-        f"$._outputPath: {show(path)} is not in the state's schema"
-        for alternative in call.paths
-        for path in alternative
-        if state_schema.at(path) is None
-    ]
-
-
-def _param_problems(call: Call, tool: Tool) -> list[str]:
-    each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
-    call.template, malformed = parse_template(call.params | each)
-    if malformed:
-        return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites))
 
 
 def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:

@@ -15,22 +15,24 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from perdure.errors import CallError, StateError
-from perdure.plan.calls import Call, Status, check_call, check_resolved, find_branch
-from perdure.plan.edges.bindings import Binding, Found
+from perdure.errors import CallError
+from perdure.plan.calls import Call, Status, find_branch
+from perdure.plan.checks import check_call
+from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.wiring import Node, Wiring
-from perdure.plan.explanations import missing_inside, missing_path, state_shape, unknown_branch, why_skipped
+from perdure.plan.explanations import missing_path, state_shape, unknown_branch
 from perdure.plan.order import AFTER_ID
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
-from perdure.plan.refusals import cycle_errors, held_back, impossible_error, refuse_surplus
+from perdure.plan.readiness import judge
+from perdure.plan.refusals import cycle_errors, impossible_error, refuse_surplus
 from perdure.plan.revisions import adopt, revise
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
 from perdure.values.instances import values_for
-from perdure.values.jsons import Json, JsonObject, json_path
-from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.references import Path, Reference
 from perdure.values.schemas import Schema
 from perdure.values.state import State
 
@@ -266,59 +268,19 @@ class Plan:
 
     def _settle(self, node: Node) -> None:
         """Everything that the call reads has ended: it is ready, skipped or invalid."""
-        if node.blocked or self._is_held_back(node):
+        if node.blocked:
             return
-        found: dict[Reference, Json | Missing] = {}
-        why: dict[Reference, Found] = {}
-        call = node.call
-        for reference, binding in node.bindings.items():
-            try:
-                why[reference], found[reference] = binding.find(self.calls, self._completion)
-            except StateError as error:
-                self._end_without_result(
-                    call, "invalid", error=CallError("unreadable", f"{reference} cannot be read: {error}")
-                )
-                return
-            if why[reference] == "branch" and self._wiring.move_on(node, binding):
-                self._to_settle.append(node)
-                return
-        for site in call.template.sites:
-            if evaluate(site.expression, found.__getitem__) is MISSING:
-                self._end_unreadable(node, site.expression, json_path(site.path), why)
-                return
-        if not self._dry_run:
-            call.take_resolved(call.template.resolve(found.__getitem__))
-            if problem := check_resolved(call):
-                self._end_without_result(call, "invalid", error=problem)
-                return
-        call.status = "ready"
-        self._ready.append(call)
-
-    def _is_held_back(self, node: Node) -> bool:
-        """Whether what `_after` names keeps the call from running: for good, or because it looks on (R5.11)."""
-        held = held_back(node, self.calls, self._completion)
-        if isinstance(held, Binding):
-            held.exhausted = not self._wiring.move_on(node, held)
+        verdict = judge(node, self.calls, self._completion, self._missing, dry_run=self._dry_run)
+        if isinstance(verdict, Binding):
+            verdict.exhausted = not self._wiring.move_on(node, verdict)
             self._to_settle.append(node)
-        elif held is not None:
-            self._end_without_result(node.call, "skipped", reason=held[0], branch=held[1])
-        return held is not None
-
-    def _end_unreadable(self, node: Node, expression: Expression, where: str, why: Mapping[Reference, Found]) -> None:
-        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
-        skipped = why_skipped(node.bindings, expression, f"{where} reads", why, self.calls)
-        if skipped is not None:
-            reason, branch = skipped
-            self._end_without_result(node.call, "skipped", reason=reason, branch=branch)
-        else:
-            missing = next(reference for reference in references(expression) if why[reference] == "nowhere")
-            binding = node.bindings[missing]
-            error = (
-                missing_inside(missing, where, binding, self.calls, self._completion)
-                if binding.writers
-                else self._missing(missing, where)
+        elif verdict is not None:
+            self._end_without_result(
+                node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch
             )
-            self._end_without_result(node.call, "invalid", error=error)
+        else:
+            node.call.status = "ready"
+            self._ready.append(node.call)
 
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""

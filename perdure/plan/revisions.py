@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 from perdure.errors import DecisionError
-from perdure.plan.calls import Call, check_resolved
+from perdure.plan.calls import Call
+from perdure.plan.checks import check_resolved
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject, json_path
 from perdure.values.paths import get

@@ -21,8 +21,9 @@ from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
 from perdure.values.nullable import or_null
+from perdure.values.output_paths import parse_output_path
 from perdure.values.schemas import Schema
-from perdure.values.state import OutputMethod, parse_output_path
+from perdure.values.state import OutputMethod
 
 RESERVED_PREFIX: Final = "perdure."
 """Names of the engine's own activities; no tool may be called so."""

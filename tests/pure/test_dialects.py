@@ -23,7 +23,8 @@ from perdure.run.agents import Context, parse_agent
 from perdure.run.outputs import Outputs, resolve_output
 from perdure.testing.dialects import write_answer
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.state import State, parse_output_path
+from perdure.values.output_paths import parse_output_path
+from perdure.values.state import State
 from perdure.values.templates import as_data, parse_template
 from tests.pure.strategies import json_values
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError, StateError
+from perdure.values.output_paths import parse_output_path
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING
-from perdure.values.state import State, Write, parse_output_path, replay
+from perdure.values.state import State, Write, replay
 from tests.pure.strategies import paths, writes
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.output_paths import parse_output_path
 from perdure.values.references import Both, Either, Expression, Path, Reference, parse_expression
-from perdure.values.state import parse_output_path
 from perdure.values.templates import is_expression
 
 CONSTANTS: Final[Mapping[str, Json]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from perdure.values.jsons import Json
+from perdure.values.jsons import Json, JsonObject
 from perdure.values.schemas.steps import Steps
 
 Part: TypeAlias = Callable[[Any, Steps], bool]
@@ -79,3 +79,10 @@ class Maker(Protocol):
 
     def target(self, reference: Any) -> Any:
         """What a reference points at. Raises `UncoveredError` where that takes more than following a pointer."""
+
+
+def uncovered(maker: Maker, schema: JsonObject) -> Part:
+    def part(value: Any, steps: Steps) -> bool:
+        raise UncoveredError
+
+    return part

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from perdure.values.jsons import JsonObject
-from perdure.values.schemas.equality import all_distinct, scalar_key
-from perdure.values.schemas.nodes import ALL, ANYTHING, Maker, Node, Part, UncoveredError
+from perdure.values.schemas.containers import contains, dependent, distinct, property_names, required
+from perdure.values.schemas.equality import scalar_key
+from perdure.values.schemas.nodes import ALL, Maker, Node, Part, UncoveredError, uncovered
 from perdure.values.schemas.patterns import PatternError, compile_pattern
 from perdure.values.schemas.steps import Steps
 
-OF_OBJECTS: Final = frozenset({"properties", "patternProperties", "additionalProperties"})
-"""Keywords that `of_object` decides together."""
-OF_ARRAYS: Final = frozenset({"items", "prefixItems", "additionalItems"})
-"""Keywords that `of_array` decides together."""
 _NUMBERS: Final = (int, float)
-
-
-def _uncovered(maker: Maker, schema: JsonObject) -> Part:
-    def part(value: Any, steps: Steps) -> bool:
-        raise UncoveredError
-
-    return part
 
 
 # Keywords that combine schemas.
@@ -89,7 +79,7 @@ def _enum(maker: Maker, schema: JsonObject) -> Part | None:
         return None
     listed = schema["enum"]
     if any(isinstance(each, dict | list) for each in listed):
-        return _uncovered(maker, schema)
+        return uncovered(maker, schema)
     allowed = {scalar_key(each) for each in listed}
 
     def part(value: Any, steps: Steps) -> bool:
@@ -102,155 +92,6 @@ def _const(maker: Maker, schema: JsonObject) -> Part | None:
     return None if maker.draft.number < 6 else _enum(maker, {"enum": [schema["const"]]})
 
 
-# Keywords of objects.
-
-
-def of_object(maker: Maker, schema: JsonObject) -> Part:
-    """`properties`, `patternProperties` and `additionalProperties`, which decide together."""
-    named: dict[str, Node] = {name: maker.node(child) for name, child in schema.get("properties", {}).items()}
-    try:
-        patterned = [
-            (compile_pattern(text), maker.node(child)) for text, child in schema.get("patternProperties", {}).items()
-        ]
-    except PatternError:
-        return _uncovered(maker, schema)
-    others = maker.node(schema.get("additionalProperties", True))
-    if not patterned and others is ANYTHING:
-        return _only_named(named)
-
-    def part(value: Mapping[str, Any], steps: Steps) -> bool:
-        steps.take(len(value))
-        for key, child in value.items():
-            node = named.get(key)
-            if patterned:
-                known = node is not None
-                for pattern, of_pattern in patterned:
-                    steps.take(pattern.cost(key) + 2)
-                    if pattern.found(key):
-                        known = True
-                        if not of_pattern.fits(child, steps):
-                            return False
-                if known and node is None:
-                    continue
-            if not (node or others).fits(child, steps):
-                return False
-        return True
-
-    return part
-
-
-def _only_named(named: dict[str, Node]) -> Part:
-    def part(value: Mapping[str, Any], steps: Steps) -> bool:
-        steps.take(min(len(named), len(value)))
-        if len(named) <= len(value):
-            for name, node in named.items():
-                if name in value and not node.fits(value[name], steps):
-                    return False
-            return True
-        for name, child in value.items():
-            if name in named and not named[name].fits(child, steps):
-                return False
-        return True
-
-    return part
-
-
-def _required(maker: Maker, schema: JsonObject) -> Part:
-    names = frozenset(schema["required"])
-
-    def part(value: Mapping[str, Any], steps: Steps) -> bool:
-        steps.take(len(names) // 8)
-        return names <= value.keys()
-
-    return part
-
-
-def _property_names(maker: Maker, schema: JsonObject) -> Part | None:
-    if maker.draft.number < 6:
-        return None
-    node = maker.node(schema["propertyNames"])
-
-    def part(value: Mapping[str, Any], steps: Steps) -> bool:
-        steps.take(len(value))
-        return all(node.fits(key, steps) for key in value)
-
-    return part
-
-
-def _dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObject], Part | None]:
-    """What has to hold where a key is there: other keys, or a schema; in the drafts from the first to the last."""
-
-    def make(maker: Maker, schema: JsonObject) -> Part | None:
-        if not first <= maker.draft.number <= last:
-            return None
-        keys = {name: frozenset(rule) for name, rule in schema[keyword].items() if isinstance(rule, list)}
-        nodes = {name: maker.node(rule) for name, rule in schema[keyword].items() if not isinstance(rule, list)}
-
-        def part(value: Mapping[str, Any], steps: Steps) -> bool:
-            steps.take(len(keys) + len(nodes))
-            return all(names <= value.keys() for name, names in keys.items() if name in value) and all(
-                node.fits(value, steps) for name, node in nodes.items() if name in value
-            )
-
-        return part
-
-    return make
-
-
-# Keywords of arrays.
-
-
-def of_array(maker: Maker, schema: JsonObject) -> Part:
-    rest: Any = schema.get("items", True)
-    first: Any = []
-    if maker.draft.number >= 2020:
-        first = schema.get("prefixItems", [])
-    elif isinstance(rest, list):
-        first, rest = rest, schema.get("additionalItems", True)
-    prefix, others = [maker.node(each) for each in first], maker.node(rest)
-
-    fits, plain = others.fits, others.plain
-
-    def part(value: list[Any], steps: Steps) -> bool:
-        following = value
-        if prefix:
-            steps.take(min(len(prefix), len(value)))
-            for node, child in zip(prefix, value, strict=False):
-                if not node.fits(child, steps):
-                    return False
-            following = value[len(prefix) :]
-        if plain and plain.issuperset(map(type, following)):
-            steps.take(len(following) // 16)
-            return True
-        for child in following:
-            if not fits(child, steps):
-                return False
-        return True
-
-    return part
-
-
-def _contains(maker: Maker, schema: JsonObject) -> Part | None:
-    if maker.draft.number < 6:
-        return None
-    node, counts = maker.node(schema["contains"]), maker.draft.number >= 2019
-    least = schema.get("minContains", 1) if counts else 1
-    most = schema.get("maxContains") if counts else None
-
-    def part(value: list[Any], steps: Steps) -> bool:
-        steps.take(len(value))
-        found = sum(node.fits(child, steps) for child in value)
-        return bool(least <= found and (most is None or found <= most))
-
-    return part
-
-
-def _distinct(maker: Maker, schema: JsonObject) -> Part | None:
-    if schema["uniqueItems"] is not True:
-        return None
-    return all_distinct
-
-
 # Keywords of a size or a bound.
 
 
@@ -258,9 +99,9 @@ def _bound(keyword: str, test: Callable[[Any, Any], bool]) -> Callable[[Maker, J
     def make(maker: Maker, schema: JsonObject) -> Part | None:
         limit = schema[keyword]
         if isinstance(limit, bool):
-            return _uncovered(maker, schema)  # draft 4
+            return uncovered(maker, schema)  # draft 4
         if keyword in ("minimum", "maximum") and isinstance(schema.get(f"exclusive{keyword.title()}"), bool):
-            return _uncovered(maker, schema)
+            return uncovered(maker, schema)
         return lambda value, steps: test(value, limit)
 
     return make
@@ -281,7 +122,7 @@ def _pattern(maker: Maker, schema: JsonObject) -> Part:
     try:
         pattern = compile_pattern(schema["pattern"])
     except PatternError:
-        return _uncovered(maker, schema)
+        return uncovered(maker, schema)
 
     def part(value: str, steps: Steps) -> bool:
         steps.take(pattern.cost(value) + 2)
@@ -300,12 +141,12 @@ MAKERS: Final[dict[str, _Entry]] = {
     "if": (ALL, _if),
     "enum": (ALL, _enum),
     "const": (ALL, _const),
-    "required": ((dict,), _required),
+    "required": ((dict,), required),
     "minProperties": ((dict,), _bound("minProperties", lambda value, limit: len(value) >= limit)),
     "maxProperties": ((dict,), _bound("maxProperties", lambda value, limit: len(value) <= limit)),
     "minItems": ((list,), _bound("minItems", lambda value, limit: len(value) >= limit)),
     "maxItems": ((list,), _bound("maxItems", lambda value, limit: len(value) <= limit)),
-    "uniqueItems": ((list,), _distinct),
+    "uniqueItems": ((list,), distinct),
     "minLength": ((str,), _bound("minLength", lambda value, limit: len(value) >= limit)),
     "maxLength": ((str,), _bound("maxLength", lambda value, limit: len(value) <= limit)),
     "pattern": ((str,), _pattern),
@@ -314,13 +155,13 @@ MAKERS: Final[dict[str, _Entry]] = {
     "exclusiveMinimum": (_NUMBERS, _bound("exclusiveMinimum", lambda value, limit: value > limit)),
     "exclusiveMaximum": (_NUMBERS, _bound("exclusiveMaximum", lambda value, limit: value < limit)),
     "multipleOf": (_NUMBERS, _multiple),
-    "propertyNames": ((dict,), _property_names),
-    "dependencies": ((dict,), _dependent("dependencies", 4, 7)),
-    "dependentRequired": ((dict,), _dependent("dependentRequired", 2019, 2020)),
-    "dependentSchemas": ((dict,), _dependent("dependentSchemas", 2019, 2020)),
-    "contains": ((list,), _contains),
-    "unevaluatedItems": ((list,), _uncovered),
-    "unevaluatedProperties": ((dict,), _uncovered),
-    "$dynamicRef": (ALL, _uncovered),
-    "$recursiveRef": (ALL, _uncovered),
+    "propertyNames": ((dict,), property_names),
+    "dependencies": ((dict,), dependent("dependencies", 4, 7)),
+    "dependentRequired": ((dict,), dependent("dependentRequired", 2019, 2020)),
+    "dependentSchemas": ((dict,), dependent("dependentSchemas", 2019, 2020)),
+    "contains": ((list,), contains),
+    "unevaluatedItems": ((list,), uncovered),
+    "unevaluatedProperties": ((dict,), uncovered),
+    "$dynamicRef": (ALL, uncovered),
+    "$recursiveRef": (ALL, uncovered),
 }

@@ -1,0 +1,82 @@
+"""What becomes of a call now that all it reads and waits for has ended: it is ready, or why it never will be (R5.3, R5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perdure.errors import CallError, StateError
+from perdure.plan.calls import Call, Status
+from perdure.plan.checks import check_resolved
+from perdure.plan.edges.bindings import Binding, Found
+from perdure.plan.edges.wiring import Node
+from perdure.plan.explanations import missing_inside, why_skipped
+from perdure.plan.refusals import held_back
+from perdure.values.jsons import Json, json_path
+from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a call ends that does not run."""
+
+    status: Status
+    error: CallError | None = None
+    reason: str = ""
+    branch: bool = False
+    """Only a branch was not taken."""
+
+
+def judge(
+    node: Node,
+    calls: Sequence[Call],
+    order: Mapping[int, int],
+    missing: Callable[[Reference, str], CallError],
+    *,
+    dry_run: bool,
+) -> Binding | End | None:
+    """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
+    to be looked for; where there are none it is `exhausted`, and the call is judged again.
+
+    `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
+    """
+    held = held_back(node, calls, order)
+    if held is not None:
+        return held if isinstance(held, Binding) else End("skipped", reason=held[0], branch=held[1])
+    found: dict[Reference, Json | Missing] = {}
+    why: dict[Reference, Found] = {}
+    for reference, binding in node.bindings.items():
+        try:
+            why[reference], found[reference] = binding.find(calls, order)
+        except StateError as error:
+            return End("invalid", CallError("unreadable", f"{reference} cannot be read: {error}"))
+        if why[reference] == "branch" and not binding.exhausted:
+            return binding
+    for site in node.call.template.sites:
+        if evaluate(site.expression, found.__getitem__) is MISSING:
+            return _unreadable(node, site.expression, json_path(site.path), why, calls, order, missing)
+    if not dry_run:
+        node.call.take_resolved(node.call.template.resolve(found.__getitem__))
+        if problem := check_resolved(node.call):
+            return End("invalid", problem)
+    return None
+
+
+def _unreadable(
+    node: Node,
+    expression: Expression,
+    where: str,
+    why: Mapping[Reference, Found],
+    calls: Sequence[Call],
+    order: Mapping[int, int],
+    missing: Callable[[Reference, str], CallError],
+) -> End:
+    """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+    skipped = why_skipped(node.bindings, expression, f"{where} reads", why, calls)
+    if skipped is not None:
+        return End("skipped", reason=skipped[0], branch=skipped[1])
+    absent = next(reference for reference in references(expression) if why[reference] == "nowhere")
+    binding = node.bindings[absent]
+    if binding.writers:
+        return End("invalid", missing_inside(absent, where, binding, calls, order))
+    return End("invalid", missing(absent, where))
