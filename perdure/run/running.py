@@ -21,7 +21,7 @@ from perdure.run.feedback import error_message, not_well, note, request_problems
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.shares import Shares
-from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, budget_of, is_stuck
+from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
@@ -142,14 +142,15 @@ class Run:
 
     def check_limits(self, worked: float, *, coming: int) -> None:
         """Set `limit` if Request `coming` has to be the last, the run having worked for so many seconds (R9.5)."""
-        self.progress.worked = worked
-        config, progress = self.agent.config, self.progress
-        if self.limit is None and coming > config.max_requests:
-            self.limit = Limit("max_requests", f"the run may ask {config.max_requests} times")
+        progress = self.progress
+        progress.worked = worked
         told = 0 < progress.told_to_vary == coming - 1
-        if self.limit is None and told and is_stuck(progress.answers, config.stuck_after):
-            self.limit = Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
-        self.limit = self.limit or self.budget.late(worked) or self.budget.spent(progress.usage)
+        self.limit = (
+            self.limit
+            or asked_too_often(self.agent.config, progress.answers, coming=coming, told=told)
+            or self.budget.late(worked)
+            or self.budget.spent(progress.usage)
+        )
 
     def request_context(self, number: int) -> RequestContext:
         """What Request `number` is told, for as long as it is the last one begun."""
@@ -308,11 +309,8 @@ class Run:
     ) -> Run:
         """The run as `snapshot` left it."""
         run = cls(agent, context, snapshot.prepared, desk, budget=budget)
-        run.state, run.progress, run.past = (
-            State(snapshot.writes, run.sizes),
-            snapshot.progress,
-            snapshot.past,
-        )
+        run.state = State(snapshot.writes, run.sizes)
+        run.progress, run.past = snapshot.progress, snapshot.past
         run.shares = Shares(run.budget, run.progress.expected)
         run._done = sum(call.status == "done" for call in run.past.calls)
         return run

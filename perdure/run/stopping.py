@@ -118,6 +118,15 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
     return len(answers) >= after and len(set(answers[-after:])) == 1
 
 
+def asked_too_often(config: Config, answers: Sequence[str], *, coming: int, told: bool) -> Limit | None:
+    """The limit on Requests if Request `coming` is beyond it, or an agent that repeats itself although it was `told` so."""
+    if coming > config.max_requests:
+        return Limit("max_requests", f"the run may ask {config.max_requests} times")
+    if told and is_stuck(answers, config.stuck_after):
+        return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
+    return None
+
+
 class WorkClock:
     """Seconds of work: the time that passes but for pauses. Times are given to it, it has no clock of its own."""
 
