@@ -251,6 +251,7 @@ async def test_a_codec_that_cannot_be_used_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.soak  # ten seconds: Temporal's own, before a failed task is tried again
 @pytest.mark.usefixtures("encrypted")
 async def test_a_run_waits_for_a_worker_that_has_its_key(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,23 @@ def dev(
     execute(lambda _: serve_dev(equipment, port=port, ui_port=ui_port, db=db, task_queue=task_queue))
 
 
+@app.command("codec-server")
+def codec_server(
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8081,
+    token: Annotated[
+        str, typer.Option(envvar="PERDURE_CODEC_TOKEN", help="What whoever wants to read has to know.")
+    ] = "",
+    origin: Annotated[
+        str, typer.Option(envvar="PERDURE_CODEC_ORIGIN", help="The Web UI that may ask, as scheme://host:port.")
+    ] = "http://localhost:8233",
+) -> None:
+    """Show what PERDURE_CODEC encrypts in Temporal's Web UI and command line, until Ctrl-C."""
+    from perdure.pages.serve import serve_codec  # a web server is not needed by any other command
+
+    execute(lambda _: serve_codec(host=host, port=port, token=token, origin=origin))
+
+
 @app.command()
 def demo(
     yes: Annotated[bool, typer.Option("--yes", help="Approve what waits for a person.")] = False,

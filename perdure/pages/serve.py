@@ -1,4 +1,4 @@
-"""`perdure inbox`: the page, until Ctrl-C."""
+"""`perdure inbox` and `perdure codec-server`, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import socket
 import sys
 
 import uvicorn
+from starlette.applications import Starlette
 
 from perdure.errors import SettingsError
-from perdure.hosting.connection import connect
+from perdure.hosting.codec import CODEC
+from perdure.hosting.connection import connect, data_converter
 from perdure.hosting.signals import until_interrupted
 from perdure.pages.app import Inbox
+from perdure.pages.codec import CodecServer
 from perdure.pages.guards import is_loopback
 
 
@@ -20,18 +23,29 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
         raise SettingsError(
             f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
         )
-    inbox = Inbox(await connect(), token)
+    await _serve(Inbox(await connect(), token).app, "inbox", host, port)
+
+
+async def serve_codec(*, host: str, port: int, token: str, origin: str) -> None:
+    """Serve until interrupted. Raises `SettingsError` without a codec, a token or an origin, or when the port is taken."""
+    converter = data_converter()
+    if converter.payload_codec is None and converter.external_storage is None:
+        raise SettingsError(f"there is nothing to decode: set {CODEC}, as for the workers")
+    await _serve(CodecServer(converter, token, origin).app, "codec server", host, port)
+
+
+async def _serve(app: Starlette, name: str, host: str, port: int) -> None:
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
         raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    config = uvicorn.Config(inbox.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     # Without `serve`, which would take over the process's signals.
     await server.startup(sockets=[listening])
-    print(f"inbox  http://{host}:{listening.getsockname()[1]}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"{name}  http://{host}:{listening.getsockname()[1]}; Ctrl-C ends it", file=sys.stderr, flush=True)
     try:
         await until_interrupted()
     finally:

@@ -1,0 +1,158 @@
+"""The codec server: what Temporal stores encrypted, shown by Temporal's Web UI and command line to those who may (docs/encryption.md)."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from typing import Final
+from urllib.parse import urlsplit
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.common import RawValue
+from temporalio.converter import DataConverter
+
+from perdure.errors import SettingsError
+
+COOKIE: Final = "perdure_codec"
+MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes of a request: a page of a history, with room."""
+WRONG: Final = 10
+WINDOW: Final = 60.0
+"""After so many wrong tokens within so many seconds none is looked at until they are over; whoever is signed in goes on."""
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Perdure codec server</title>
+<h1>Perdure codec server</h1><p>{said}</p>
+<form method="post" action="/sign-in"><label>Token <input name="token" type="password" autofocus></label> <button>Sign in</button></form>"""
+
+
+class CodecServer:
+    """`POST /decode` and `/encode` as Temporal's tools ask them, also below a namespace's name; `app` is the ASGI application.
+
+    Whoever asks knows the token: as a bearer, or by a session that signing in at `/` gives a browser. Pages of `origin` may ask,
+    of no other site.
+    """
+
+    def __init__(self, converter: DataConverter, token: str, origin: str) -> None:
+        """Raises `SettingsError` for an empty token, and for what is no origin."""
+        if not token:
+            raise SettingsError("the codec server needs a token: give it with --token or PERDURE_CODEC_TOKEN")
+        parts = urlsplit(origin)
+        if origin != f"{parts.scheme}://{parts.netloc}" or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(
+                f"the origin must be the Web UI's, such as https://temporal.example.com, not {origin!r}"
+            )
+        self._converter, self._token, self._origin = converter, token, origin
+        self._session = secrets.token_urlsafe(32)
+        self._wrong: list[float] = []
+        does = [("decode", self._decode), ("download", self._decode), ("encode", self._encode)]
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=[origin],
+            allow_methods=["POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Namespace"],
+            allow_credentials=True,
+        )
+        self.app = Starlette(
+            routes=[
+                Route("/", self._home),
+                Route("/sign-in", self._sign_in, methods=["POST"]),
+                *(Route(f"/{name}", do, methods=["POST"]) for name, do in does),
+                *(Route(f"/{{namespace}}/{name}", do, methods=["POST"]) for name, do in does),
+            ],
+            middleware=[cors],
+        )
+
+    async def _decode(self, request: Request) -> Response:
+        """What cannot be read stays as it is, beside what can."""
+        found = await self._asked(request)
+        if isinstance(found, Response):
+            return found
+        return _answer([await self._read(one) for one in found.payloads])
+
+    async def _encode(self, request: Request) -> Response:
+        found = await self._asked(request)
+        if isinstance(found, Response):
+            return found
+        return _answer(await self._converter.encode([RawValue(one) for one in found.payloads]))
+
+    async def _read(self, payload: Payload) -> Payload:
+        try:
+            [value] = await self._converter.decode([payload], [RawValue])
+        except Exception:  # a driver's own: a value that is gone hides no other
+            return payload
+        decoded: Payload = value.payload
+        return decoded
+
+    async def _asked(self, request: Request) -> Payloads | Response:
+        """The payloads of a request that may be answered; otherwise the refusal."""
+        if request.headers.get("origin", self._origin) != self._origin:
+            return _finish(PlainTextResponse("pages of this site may not ask here", 403))
+        said = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not self._is_session(request) and not self._is_token(said):
+            return _finish(PlainTextResponse("a token is needed: as a bearer, or sign in at /", 401))
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                return _finish(PlainTextResponse(f"more than {MAX_BODY} bytes", 413))
+        try:
+            return ParseDict(json.loads(body), Payloads())
+        except (ValueError, RecursionError, ParseError, AttributeError, TypeError) as error:
+            reason = type(error).__name__
+            return _finish(PlainTextResponse(f'expected {{"payloads": [...]}} as Temporal writes it ({reason})', 400))
+
+    def _is_session(self, request: Request) -> bool:
+        return hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._session.encode())
+
+    def _is_token(self, text: str) -> bool:
+        now = time.monotonic()
+        self._wrong = [when for when in self._wrong if now - when < WINDOW]
+        if not text or len(self._wrong) >= WRONG:
+            return False
+        right = hmac.compare_digest(text.encode(), self._token.encode())
+        if not right:
+            self._wrong.append(now)
+        return right
+
+    async def _home(self, request: Request) -> Response:
+        said = (
+            f"Signed in: the Web UI at {self._origin} may show what is encrypted." if self._is_session(request) else ""
+        )
+        return _finish(HTMLResponse(_PAGE.format(said=said)))
+
+    async def _sign_in(self, request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=4) as form:
+            if not self._is_token(str(form.get("token", ""))):
+                return _finish(
+                    HTMLResponse(_PAGE.format(said="That is not the token, or there were too many tries."), 401)
+                )
+        response = RedirectResponse("/", 303)
+        # A browser sends it from the Web UI's page: on the same site, or across sites where both are served over TLS.
+        secure = self._origin.startswith("https:")
+        response.set_cookie(
+            COOKIE, self._session, httponly=True, secure=secure, samesite="none" if secure else "strict"
+        )
+        return _finish(response)
+
+
+def _answer(payloads: list[Payload]) -> Response:
+    return _finish(JSONResponse(MessageToDict(Payloads(payloads=payloads))))
+
+
+def _finish(response: Response) -> Response:
+    response.headers.update(_HEADERS)
+    return response
