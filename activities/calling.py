@@ -18,6 +18,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.errors import JsonError, ToolError
+from perdure.people.policies import Ask, floor_problem
 from perdure.run.wire import CLAIM, Claim, ToolInput, ToolReads, ToolResult
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
@@ -26,8 +27,9 @@ from perdure.values.limits import MAX_PAYLOAD, said
 
 
 class ToolActivity:
-    def __init__(self, registry: Registry, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, registry: Registry, max_payload: int = MAX_PAYLOAD, floor: Ask = "never") -> None:
         self._registry = registry
+        self._floor: Ask = floor
         self._max_payload = max_payload
 
     @activity.defn(dynamic=True)
@@ -43,6 +45,7 @@ class ToolActivity:
         try:
             async with supervised_heartbeat() as say:
                 reads = call.reads or await ask_reads(call.call_id)
+                self._check_floor(function, call, reads)
                 value = await _call(function, call, reads, say)
                 branch = value.path if isinstance(value, Branch) else None
                 result = function.dump(value.value if isinstance(value, Branch) else value)
@@ -53,6 +56,12 @@ class ToolActivity:
         except Exception as error:
             raise tool_failure(error) from tellable(error)
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt, size=size)
+
+    def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
+        """The run that asks may be another worker's, with another floor: this one's own holds all the same (R7.1)."""
+        problem = floor_problem(self._floor, function.definition, call.activity, reads.params, call.approved)
+        if problem is not None:
+            raise ToolError("approval_required", problem)
 
 
 def _measured(name: str, result: Json, limit: int) -> int:

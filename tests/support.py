@@ -18,6 +18,7 @@ import uvicorn
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
@@ -80,7 +81,7 @@ class Harness:
         handle = self.client.get_workflow_handle(run_id)
         async with asyncio.timeout(30):
             while True:
-                with contextlib.suppress(WorkflowQueryFailedError):
+                with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a delegate may not have begun yet
                     view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
                     if [offer.call for offer in view.waiting] == list(calls):
                         return view

@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.plan import Plan
-    from perdure.run.delegates import child_document, too_deep
+    from perdure.run.delegates import child_document, given_tools, too_deep
     from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
@@ -65,11 +65,18 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
         return Failed(error)
     prepared = run.prepared
     document = child_document(
-        call, prepared.delegates, prepared.delegate_problems, base=plan.values(call), tools=run.tools
+        call,
+        prepared.delegates,
+        prepared.delegate_problems,
+        base=plan.values(call),
+        tools=run.tools,
+        policy=run.desk.guard.base,
     )
     if isinstance(document, CallError):
         return Failed(document)
-    approval = run.desk.guard.change.as_change()
+    guard = run.desk.guard
+    approval = guard.change.as_change()
+    givers = guard.given(given_tools(call.scopes, run.tools))
     title = f"{tool.name}: {call_line(call.params)}"
     if call.loops:
         loop = LoopInput(
@@ -83,6 +90,8 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
             title=tool.name,
             max_payload=prepared.max_payload,
             approval=approval,
+            floor=guard.floor,
+            givers=givers,
             lineage=run.lineage,
             delegates=prepared.delegates,
             budget=budget,
@@ -94,6 +103,8 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
         input=call.params,
         has_input=True,
         approval=approval,
+        floor=guard.floor,
+        givers=givers,
         lineage=run.lineage,
         delegates=prepared.delegates,
         budget=budget,
@@ -176,9 +187,10 @@ async def _child(
             "params_too_large",
             f"its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most",
         )
+    told = sender.children.told
     await sender.room(size)
     try:
-        return await workflow.execute_child_workflow(
+        child = await workflow.start_child_workflow(
             kind,
             argument,
             id=id,
@@ -189,6 +201,8 @@ async def _child(
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_REQUESTED,
             static_summary=title[:200],
         )
+        with sender.children.running(child, told):
+            return await child
     except WorkflowAlreadyStartedError:
         raise NotStartedError("id_taken", f"there is already a workflow {id!r}, which is not of this run") from None
     except ChildWorkflowError:

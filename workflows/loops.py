@@ -8,20 +8,22 @@ from typing import Any
 from pydantic import ValidationError
 from temporalio import workflow
 
-from perdure.workflows.arguments import read_input
+from perdure.workflows.arguments import only, read_input
+from perdure.workflows.children import Children
 from perdure.workflows.delegates import run_child
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import Sender, full
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import CallError, PerdureError
+    from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.model.usage import RunUsage
+    from perdure.people.policies import Policy, parse_policy
     from perdure.plan.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
     from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.shares import Shares
     from perdure.run.stopping import Limit
-    from perdure.run.wire import RunInput
+    from perdure.run.wire import POLICY, RunInput
     from perdure.values.limits import NEAR
     from perdure.values.limits.sizes import Sizes
 
@@ -29,6 +31,24 @@ with workflow.unsafe.imports_passed_through():
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class LoopWorkflow:
     """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
+
+    def __init__(self) -> None:
+        self._children = Children()
+        self._change = Policy()
+        """What has changed of the policy since this execution began."""
+
+    @workflow.signal(name=POLICY)
+    def change_policy(self, *said: Any) -> None:
+        """A change of policy, for the iterations that run and for those to come (R7.7). What is none changes nothing."""
+        try:
+            change = parse_policy(only(said))
+        except DecisionError:
+            return
+        self._change = self._change.changed(change)
+        self._children.tell(change.as_change())
+
+    def _policy(self) -> Policy:
+        return parse_policy(self._loop.approval).changed(self._change)
 
     @workflow.run
     async def run(self, *given: Any) -> LoopState:
@@ -43,7 +63,7 @@ class LoopWorkflow:
             rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
         )
         self._sizes = Sizes()
-        self._sender = Sender(self._sizes, loop.max_payload)
+        self._sender = Sender(self._sizes, loop.max_payload, self._children)
         self._stays = False
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))
@@ -52,6 +72,7 @@ class LoopWorkflow:
             if self._over:
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
+                loop.approval = self._policy().as_change()
                 workflow.continue_as_new(loop)
             self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
             if (words := full(NEAR)) is not None:
@@ -119,7 +140,9 @@ class LoopWorkflow:
             agent=agent,
             input=child_input,
             has_input=True,
-            approval=loop.approval,
+            approval=self._policy().as_change(),
+            floor=loop.floor,
+            givers=loop.givers,
             lineage=loop.lineage,
             delegates=loop.delegates,
             budget=share,

@@ -13,6 +13,7 @@ from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import only
+from perdure.workflows.children import Children
 from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
@@ -44,6 +45,7 @@ class People:
 
     def __init__(self) -> None:
         self.desk = Desk()
+        self.children = Children()
         self.searchable = False
         """Whether the namespace knows the search attribute."""
         self.shown: Callable[[Offer], WaitingView] | None = None
@@ -135,6 +137,7 @@ class People:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
         before = self.desk.guard.policy.timeout
         self.desk.change_policy(change)
+        self.children.tell(change.as_change())
         self._release()
         if self.desk.guard.policy.timeout != before:
             told, self._timeout_changed = self._timeout_changed, asyncio.get_running_loop().create_future()

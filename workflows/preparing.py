@@ -12,7 +12,7 @@ from perdure.workflows.people import People
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
-    from perdure.people.policies import Guard, Policy, parse_policy
+    from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.run.agents import Agent, Context, parse_agent
     from perdure.run.running import Run
     from perdure.run.wire import (
@@ -38,7 +38,7 @@ async def prepare(run_input: RunInput, people: People) -> Run:
         raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
     if run_input.snapshot is not None:
         snapshot = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
-        _set_guard(people, agent, snapshot.prepared, parse_policy(snapshot.policy))
+        _set_guard(people, agent, run_input, snapshot.prepared, parse_policy(snapshot.policy))
         people.desk.guard.remembered |= dict.fromkeys(snapshot.remembered)
         people.desk.refusals = [*snapshot.refusals, *people.desk.refusals]
         return Run.restore(agent, context, snapshot, people.desk, budget=run_input.budget)
@@ -59,12 +59,17 @@ async def prepare(run_input: RunInput, people: People) -> Run:
             raise
         raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
-    _set_guard(people, agent, prepared, change)
+    _set_guard(people, agent, run_input, prepared, change)
     return Run(agent, context, prepared, people.desk, budget=run_input.budget)
 
 
-def _set_guard(people: People, agent: Agent, prepared: Prepared, change: Policy) -> None:
-    """The policy's three layers; what a signal has changed before this stays."""
+def _set_guard(people: People, agent: Agent, run_input: RunInput, prepared: Prepared, change: Policy) -> None:
+    """The policy's three layers; what a signal has changed before this stays. A delegate stands on the floor above it too."""
     desk = people.desk
-    desk.guard = Guard(agent.config.approval, floor=prepared.floor, change=change.changed(desk.guard.change))
+    desk.guard = Guard(
+        agent.config.approval,
+        floor=stricter(prepared.floor, run_input.floor),
+        change=change.changed(desk.guard.change),
+        givers=run_input.givers,
+    )
     people.searchable = prepared.searchable

@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
+from perdure.workflows.children import Children
 from perdure.workflows.failures import failed
 
 with workflow.unsafe.imports_passed_through():
@@ -33,8 +34,9 @@ _COMES_WITHIN = timedelta(seconds=5)
 class Sender:
     """The sums of one execution. `sizes` knows how large its values are, `max_payload` is the most that one may have."""
 
-    def __init__(self, sizes: Sizes, max_payload: int) -> None:
+    def __init__(self, sizes: Sizes, max_payload: int, children: Children | None = None) -> None:
         self.sizes = sizes
+        self.children = children or Children()
         self.max_payload = max_payload
         self._sending = Sending()
         self._history = HistoryRoom()
@@ -111,6 +113,7 @@ class Sender:
             call_id=call.id,
             idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
             reads=reads if inline else None,
+            approved=call.approved,
             free=self._history.free(call.id, _history_size()),
         )
         try:

@@ -81,7 +81,7 @@ def build_worker(
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
-    tools = ToolActivity(registry, max_payload)
+    tools = ToolActivity(registry, max_payload, approval_floor)
     named = NamedFunctions(functions)
     prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute, named)
     request = RequestActivity(endpoints if isinstance(endpoints, Endpoints) else Endpoints(model, endpoints))

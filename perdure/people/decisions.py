@@ -68,6 +68,11 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     return decision
 
 
+def approval_digest(activity: str, params: JsonObject) -> str:
+    """What an approval is bound to: the code that runs, and the exact parameters that it is given."""
+    return digest([activity, params])
+
+
 def digest(shown: Mapping[str, Any] | list[Any]) -> str:
     """What names the exact parameters, or calls, that a person was shown."""
     return hashlib.sha256(dumps(shown, sort_keys=True).encode()).hexdigest()[:16]

@@ -7,11 +7,11 @@ A driver waits for the decision or the timeout, and runs the call or ends it as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.people.decisions import Decision, digest, parse_decision
+from perdure.people.decisions import Decision, approval_digest, digest, parse_decision
 from perdure.people.policies import Guard, Policy
 from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
@@ -23,6 +23,7 @@ from perdure.values.marks import held_marks, marked_call, written_call
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
+_STRICTEST: Final = ("fail", "reject", "approve")
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +73,7 @@ class Judged:
     """The revised call."""
     plan: Plan | None = None
     """The revised plan."""
+    by_person: bool = True
 
 
 @dataclass
@@ -87,6 +89,7 @@ class Desk:
     new_plan: Callable[[], Plan] | None = None
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
+    _approved_by_person: bool = False
 
     def offer_call(self, plan: Plan, call: Call, time: str) -> Offer | None:
         """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
@@ -94,7 +97,11 @@ class Desk:
         reason = self.guard.why(call.tool, call.params)
         if reason is not None and call.items is not None:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
-        if reason is None or self._covered_by_plan(plan, call):
+        if self._covered_by_plan(plan, call):
+            if self._approved_by_person and not call.template.sites:
+                _approve(call)
+            return None
+        if reason is None:
             return None
         call.approval = Approval(requested_at=time)
         offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool))
@@ -186,7 +193,9 @@ class Desk:
             plans = [[call.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
             self._tell(offer, approval, {"before": plans[0], "after": plans[1]})
         if offer.call is None:
-            self._approve_plan(judged.plan or offer.plan, approval)
+            self._approve_plan(judged.plan or offer.plan, approval, by_person=judged.by_person)
+        elif judged.by_person:
+            _approve(offer.call)
         return Verdict(plan=judged.plan)
 
     def judge_program(self, offer: Offer, said: Json, by: str) -> Judged | None:
@@ -203,13 +212,15 @@ class Desk:
         judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
         plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
         tools = [call.tool for call in (offer.call, judged.call) if call is not None and call.tool is not None]
-        floor = any(map(self._floor_asks_in, plans)) or any(map(self.guard.floor_asks, tools))
-        return judged if judged.decision.decision == "reject" or not floor else None
+        tools += [call.tool for plan in plans for call in plan.calls if call.tool is not None]
+        only_a_person = any(self.guard.floor_asks(tool) or self.guard.approver(tool) != by for tool in tools)
+        return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
 
     def time_out(self, offer: Offer, seconds: float) -> Verdict:
         """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
         approval = self._settle(offer)
-        means = self.guard.policy.on_timeout
+        calls = offer.plan.calls if offer.call is None else [offer.call]
+        means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
         floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan))
         means = "reject" if means == "approve" and floor else means
         approval.decision, approval.by = "timeout", "timeout"
@@ -218,7 +229,7 @@ class Desk:
             return Verdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
         if means == "approve":
             if offer.call is None:
-                self._approve_plan(offer.plan, approval)
+                self._approve_plan(offer.plan, approval, by_person=False)
             return Verdict()
         if means == "fail":
             return Verdict(Failed(CallError("approval_timeout", approval.reason)))
@@ -246,8 +257,8 @@ class Desk:
         for offer in list(offers):
             self.waiting.pop(offer.id, None)
 
-    def _approve_plan(self, plan: Plan, approval: Approval) -> None:
-        self._approved_plan = plan.request
+    def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
+        self._approved_plan, self._approved_by_person = plan.request, by_person
         for call in plan.calls:
             call.approval = approval
 
@@ -303,6 +314,13 @@ class Desk:
             return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
         return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
+
+
+def _approve(call: Call) -> None:
+    """A person has seen these parameters, and lets this code run with them."""
+    assert call.tool is not None
+    if call.tool.activity is not None:
+        call.approved = approval_digest(call.tool.activity, call.params)
 
 
 def _written(offer: Offer, call: Any) -> Any:

@@ -6,17 +6,19 @@ dangerous activity safe does not get below it. Above it stands the agent file's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from perdure.errors import DecisionError
+from perdure.people.decisions import approval_digest
 from perdure.tools.tool import Tool, check_rule
 from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
+from perdure.values.wire import Wire
 
 Ask: TypeAlias = Literal["never", "dangerous", "unsafe", "always"]
 """What a policy asks about, from the loosest to the strictest: `unsafe` is all that is not declared safe."""
@@ -74,8 +76,20 @@ def parse_policy(raw: Json) -> Policy:
         raise DecisionError(f"the policy is none: {first_problem(error)}; ask is one of {', '.join(ASKS)}") from None
 
 
+def stricter(one: Ask, other: Ask) -> Ask:
+    """The floor of a run that stands on two: its worker's and that of the run above, which may be another's."""
+    return max(one, other, key=ASKS.index)
+
+
+class Giver(Wire):
+    """A run above that gave its tools to a delegate: there they keep the policy of its agent file (R8.2)."""
+
+    tools: list[str]
+    policy: Policy
+
+
 class Guard:
-    """The three layers of one run."""
+    """The three layers of one run, and for tools that it was given the giver's agent file beside its own."""
 
     def __init__(
         self,
@@ -84,19 +98,44 @@ class Guard:
         floor: Ask = "never",
         change: Policy | None = None,
         remembered: Iterable[str] = (),
+        givers: Iterable[Giver] = (),
     ) -> None:
         self.floor: Ask = floor
+        self._givers = list(givers)
         self.change = change or Policy()
         self.remembered = dict.fromkeys(remembered)
         """Tools that a person does not want to be asked about again (R7.7), in the order of those decisions."""
-        self._base = policy or Policy()
-        self.policy = self._base.changed(self.change)
+        self.base = policy or Policy()
+        """The agent file's."""
+        self.policy = self.base.changed(self.change)
         """The agent file's with the run's changes."""
 
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7)."""
         self.change = self.change.changed(change)
-        self.policy = self._base.changed(self.change)
+        self.policy = self.base.changed(self.change)
+
+    def given(self, names: Collection[str]) -> list[Giver]:
+        """What goes along with these tools when they are given on: this run's policy, and that of those who gave them to it."""
+        givers = [*self._givers, Giver(tools=list(names), policy=self.base)]
+        given = [Giver(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers]
+        return [each for each in given if each.tools]
+
+    def on_timeout(self, tool: Tool | None) -> str:
+        """What it means that nobody decided about a call of the tool; no giver's `reject` becomes an `approve`."""
+        means = {policy.on_timeout for policy in self._policies(tool)}
+        own = self.policy.on_timeout
+        return own if own != "approve" or means == {"approve"} else "reject"
+
+    def approver(self, tool: Tool | None) -> str | None:
+        """The program that decides about calls of the tool; none where a giver's policy does not name the same one (R7.9)."""
+        named = {policy.approver for policy in self._policies(tool)}
+        return self.policy.approver if len(named) == 1 else None
+
+    def _policies(self, tool: Tool | None) -> list[Policy]:
+        """The run's own, and with its changes those of whoever gave it the tool."""
+        given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
+        return [self.policy, *given]
 
     def floor_asks(self, tool: Tool) -> bool:
         return _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous)
@@ -108,20 +147,42 @@ class Guard:
     def why(self, tool: Tool, params: JsonObject | None) -> str | None:
         """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held."""
         if self.floor_asks(tool):
-            return f"the worker asks about all that is {_LEVELS[self.floor]}"
+            unknown = "" if tool.code_known else ", and does not know the code of this tool"
+            return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}"
         if tool.name in self.remembered:
             return None
-        policy = self.policy
-        rule = policy.tools.get(tool.name, tool.approval)
-        if isinstance(rule, dict):
-            # A condition that cannot be decided holds: what nobody could look into is asked about.
-            holds = params is None or Schema(rule["when"]).fits(params) is not False
-            return "its parameters meet the condition for asking" if holds else None
-        if rule is not None:
-            return f"{tool.name} is always asked about" if rule == "always" else None
-        if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous):
-            return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
+        reasons = (_why(policy, tool, params) for policy in self._policies(tool))
+        return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why(policy: Policy, tool: Tool, params: JsonObject | None) -> str | None:
+    rule = policy.tools.get(tool.name, tool.approval)
+    if isinstance(rule, dict):
+        # A condition that cannot be decided holds: what nobody could look into is asked about.
+        holds = params is None or Schema(rule["when"]).fits(params) is not False
+        return "its parameters meet the condition for asking" if holds else None
+    if rule is not None:
+        return f"{tool.name} is always asked about" if rule == "always" else None
+    if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous):
+        return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
+    return None
+
+
+def floor_problem(
+    floor: Ask, code: Mapping[str, Json], activity: str, params: JsonObject, approved: str | None
+) -> str | None:
+    """Why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
+
+    `approved`: `approval_digest` of what a person let run. It has to be of exactly these parameters.
+    """
+    safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
+    if not _level_asks(floor, safe=safe, dangerous=dangerous) or approved == approval_digest(activity, params):
         return None
+    why = "without a person's approval" if approved is None else "with an approval of other parameters"
+    return (
+        f"this worker runs nothing that is {_LEVELS[floor]} {why}: its floor is {floor!r}; start the workers that run the "
+        f"agents with --approval-floor {floor} too, so that they ask"
+    )
 
 
 _LEVELS: Final = {"never": "", "dangerous": "dangerous", "unsafe": "not declared safe", "always": "called"}

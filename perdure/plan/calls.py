@@ -64,6 +64,8 @@ class Call:
     """What the model is told although the call is done: iterations that failed."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
+    approved: str | None = None
+    """Digest of what a person let run: a worker with a floor of its own goes by it (R7.1)."""
 
     @property
     def tool_name(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
+from perdure.people.policies import Policy
 from perdure.plan.calls import Call
 from perdure.run.agents import parse_agent
 from perdure.tools.tool import ANONYMOUS, Tool, close_names
@@ -71,16 +72,18 @@ def child_document(
     *,
     base: Mapping[str, Json],
     tools: Mapping[str, Tool],
+    policy: Policy,
 ) -> JsonObject | CallError:
     """The agent that a call of a delegate runs: its own context, and before it what the scopes give (R8.2).
 
     `delegates` are those recorded with the run, `problems` why others could not be; `base` the parent's data by kind.
+    An anonymous delegate has the parent's `policy`, for nobody has written one for it.
     """
     tool = call.tool
     assert tool is not None
     assert tool.delegate is not None
     if tool.delegate == ANONYMOUS:
-        document = anonymous(tool)
+        document = anonymous(tool) | {"config": {"approval": policy.as_change()}}
     elif tool.delegate in delegates:
         document = delegates[tool.delegate]
     else:
@@ -111,12 +114,10 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
     """
     messages: list[JsonObject] = []
     for scope in scopes:
-        name = scope.removeprefix("tool:") if scope.startswith("tool:") else None
-        if scope == "tools" or name is not None:
+        if scope == "tools" or scope.startswith("tool:"):
+            given = (tools[name] for name in given_tools([scope], tools))
             messages += [
-                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()}
-                for tool in tools.values()
-                if name in (None, tool.name)
+                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in given
             ]
             continue
         found = _SCOPE.fullmatch(scope)
@@ -135,6 +136,12 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
             kind = "parent" if found["kind"] == "input" else found["kind"]
             messages.append({"type": "data", "kind": kind, "data": value})
     return messages
+
+
+def given_tools(scopes: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+    """The names of the tools that the scopes give."""
+    wanted = set(scopes)
+    return [name for name in tools if "tools" in wanted or f"tool:{name}" in wanted]
 
 
 def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObject]:

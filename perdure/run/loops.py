@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from perdure.model.usage import RunUsage
+from perdure.people.policies import Ask, Giver
 from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
@@ -78,6 +79,8 @@ class LoopInput(Wire):
     title: str = ""
     """The call in words, for summaries."""
     approval: JsonObject = Field(default_factory=dict)
+    floor: Ask = "never"
+    givers: list[Giver] = Field(default_factory=list)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     budget: Budget = Field(default_factory=Budget)

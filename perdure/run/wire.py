@@ -12,7 +12,7 @@ from pydantic import Field
 
 from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
-from perdure.people.policies import Ask
+from perdure.people.policies import Ask, Giver
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
 from perdure.run.choosing import Called
@@ -116,6 +116,8 @@ class ToolInput(Wire):
     idempotency_key: str
     reads: ToolReads | None = None
     """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
+    approved: str | None = None
+    """`approval_digest` of what a person let run, if one did."""
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
 
@@ -330,6 +332,10 @@ class RunInput(Wire):
     """Whether an input was given at all: `null` is one."""
     approval: JsonObject = Field(default_factory=dict)
     """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
+    floor: Ask = "never"
+    """That of the run above: a delegate on another queue does not get below it."""
+    givers: list[Giver] = Field(default_factory=list)
+    """Whose policies the tools keep that the run was given (R8.2)."""
     lineage: list[str] = Field(default_factory=list)
     """The agents above a delegate, outermost first."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)

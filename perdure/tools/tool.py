@@ -97,6 +97,8 @@ class Tool(BaseModel):
     code_safe: bool = False
     """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
     code_dangerous: bool = False
+    code_known: bool = True
+    """Whether this worker has the code that a call runs; what it does not know counts as dangerous (R7.1)."""
     registered: bool = False
     """Whether the definition is the registry's own, so that it need not travel with each call."""
 
@@ -168,7 +170,7 @@ class Tool(BaseModel):
         meta = self.model_dump(
             by_alias=True,
             exclude_defaults=True,
-            exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous"},
+            exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous", "code_known"},
         )
         if (choice := meta.pop("scope_choice", None)) is not None:
             meta["_scopes"] = {"enum": choice}
@@ -248,18 +250,26 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
-        engine = tool.activity in ENGINE_ACTIVITIES
-        code = {"_safe": tool.latent or engine} if tool.activity is None or engine else registry.get(tool.activity, {})
-        declared = code.get("_exclusive", False)
-        tools[tool.name] = tool.model_copy(
-            update={
-                "code_safe": bool(code.get("_safe")),
-                "code_dangerous": bool(code.get("_dangerous")),
-                # The code knows whether it may run beside itself, under whatever names an agent file offers it.
-                "exclusive": tool.exclusive or (tool.activity if declared is True else declared),
-            }
-        )
+        tools[tool.name] = tool.model_copy(update=_declared(tool, registry))
     return tools
+
+
+def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
+    """What the code that the tool's calls run declares of itself, whatever the definition says."""
+    if tool.activity is None or tool.activity in ENGINE_ACTIVITIES:
+        return {"code_safe": tool.delegate is None}
+    code = registry.get(tool.activity)
+    declared = (code or {}).get("_exclusive", False)
+    # The code knows whether it may run beside itself, under whatever names an agent file offers it.
+    exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
+    if code is None or tool.task_queue not in (None, _queue(code)):
+        return exclusive | {"code_known": False, "code_dangerous": True}  # another worker's, which may be anything
+    return exclusive | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+
+
+def _queue(definition: JsonObject) -> Any:
+    queue = definition.get("_taskQueue")
+    return queue.get("const") if isinstance(queue, dict) else queue
 
 
 def check_rule(rule: Any) -> str | None:

@@ -1,0 +1,174 @@
+"""Nothing runs below the floor, whoever defines, gives on, changes, remembers or approves it (R7.1, R8.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.people.decisions import approval_digest, parse_decision
+from perdure.people.desk import Desk
+from perdure.people.policies import ASKS, Giver, Guard, Policy, floor_problem, parse_policy, stricter
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Returned
+from perdure.plan.plan import Plan
+from perdure.tools.tool import Tool, resolve_tools
+from perdure.values.state import State
+from tests.pure.test_policies import META, POLICIES
+
+TIME = "2026-01-01T00:00:00Z"
+CODE: dict[str, Any] = {
+    "wipe": {"name": "wipe", "_dangerous": True, "properties": {"x": {}}},
+    "plain": {"name": "plain", "properties": {"x": {}}},
+    "calm": {"name": "calm", "_safe": True, "properties": {"x": {}}},
+}
+FLOORS = st.sampled_from(ASKS)
+
+
+def strict(floor: str, code: dict[str, Any]) -> bool:
+    if floor == "dangerous":
+        return "_dangerous" in code
+    return floor == "always" or (floor == "unsafe" and "_safe" not in code)
+
+
+@st.composite
+def tools(draw: st.DrawFn, known: set[str]) -> dict[str, Tool]:
+    """`t` and `u`, defined by whom one likes over code of this worker's, or of another queue's."""
+
+    def one(name: str) -> Any:
+        definition = {"name": name, "properties": {"x": {}}, "_activity": draw(st.sampled_from(sorted(CODE)))}
+        there = definition["_activity"] not in known or draw(st.booleans())
+        return definition | draw(META) | ({"_taskQueue": "there"} if there else {})
+
+    return resolve_tools([one("t"), one("u")], {name: CODE[name] for name in known})
+
+
+def given_on(depth: int, guard: Guard, policies: list[Policy], floor: Any, workers: list[Any]) -> Guard:
+    """The guard of a delegate so many runs below, each with an agent file and a worker of its own."""
+    for level in range(depth):
+        givers = guard.given(["t", "u"])
+        above = stricter(guard.floor, floor)
+        guard = Guard(policies[level], floor=stricter(workers[level], above), change=guard.change, givers=givers)
+    return guard
+
+
+@given(data=st.data(), floor=FLOORS, there=FLOORS, known=st.sets(st.sampled_from(sorted(CODE))), change=POLICIES)
+def test_nothing_runs_below_the_floor(
+    data: st.DataObject, floor: Any, there: Any, known: set[str], change: Any
+) -> None:
+    offered = data.draw(tools(known))
+    program = st.fixed_dictionaries({}, optional={"approver": st.just("mine:decide")})
+    policies = [parse_policy(data.draw(POLICIES) | data.draw(program)) for _ in range(3)]
+    top = Guard(
+        policies[0], floor=floor, change=parse_policy(change), remembered=data.draw(st.just([]) | st.just(["t"]))
+    )
+    workers = [data.draw(FLOORS) for _ in range(2)]
+    desk = Desk(given_on(data.draw(st.integers(0, 2)), top, policies[1:], floor, workers))
+
+    def new_plan() -> Plan:
+        return Plan(1, tools=offered, state=State())
+
+    desk.new_plan = new_plan
+    plan = new_plan()
+    plan.add({"_tool": "t", "x": 1, "_outputPath": "†state.a"})
+    plan.add({"_tool": "u", "x": data.draw(st.sampled_from(["†state.a", 2]))})
+    plan.close()
+    seen: dict[str, Any] = {}
+    if (whole := desk.offer_plan(plan, TIME)) is not None:
+        plan = decide_plan(data, desk, plan, seen)
+        if whole.id in desk.waiting:
+            return
+    while ready := plan.take_ready():
+        for call in ready:
+            offer = desk.offer_call(plan, call, TIME)
+            if offer is None or decide(data, desk, call, seen):
+                check(floor, there, call, seen)
+            plan.end(call, Returned(1))
+
+
+def check(floor: Any, there: Any, call: Call, seen: dict[str, Any]) -> None:
+    """The call is sent to its worker: that one runs it, or refuses."""
+    assert call.tool is not None
+    assert call.tool.activity is not None
+    code = CODE[call.tool.activity]
+    person = seen.get(call.id) == (call.tool.activity, call.params)
+    if strict(floor, code):
+        assert person, "the run's own worker asks"
+    if floor_problem(there, code, call.tool.activity, call.params, call.approved) is None and strict(there, code):
+        assert person, "and so does the worker that has the code"
+
+
+def decide(data: st.DataObject, desk: Desk, call: Call, seen: dict[str, Any]) -> bool:
+    """Something becomes of a call that waits; whether it runs."""
+    what = data.draw(
+        st.sampled_from(["approve", "edit", "replace", "reject", "timeout", "policy", "remember", "program"])
+    )
+    offer = desk.waiting[call.id]
+    if what == "timeout":
+        return desk.time_out(offer, 5).outcome is None
+    if what == "program":
+        judged = desk.judge_program(offer, "approve", "mine:decide")
+        return judged is not None and desk.apply(judged).outcome is None
+    if what == "policy":
+        desk.change_policy(parse_policy(data.draw(POLICIES)))
+        return offer in desk.released()
+    kinds: dict[str, dict[str, Any]] = {
+        "edit": {"params": {"x": 5}},
+        "replace": {"with": {"_tool": data.draw(st.sampled_from("tu")), "x": 6}},
+        "remember": {"remember": True},
+    }
+    more = kinds.get(what, {})
+    kind = "approve" if what == "remember" else what
+    verdict = desk.apply(desk.judge(parse_decision({"call": call.id, "decision": kind, **more})))
+    assert call.tool is not None
+    seen[call.id] = (call.tool.activity, dict(call.params))
+    return verdict.outcome is None
+
+
+def decide_plan(data: st.DataObject, desk: Desk, plan: Plan, seen: dict[str, Any]) -> Plan:
+    what = data.draw(st.sampled_from(["approve", "edit", "timeout"]))
+    if what == "timeout":
+        return plan if desk.time_out(desk.waiting["1"], 5).outcome is None else Plan(1, tools={}, state=State())
+    calls: dict[str, Any] = {"calls": [{"_tool": "u", "x": 3}]} if what == "edit" else {}
+    plan = desk.apply(desk.judge(parse_decision({"call": "1", "decision": what, **calls}))).plan or plan
+    for call in plan.calls:
+        if not call.template.sites and call.tool is not None:
+            seen[call.id] = (call.tool.activity, dict(call.params))
+    return plan
+
+
+@given(
+    own=POLICIES,
+    change=POLICIES,
+    below=st.lists(POLICIES, min_size=1, max_size=3),
+    rule=st.sampled_from(["always", {"when": True}]),
+)
+def test_a_tool_that_is_given_on_keeps_its_givers_policy(own: Any, change: Any, below: list[Any], rule: Any) -> None:
+    tool = resolve_tools([{"name": "t", "properties": {"x": {}}, "_activity": "calm"}], CODE)["t"]
+    own = {**own, "tools": {**own.get("tools", {}), "t": rule}, "on_timeout": "reject"}
+    change = parse_policy({key: value for key, value in change.items() if key not in ("tools", "on_timeout")})
+    guard = Guard(parse_policy(own), change=change)
+    for policy in below:
+        guard = Guard(parse_policy(policy), change=guard.change, givers=guard.given(["t"]))
+    assert guard.why(tool, {"x": 1}) is not None
+    assert guard.on_timeout(tool) != "approve"
+    guard.loosen_or_tighten(parse_policy({"tools": {"t": "never"}}))
+    assert guard.why(tool, {"x": 1}) is None, "a person changed it while it runs"
+
+
+def test_what_is_not_given_is_not_kept() -> None:
+    guard = Guard(Policy(tools={"t": "always"}))
+    assert guard.given([]) == []
+    below = Guard(givers=[Giver(tools=["t", "u"], policy=Policy())])
+    assert [each.tools for each in below.given(["u", "v"])] == [["u"], ["u", "v"]]
+
+
+def test_an_approval_is_of_exactly_these_parameters_and_this_code() -> None:
+    approved = approval_digest("wipe", {"x": 1})
+    assert floor_problem("dangerous", CODE["wipe"], "wipe", {"x": 1}, approved) is None
+    for params, digest in (({"x": 2}, approved), ({"x": 1}, approval_digest("plain", {"x": 1})), ({"x": 1}, None)):
+        problem = floor_problem("dangerous", CODE["wipe"], "wipe", params, digest)
+        assert problem is not None
+        assert "--approval-floor dangerous" in problem
+    assert floor_problem("never", CODE["wipe"], "wipe", {"x": 1}, None) is None

@@ -1,0 +1,57 @@
+"""The runs below one that runs: they are told when its policy changes (R7.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+from temporalio.workflow import ChildWorkflowHandle
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.wire import POLICY
+    from perdure.values.jsons import JsonObject
+
+
+class Children:
+    """Those that run now, by their ids."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, ChildWorkflowHandle[Any, Any]] = {}
+        self._changes: list[JsonObject] = []
+        self._telling: set[asyncio.Task[None]] = set()
+
+    @property
+    def told(self) -> int:
+        """How many changes there have been: a child is started with these, and told of those that come meanwhile."""
+        return len(self._changes)
+
+    @contextmanager
+    def running(self, child: ChildWorkflowHandle[Any, Any], told: int) -> Iterator[None]:
+        """Tell this child of every change from the `told`-th on, until it has ended."""
+        self._running[child.id] = child
+        for change in self._changes[told:]:
+            self._start(child, change)
+        try:
+            yield
+        finally:
+            del self._running[child.id]
+
+    def tell(self, change: JsonObject) -> None:
+        """Pass on a change of policy."""
+        self._changes.append(change)
+        for child in self._running.values():
+            self._start(child, change)
+
+    def _start(self, child: ChildWorkflowHandle[Any, Any], change: JsonObject) -> None:
+        task = asyncio.create_task(_signal(child, change))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+async def _signal(child: ChildWorkflowHandle[Any, Any], change: JsonObject) -> None:
+    with suppress(FailureError):  # it has just ended
+        await child.signal(POLICY, change)
