@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +12,24 @@ from typing import Any
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
-from temporalio.client import Client
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import RawValue
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.connection import data_converter
 from perdure.hosting.storage import DEFAULT_THRESHOLD, FileStorage
+from perdure.run.wire import DECIDE
 from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line, write
 from tests.test_delegates import parts, save
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+REFERENCE = b"json/external-storage-reference"
 
 
 @tool
@@ -108,13 +116,62 @@ async def test_r8_7_results_of_a_loop_above_the_limit_of_a_payload(
     assert MAX_PAYLOAD < 10 * 300_000
 
 
+def forged() -> list[Payload]:
+    """Payloads that claim to be stored where nothing of theirs is."""
+    claims: list[tuple[str, Any]] = [
+        ("perdure.files", {"sha256": "0" * 64}),
+        ("perdure.files", {"sha256": "../../etc/passwd"}),
+        ("perdure.files", {}),
+        ("aws.s3driver", {"bucket": "others", "key": "x"}),
+        ("nobody", {"sha256": "0" * 64}),
+    ]
+    written = [
+        json.dumps({"driver_name": name, "driver_claim": {"claim_data": data}}).encode() for name, data in claims
+    ]
+    payloads = [Payload(metadata={"encoding": REFERENCE}, data=data) for data in [*written, b"{oops", b"[]"]]
+    marked = Payload(metadata={"encoding": b"json/plain", "__temporal_external_storage_reference": b"true"}, data=b"{}")
+    return [*payloads, marked]
+
+
+@pytest.mark.parametrize("stores", [True, False])
+async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: bool
+) -> None:
+    """The attack: a signal whose argument is said to lie in the storage. The run's tasks must not fail for it."""
+    if stores:
+        monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    plain = await Client.connect(dev_server.client.service_client.config.target_host)
+    calls = [{"_tool": "erase", "path": "/x"}]
+
+    @tool(dangerous=True)
+    def erase(path: str) -> str:
+        return path
+
+    async with harness(await connect(dev_server), [erase], [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("erase"))
+        await it.until_waiting(handle.id, "1.0")
+        attacker = plain.get_workflow_handle(handle.id)
+        for payload in forged():
+            for name in ("approve", "calls", "nothing of ours"):
+                await attacker.signal(name, RawValue(payload))
+        with pytest.raises(WorkflowUpdateFailedError):
+            await attacker.execute_update(DECIDE, RawValue(forged()[0]))
+        await it.client.get_workflow_handle(handle.id).execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
+        result = await asyncio.wait_for(handle.result(), 20)
+        failed = [
+            event
+            async for event in handle.fetch_history_events()
+            if event.HasField("workflow_task_failed_event_attributes")
+        ]
+    assert ([call.status for call in result.calls], failed) == (["done"], [])
+
+
 def damage(folder: Path) -> None:
     """Change the only file."""
     next(path for path in folder.rglob("*") if path.is_file()).write_bytes(b"two")
 
 
 async def test_a_name_that_leads_elsewhere_and_a_damaged_value_are_refused(tmp_path: Path) -> None:
-    from temporalio.api.common.v1 import Payload
     from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext, StorageDriverStoreContext
 
     storage = FileStorage(tmp_path)

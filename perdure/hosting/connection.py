@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
@@ -14,6 +13,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import ServerError
 from perdure.hosting.codec import payload_codec
+from perdure.hosting.converter import Converter, PayloadConverter
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
@@ -23,7 +23,7 @@ def data_converter() -> DataConverter:
 
     With a codec the texts of failures are payloads too. What goes to the storage has gone through the codec before.
     """
-    converter = dataclasses.replace(pydantic_data_converter, external_storage=external_storage())
+    converter: DataConverter = Converter(payload_converter_class=PayloadConverter, external_storage=external_storage())
     codec = payload_codec()
     if codec is None:
         return converter

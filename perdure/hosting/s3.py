@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import aioboto3
+from temporalio.api.common.v1 import Payload
 from temporalio.contrib.aws.s3driver import S3StorageDriver, S3StorageDriverClient
 from temporalio.contrib.aws.s3driver.aioboto3 import new_aioboto3_client
+from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext
 
 
 class _PerOperation(S3StorageDriverClient):
@@ -26,6 +30,22 @@ class _PerOperation(S3StorageDriverClient):
             return await new_aioboto3_client(client).get_object(bucket=bucket, key=key)
 
 
+class _OwnBucket(S3StorageDriver):
+    """Reads from its own bucket alone: where a value lies is said by a history, which others may write."""
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(client=_PerOperation(), bucket=bucket)
+        self._own = bucket
+
+    async def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
+    ) -> list[Payload]:
+        for claim in claims:
+            if (named := claim.claim_data.get("bucket")) != self._own:
+                raise ValueError(f"the bucket {named!r} is not that of this worker")
+        return await super().retrieve(context, claims)
+
+
 def s3_driver(bucket: str) -> S3StorageDriver:
     """Stores in the bucket, which has to exist."""
-    return S3StorageDriver(client=_PerOperation(), bucket=bucket)
+    return _OwnBucket(bucket)

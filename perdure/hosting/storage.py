@@ -46,9 +46,9 @@ class FileStorage(StorageDriver):
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        """Raises `FileNotFoundError` for a value that another folder holds, `ValueError` for one that was damaged."""
+        """Raises `ValueError` for what is no value of this folder's, or was damaged; `OSError` while the folder cannot be read."""
         del context
-        return [await asyncio.to_thread(self._read, claim.claim_data["sha256"]) for claim in claims]
+        return [await asyncio.to_thread(self._read, claim.claim_data.get("sha256", "")) for claim in claims]
 
     def _write(self, data: bytes) -> StorageDriverClaim:
         name = hashlib.sha256(data).hexdigest()
@@ -67,7 +67,12 @@ class FileStorage(StorageDriver):
         # The name comes from a history, which others may write: it must not lead anywhere else.
         if not re.fullmatch(r"[0-9a-f]{64}", name):
             raise ValueError(f"{name!r} is no name of a stored value")
-        data = self._path(name).read_bytes()
+        try:
+            data = self._path(name).read_bytes()
+        except FileNotFoundError:
+            if not self._folder.is_dir():
+                raise OSError(f"the folder of stored values {self._folder} is not there") from None
+            raise ValueError(f"there is no stored value {name}") from None
         if hashlib.sha256(data).hexdigest() != name:
             raise ValueError(f"the stored value {name} was damaged")
         return Payload.FromString(data)

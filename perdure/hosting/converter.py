@@ -1,0 +1,73 @@
+"""How values are written and read, also those whose stored place somebody has only made up (R6.9, R18.6).
+
+The SDK fetches what a payload says is stored elsewhere before it looks at what the payload is for, and fails the workflow's task when it
+cannot: one signal that names nothing would fail it for ever. Here such a payload becomes one that cannot be decoded: a signal or an
+update with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from temporalio.api.common.v1 import Payload
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import CompositePayloadConverter, DataConverter, EncodingPayloadConverter
+
+_ENCODING: Final = "perdure/unreadable"
+_GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
+"""What S3 says where asking again would not help."""
+
+
+class _Unreadable(EncodingPayloadConverter):
+    @property
+    def encoding(self) -> str:
+        return _ENCODING
+
+    def to_payload(self, value: Any) -> Payload | None:
+        del value
+        return None
+
+    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
+        del type_hint
+        raise ValueError(f"a value that is stored elsewhere cannot be read: {payload.data.decode()}")
+
+
+class PayloadConverter(CompositePayloadConverter):
+    """Pydantic's, which also knows what could not be fetched. Raises `ValueError` with the reason for that."""
+
+    def __init__(self) -> None:
+        super().__init__(*PydanticPayloadConverter().converters.values(), _Unreadable())
+
+
+class Converter(DataConverter):
+    """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
+
+    async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        read = super()._decode_reference_payload_sequence
+        return [await self._readable(read, payload) for payload in payloads]
+
+    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        read = super()._external_retrieve_payload_sequence
+        try:
+            return await read(payloads)
+        except Exception:  # one of them: which?
+            return [await self._readable(read, payload) for payload in payloads]
+
+    async def _readable(self, read: Any, payload: Payload) -> Payload:
+        try:
+            [found] = await read([payload])
+        except Exception as error:
+            if not _lasting(error):
+                raise
+            return Payload(metadata={"encoding": _ENCODING.encode()}, data=str(error)[:300].encode())
+        return found  # type: ignore[no-any-return]
+
+
+def _lasting(error: BaseException) -> bool:
+    """Whether asking again would fail in the same way: the claim itself is wrong, or there is no storage to ask."""
+    if isinstance(error.__cause__, Exception):  # S3's driver wraps what S3 said
+        response = getattr(error.__cause__, "response", None) or {}
+        return str(response.get("Error", {}).get("Code")) in _GONE or _lasting(error.__cause__)
+    wrong = type(error).__name__ == "ParamValidationError" or "TMPRL110" in str(error)
+    return wrong or isinstance(error, ValueError | KeyError | TypeError)
