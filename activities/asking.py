@@ -11,7 +11,8 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.run.wire import CLAIM, PARAMETERS_QUERY, ToolReads
+from perdure.run.wire import CLAIM, PARAMETERS_QUERY
+from perdure.tools.wire import ToolReads
 
 TIMEOUT: Final = timedelta(seconds=10)
 """Of one query: a worker that holds the run answers in milliseconds, one that has to replay it in a second."""

@@ -19,9 +19,10 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.errors import JsonError, ToolError
 from perdure.people.policies import Ask, floor_problem
-from perdure.run.wire import CLAIM, Claim, ToolInput, ToolReads, ToolResult
+from perdure.run.wire import CLAIM
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
+from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
 from perdure.values.jsons import Json, check, dumps
 from perdure.values.limits import MAX_PAYLOAD, said
 

@@ -45,14 +45,13 @@ with workflow.unsafe.imports_passed_through():
         SNAPSHOT_FORM,
         VALUE_QUERY,
         WAITING_QUERY,
-        Claim,
         RunInput,
         RunResult,
         RunView,
-        ToolReads,
         ValuePage,
         WaitingView,
     )
+    from perdure.tools.wire import Claim, ToolReads
     from perdure.values.limits import MAX_MEMO, MAX_MESSAGE, NEAR
     from perdure.values.limits.fitting import cut_to
     from perdure.values.packing import pack

@@ -31,8 +31,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Limit, WorkClock
-    from perdure.run.wire import ToolReads
     from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
+    from perdure.tools.wire import ToolReads
     from perdure.values.jsons import Json
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import scoped_data
     from perdure.run.prompts import call_line
-    from perdure.run.wire import Claim, ToolInput, ToolReads, ToolResult
+    from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
     from perdure.values.limits import INLINE, OVER, said
     from perdure.values.limits.sending import HistoryRoom, Sending, history_full

@@ -98,47 +98,6 @@ class Prepared(Wire):
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
 
 
-class ToolReads(Wire):
-    """What a call's tool is given. `definition` is only there when it is not the registry's own."""
-
-    call: JsonObject
-    params: JsonObject
-    definition: JsonObject | None = None
-    messages: list[JsonObject] = Field(default_factory=list)
-
-
-class ToolInput(Wire):
-    """One tool call."""
-
-    tool: str
-    activity: str
-    call_id: str
-    idempotency_key: str
-    reads: ToolReads | None = None
-    """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
-    approved: str | None = None
-    """`approval_digest` of what a person let run, if one did."""
-    free: int = MAX_PAYLOAD
-    """Bytes that the result may have without a `CLAIM` (R18.4)."""
-
-
-class ToolResult(Wire):
-    """What a tool returned, and at which attempt."""
-
-    value: Json = None
-    branch: str | None = None
-    attempt: int = 1
-    size: int = 0
-    """Bytes of the value as JSON, measured where it was made (R18.1)."""
-
-
-class Claim(Wire):
-    """A result that is larger than its call's `free` share of the history."""
-
-    call_id: str
-    size: int
-
-
 class CallView(Wire):
     """A call as `show` and `run --json` print it."""
 

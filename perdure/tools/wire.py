@@ -1,0 +1,50 @@
+"""What crosses between a run and the activity of one of its calls."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.wire import Wire
+
+
+class ToolReads(Wire):
+    """What a call's tool is given. `definition` is only there when it is not the registry's own."""
+
+    call: JsonObject
+    params: JsonObject
+    definition: JsonObject | None = None
+    messages: list[JsonObject] = Field(default_factory=list)
+
+
+class ToolInput(Wire):
+    """One tool call."""
+
+    tool: str
+    activity: str
+    call_id: str
+    idempotency_key: str
+    reads: ToolReads | None = None
+    """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
+    approved: str | None = None
+    """`approval_digest` of what a person let run, if one did."""
+    free: int = MAX_PAYLOAD
+    """Bytes that the result may have without a `CLAIM` (R18.4)."""
+
+
+class ToolResult(Wire):
+    """What a tool returned, and at which attempt."""
+
+    value: Json = None
+    branch: str | None = None
+    attempt: int = 1
+    size: int = 0
+    """Bytes of the value as JSON, measured where it was made (R18.1)."""
+
+
+class Claim(Wire):
+    """A result that is larger than its call's `free` share of the history."""
+
+    call_id: str
+    size: int
