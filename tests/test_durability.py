@@ -107,7 +107,7 @@ class Site:
     def effects(self) -> list[str]:
         """The side effects that happened, by call id."""
         log = self.folder / "effects.log"
-        return sorted(line.split("/")[1] for line in log.read_text().split()) if log.exists() else []
+        return sorted(line.split("/")[1].partition(":")[0] for line in log.read_text().split()) if log.exists() else []
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from temporalio.worker import Replayer
 
 from perdure import ToolContext, ToolError, branch, tool
 from perdure.hosting.connection import data_converter
+from perdure.run.effects import idempotency_key
 from perdure.testing.turns import Fault, Turn
 from perdure.workflows.agent import AgentWorkflow
 from tests.support import DONE, agent, harness
@@ -220,8 +221,23 @@ async def test_r12_3_a_tool_error_is_final_unless_it_says_otherwise(dev_server: 
     async with harness(dev_server.client, [flaky], [{"calls": calls, "output": None}, DONE]) as it:
         view = await it.run(agent("flaky"))
     assert [(call.status, call.attempts) for call in view.calls] == [("done", 2), ("failed", 1)]
-    assert view.state == {"key": f"{view.run_id}/1.0"}
+    assert view.state == {"key": idempotency_key(view.run_id, "1.0", "flaky", {"final": False})}
     assert view.errors[0]["error"] == {"code": "busy", "message": "not now"}
+
+
+async def test_no_retries_means_that_a_dangerous_call_runs_once(dev_server: WorkflowEnvironment) -> None:
+    attempts: list[int] = []
+
+    @tool(dangerous=True, retries=0)
+    def pay(context: ToolContext) -> str:
+        """Fails."""
+        attempts.append(context.attempt)
+        raise OSError("the line was cut")
+
+    async with harness(dev_server.client, [pay], [{"calls": [{"_tool": "pay"}], "output": None}, DONE]) as it:
+        view = await it.run(agent("pay", config={"approval": {"ask": "never"}}))
+    assert attempts == [1]
+    assert [(call.status, call.attempts) for call in view.calls] == [("failed", 1)]
 
 
 async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: WorkflowEnvironment) -> None:

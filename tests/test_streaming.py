@@ -49,7 +49,7 @@ class Notebook:
         async def note(text: str, context: ToolContext) -> str:
             """Note a text."""
             async with self.happened:
-                self.effects.append(context.idempotency_key)
+                self.effects.append(context.idempotency_key.rpartition(":")[0])
                 self.happened.notify_all()
             return text
 

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import scoped_data
+    from perdure.run.effects import idempotency_key
     from perdure.run.prompts import call_line
     from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
@@ -111,7 +112,7 @@ class Sender:
             tool=tool.name,
             activity=tool.activity,
             call_id=call.id,
-            idempotency_key=f"{workflow.info().workflow_id}/{call.id}",
+            idempotency_key=idempotency_key(workflow.info().workflow_id, call.id, tool.name, call.params),
             reads=reads if inline else None,
             approved=call.approved,
             free=self._history.free(call.id, _history_size()),

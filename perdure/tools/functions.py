@@ -34,7 +34,7 @@ class ToolContext:
     """The call as the model wrote it."""
     call_id: str
     idempotency_key: str
-    """`<run id>/<call id>`: the same on every attempt, so that a side effect can be made once (R6.7)."""
+    """Names the effect: the same on every attempt, another where the parameters are others, so that it can be made once (R6.7)."""
     attempt: int = 1
     """1 for the first attempt."""
     messages: list[JsonObject] = field(default_factory=list)
@@ -189,7 +189,9 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
     description = "\n".join(filter(None, (documented.short_description, documented.long_description)))
-    meta = {f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value not in (None, False)}
+    meta = {
+        f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value is not None and value is not False
+    }
     definition = {"name": name, "description": description, **parameters, **meta}
     if output:
         definition["_output"] = output

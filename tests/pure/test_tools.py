@@ -108,6 +108,19 @@ def test_results_are_dumped_as_json_or_say_why_not() -> None:
         described(odd).dump(object())
 
 
+def test_no_retries_are_said_and_no_time_at_all_is_refused() -> None:
+    @tool(dangerous=True, retries=0, safe=False)
+    def pay() -> int:
+        return 1
+
+    definition = described(pay).definition
+    assert (definition["_retries"], definition["_dangerous"], "_safe" in definition) == (0, True, False)
+    assert parse_tool(definition, activities=["pay"]).retries == 0
+    for option in ("timeout", "heartbeat", "queue_timeout"):
+        with pytest.raises(ToolDefinitionError, match="greater than or equal"):
+            tool(**{option: 0})(lambda: 1)
+
+
 def test_functions_that_cannot_be_tools_say_why() -> None:
     with pytest.raises(ToolDefinitionError, match="only be given by position"):
 
