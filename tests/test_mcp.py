@@ -20,7 +20,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.activities import mcp
 from perdure.activities.mcp import McpConfig, McpServer, connection, mcp_tools
 from perdure.activities.registry import Registry
-from perdure.client.runs import watch_run
+from perdure.client.watching import watch_run
 from perdure.errors import ToolError
 from perdure.hosting.server import free_port
 from perdure.people.policies import Guard, Policy

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.activities.endpoints import Endpoint, Endpoints
 from perdure.activities.failures import context_failure, model_failure
-from perdure.client.runs import tell_trouble, watch_run
+from perdure.client.watching import tell_trouble, watch_run
 from perdure.hosting.worker import build_worker
 from perdure.model.refusals import refusal_of
 from perdure.run.wire import CONTEXT_TOO_LONG

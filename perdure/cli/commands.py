@@ -18,8 +18,9 @@ from perdure.cli.render import run_table
 from perdure.client import approvals
 from perdure.client.approvals import Offered, WaitingPage
 from perdure.client.audit import exchanges
-from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, tell_trouble, wait_run, watch_run
+from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run
 from perdure.client.runs import read_value as read_value_of
+from perdure.client.watching import tell_trouble, watch_run
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
 from perdure.hosting.files import json_option, read_agent

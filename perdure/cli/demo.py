@@ -21,7 +21,8 @@ from perdure.activities.registry import Registry, load_tools
 from perdure.cli.errors import FAILED, USAGE, CommandError
 from perdure.cli.keys import next_key
 from perdure.cli.render import print_result, run_table
-from perdure.client.runs import AgentHandle, start_run, watch_run
+from perdure.client.runs import AgentHandle, start_run
+from perdure.client.watching import watch_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.hosting.server import embedded_server, free_port

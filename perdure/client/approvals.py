@@ -11,14 +11,16 @@ import binascii
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from temporalio.client import (
     Client,
     WorkflowExecution,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
@@ -42,6 +44,8 @@ from perdure.values.jsons import Json, JsonObject, dumps, shorten
 PAGE: Final = 1000
 """Runs on a page of a list, unless told otherwise: what visibility gives at once."""
 
+ANSWER_TIMEOUT: Final = timedelta(seconds=5)
+"""For a run to show that somebody answers for it, before it is told anything."""
 _AT_ONCE: Final = 16
 """Runs asked at a time."""
 
@@ -207,8 +211,10 @@ async def change_policy(client: Client, run_id: str, change: JsonObject) -> Json
 
 
 async def _update(client: Client, run_id: str, name: str, argument: JsonObject) -> Json:
+    handle = client.get_workflow_handle(run_id)
+    await _check_answers(handle)
     try:
-        return await client.get_workflow_handle(run_id).execute_update(name, argument, rpc_timeout=QUERY_TIMEOUT)
+        return await handle.execute_update(name, argument, rpc_timeout=QUERY_TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise RunError(f"nothing changed: {reason}") from None
@@ -217,5 +223,34 @@ async def _update(client: Client, run_id: str, name: str, argument: JsonObject) 
             gone = "has ended" if "completed" in error.message else f"does not exist in namespace {client.namespace!r}"
             raise RunError(f"nothing changed: the run {run_id!r} {gone}") from None
         if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
-            raise RunError(f"no worker answers for {run_id!r}; the decision may still be taken later") from None
+            raise _unanswered(run_id) from None
         raise
+    except WorkflowUpdateRPCTimeoutOrCancelledError:
+        raise _unanswered(run_id) from None
+
+
+async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
+    """Only a run that answers now is told: an update that nobody takes is kept, and would be followed whenever a worker starts.
+
+    Raises `RunError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
+    """
+    try:
+        await handle.query(WAITING_QUERY, "", rpc_timeout=ANSWER_TIMEOUT)
+    except WorkflowQueryFailedError as error:
+        raise RunError(f"nothing changed: {handle.id!r} cannot answer now: {error}") from None
+    except RPCError as error:
+        if error.status in (
+            RPCStatusCode.CANCELLED,
+            RPCStatusCode.DEADLINE_EXCEEDED,
+            RPCStatusCode.FAILED_PRECONDITION,
+        ):
+            raise RunError(
+                f"nothing changed: no worker answers for {handle.id!r}; say it again when one runs"
+            ) from None
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+
+
+def _unanswered(run_id: str) -> RunError:
+    """It answered a moment ago, and does not now: the update is on its way, and nothing takes it back."""
+    return RunError(f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs")

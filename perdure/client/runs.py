@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
-from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
-from temporalio.api.failure.v1 import Failure
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
-    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.pending import note_progress, note_trouble, note_unserved
 from perdure.errors import RunError
+from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent
 from perdure.run.wire import (
     AGENT_WORKFLOW,
-    REQUEST_ACTIVITY,
     RUN_QUERY,
     TASK_QUEUE,
     VALUE_QUERY,
@@ -55,16 +51,6 @@ _STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
 }
 QUERY_TIMEOUT: Final = timedelta(seconds=10)
-WATCH_INTERVAL: Final = 0.2
-"""Seconds between looks at a live run. A query costs the run no history."""
-LOOKS_FOR_TROUBLE: Final = 5
-"""At every so many looks at a live run it is also asked whether the model answers."""
-TROUBLE_INTERVAL: Final = 1.5
-"""Seconds between such questions for one who only waits: the first retry comes after one."""
-
-UNSERVED_AFTER: Final = 1.0
-"""Seconds after which a call that no worker has taken up is said to wait for one."""
-
 AgentHandle = WorkflowHandle[object, RunResult]
 
 
@@ -157,15 +143,28 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
                 f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
             ) from None
     if status == "running":
-        _note_unserved(view, description)
-        await _note_trouble(client, view, description)
-        await _note_progress(client, view, description)
+        note_unserved(view, description)
+        await note_trouble(client, view, description)
+        await note_progress(client, view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:
             view = view.model_copy(update={name: getattr(result, name) for name in RunResult.model_fields})
     view.status = status
+    if status in ("cancelled", "terminated", "timed_out"):
+        _note_broken_off(view, status)
     return view
+
+
+def _note_broken_off(view: RunView, status: RunStatus) -> None:
+    """What ran when the run was ended from outside does not run any more: the workflow could not say so itself."""
+    words = f"the run was {status.replace('_', ' ')}"
+    for call in view.calls:
+        if call.status == "running":
+            call.status, call.error = "failed", {"code": status, "message": words}
+        elif call.status not in ENDED:
+            call.status, call.reason = "skipped", words
+    view.waiting = []
 
 
 async def read_value(client: Client, run_id: str, what: str) -> str:
@@ -190,65 +189,6 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
             raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
         raise RunError(f"no worker answers for {run_id!r}") from None
     return "".join(parts)
-
-
-def _note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
-    now = datetime.now(UTC)
-    waits = {
-        pending.activity_id: pending.activity_options.task_queue.name
-        for pending in description.raw_description.pending_activities
-        if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
-        and pending.attempt <= 1
-        and (now - pending.scheduled_time.ToDatetime(UTC)).total_seconds() > UNSERVED_AFTER
-    }
-    for call in view.calls:
-        if call.status == "running" and call.id in waits:
-            call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
-
-
-async def _note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a Request that is asked again why that is: a server that is down is told while it is, not at the end."""
-    for pending in description.raw_description.pending_activities:
-        if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
-            words = await _words(client, pending.last_failure)
-            view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"
-
-
-async def _words(client: Client, failure: Failure) -> str:
-    """The message of a failure as the server has it, which a codec may have made unreadable."""
-    with contextlib.suppress(Exception):
-        error = await client.data_converter.decode_failure(failure)
-        return error.message if isinstance(error, FailureError) else str(error)
-    return failure.message
-
-
-async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None]) -> None:
-    """Until cancelled tell, once each, why a Request of a run is asked again."""
-    handle = client.get_workflow_handle(run_id)
-    last = ""
-    while True:
-        await asyncio.sleep(TROUBLE_INTERVAL)
-        with contextlib.suppress(RPCError):
-            for pending in (await handle.describe()).raw_description.pending_activities:
-                asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
-                words = await _words(client, pending.last_failure) if asks else ""
-                if words and words != last:
-                    last = words
-                    told(words)
-
-
-async def _note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a running call what its tool said last of how far it is (R12.2)."""
-    said: dict[str, str] = {}
-    for pending in description.raw_description.pending_activities:
-        # Whatever stands there is the tool's: what cannot be read says nothing.
-        with contextlib.suppress(Exception):
-            (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
-            said[pending.activity_id] = str(detail["progress"])[:200]
-    for call in view.calls:
-        if call.status == "running" and call.id in said:
-            call.reason = said[call.id]
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:
@@ -277,30 +217,6 @@ async def wait_run(client: Client, run_id: str, timeout: float | None = None) ->
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
     return await fetch_run(client, run_id)
-
-
-async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
-    """The run at every look, the last one after its end."""
-    handle = client.get_workflow_handle(run_id)
-    ended = asyncio.ensure_future(handle.result())
-    try:
-        description: WorkflowExecutionDescription | None = None
-        for look in itertools.count():
-            if ended.done():
-                break
-            # Where no worker answers now, the run goes on when one comes back.
-            with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-                view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
-                if description is None or look % LOOKS_FOR_TROUBLE == 0:
-                    description = await handle.describe()
-                await _note_trouble(client, view, description)
-                await _note_progress(client, view, description)
-                yield view
-            await asyncio.wait([ended], timeout=WATCH_INTERVAL)
-    finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
-    yield await fetch_run(client, run_id)
 
 
 async def has_worker(client: Client, task_queue: str) -> bool:

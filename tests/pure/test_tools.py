@@ -118,7 +118,7 @@ def test_no_retries_are_said_and_no_time_at_all_is_refused() -> None:
     assert parse_tool(definition, activities=["pay"]).retries == 0
     for option in ("timeout", "heartbeat", "queue_timeout"):
         with pytest.raises(ToolDefinitionError, match="greater than or equal"):
-            tool(**{option: 0})(lambda: 1)
+            tool(**{option: 0})(lambda: 1)  # type: ignore[call-overload]
 
 
 def test_functions_that_cannot_be_tools_say_why() -> None:

@@ -1,0 +1,68 @@
+"""Following a run from outside. A look costs nothing where nothing happened: only a run whose history has grown is asked (R10.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from perdure.client.pending import failure_words, note_progress, note_trouble, note_unserved
+from perdure.client.runs import QUERY_TIMEOUT, fetch_run
+from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
+
+SHORTEST_LOOK: Final = 0.5
+"""Seconds until the next look at a run in which something happens."""
+LONGEST_LOOK: Final = 2.0
+"""Seconds between looks at a run in which nothing does."""
+TROUBLE_INTERVAL: Final = 1.5
+"""Seconds between looks for trouble for one who only waits: the first retry comes after one."""
+
+
+async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
+    """The run at every look, the last one after its end.
+
+    A look describes the execution, which is no Action; a query is one, and goes only to a run whose history has grown since.
+    """
+    handle = client.get_workflow_handle(run_id)
+    ended = asyncio.ensure_future(handle.result())
+    pause, seen = SHORTEST_LOOK, ("", -1)
+    view: RunView | None = None
+    try:
+        while not ended.done():
+            # Where no worker answers now, the run goes on when one comes back.
+            with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+                description = await handle.describe()
+                found = (description.run_id, description.history_length)
+                if view is None or found != seen:
+                    view = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+                    seen, pause = found, SHORTEST_LOOK
+                shown = view.model_copy(deep=True)
+                note_unserved(shown, description)
+                await note_trouble(client, shown, description)
+                await note_progress(client, shown, description)
+                yield shown
+            await asyncio.wait([ended], timeout=pause)
+            pause = min(pause * 1.5, LONGEST_LOOK)
+    finally:
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+    yield await fetch_run(client, run_id)
+
+
+async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None]) -> None:
+    """Until cancelled tell, once each, why a Request of a run is asked again."""
+    handle = client.get_workflow_handle(run_id)
+    last = ""
+    while True:
+        await asyncio.sleep(TROUBLE_INTERVAL)
+        with contextlib.suppress(RPCError):
+            for pending in (await handle.describe()).raw_description.pending_activities:
+                asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
+                words = await failure_words(client, pending.last_failure) if asks else ""
+                if words and words != last:
+                    last = words
+                    told(words)

@@ -1,0 +1,110 @@
+"""What whoever operates workers sees and may rely on: no worker, cancelled runs, what watching costs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.client.approvals import change_policy, decide
+from perdure.client.runs import fetch_run
+from perdure.client.watching import watch_run
+from perdure.errors import RunError
+from perdure.testing.turns import Turn
+from tests.support import DONE, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: WorkflowEnvironment) -> None:
+    paid: list[int] = []
+
+    @tool(dangerous=True, retries=0)
+    def pay() -> None:
+        paid.append(1)
+
+    client, queue = dev_server.client, f"test-{uuid.uuid4().hex[:8]}"
+    script = [{"calls": [{"_tool": "pay"}], "output": None}, DONE]
+    async with harness(client, [pay], script, task_queue=queue) as it:
+        run_id = (await it.start(agent("pay"))).id
+        await it.until_waiting(run_id, "1.0")
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+    command = await perdure("approve", run_id, "1.0", env=env)
+    assert command.code == 1
+    assert command.err == (f"perdure: nothing changed: no worker answers for '{run_id}'; say it again when one runs\n")
+    with pytest.raises(RunError, match="nothing changed: no worker answers"):
+        await change_policy(client, run_id, {"ask": "never"})
+    async with harness(client, [pay], [DONE], task_queue=queue) as it:
+        await it.until_waiting(run_id, "1.0")
+        assert paid == []
+        await decide(client, run_id, {"call": "1.0", "decision": "approve"})
+        await client.get_workflow_handle(run_id).result()
+    assert paid == [1]
+
+
+async def test_a_cancelled_run_has_no_running_calls(dev_server: WorkflowEnvironment) -> None:
+    started = asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    calls = [{"_tool": "hang", "_outputPath": "†state.a"}, {"_tool": "hang", "_after": ["1.0"]}]
+    async with harness(dev_server.client, [hang], [{"calls": calls, "output": None}]) as it:
+        handle = await it.start(agent("hang"))
+        await started.wait()
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        view = await it.view(handle.id)
+    assert view.status == "cancelled"
+    assert [(call.status, call.error, call.reason) for call in view.calls] == [
+        ("failed", {"code": "cancelled", "message": "the run was cancelled"}, None),
+        ("skipped", None, "the run was cancelled"),
+    ]
+
+
+class CountingQueries(Interceptor):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        counting = self
+
+        class Outbound(OutboundInterceptor):
+            async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+                counting.count += 1
+                return await super().query_workflow(input)
+
+        return Outbound(next)
+
+
+async def test_watching_a_run_that_waits_asks_it_once(dev_server: WorkflowEnvironment) -> None:
+    gate = asyncio.Event()
+    counting = CountingQueries()
+    client = Client(
+        dev_server.client.service_client,
+        namespace=dev_server.client.namespace,
+        data_converter=dev_server.client.data_converter,
+        interceptors=[counting],
+    )
+    async with harness(dev_server.client, [], [Turn(DONE, gate=gate)]) as it:
+        handle = await it.start(agent())
+        await it.model.wait_for_request(1)
+        await fetch_run(client, handle.id)
+        before = counting.count
+        looks, last = 0, None
+        async for view in watch_run(client, handle.id):
+            looks, last = looks + 1, view
+            if looks == 5:
+                assert counting.count - before <= 2
+                gate.set()
+    assert looks > 5
+    assert last is not None
+    assert last.status == "completed"
