@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint audit format bench histories picture constraints clean env
+.PHONY: help demo test test-uncached soak lint audit licences format bench histories picture constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,8 @@ lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
+licences: $(DEV) ## List the licences of all that comes along; fails on a new kind.
+	@$(BIN)/python -m scripts.licences
 
 format: $(DEV) ## Format, and fix what can be fixed.
 	@$(BIN)/ruff check --fix .

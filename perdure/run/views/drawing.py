@@ -9,6 +9,7 @@ from typing import Final
 
 from perdure.plan.order import is_order
 from perdure.plan.plan import Plan
+from perdure.run.views.layers import layered
 from perdure.run.wire import RunView
 from perdure.values.paths import overlaps
 from perdure.values.references import DAGGER, Reference
@@ -165,19 +166,12 @@ def _label(node: Node) -> str:
 
 
 def _layout(drawing: Drawing) -> tuple[list[tuple[float, float]], list[float]]:
-    """Top left corner and width of each node, by igraph's layered (Sugiyama) layout."""
-    import igraph  # costs as much as all the rest of a command, and only drawing an SVG needs it
-
+    """Top left corner and width of each node, in layers."""
     widths = [20 + _CHARACTER * len(_label(node)) for node in drawing.nodes]
-    if not drawing.nodes:
-        return [], widths
     index = {node.id: number for number, node in enumerate(drawing.nodes)}
-    graph = igraph.Graph(n=len(index), edges=[(index[a], index[b]) for a, b, _ in drawing.edges], directed=True)
-    layout = list(graph.layout_sugiyama(hgap=1, vgap=1, maxiter=20))[: len(index)]
-    layers = sorted({round(y) for _, y in layout})
-    widest = {layer: max(w for w, (_, y) in zip(widths, layout, strict=True) if round(y) == layer) for layer in layers}
+    places = layered(len(index), [(index[a], index[b]) for a, b, _ in drawing.edges])
     left, at = {}, 20.0
-    for layer in layers:
+    for layer in range(max((layer for layer, _ in places), default=-1) + 1):
         left[layer] = at
-        at += widest[layer] + 70
-    return [(left[round(y)], 20 + x * (_HEIGHT + 18)) for x, y in layout], widths
+        at += max(width for width, place in zip(widths, places, strict=True) if place[0] == layer) + 70
+    return [(left[layer], 20 + place * (_HEIGHT + 18)) for layer, place in places], widths
