@@ -33,6 +33,7 @@ lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
+
 licences: $(DEV) ## List the licences of all that comes along; fails on a new kind.
 	@$(BIN)/python -m scripts.licences
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +18,11 @@ from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
+from perdure.activities.underway.ending import Underway
+from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError, ToolError
 from perdure.people.policies import Ask, floor_problem
+from perdure.plan.patience import NO_SUCH_TOOL
 from perdure.run.wire import CLAIM
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
@@ -28,9 +32,16 @@ from perdure.values.limits import MAX_PAYLOAD, said
 
 
 class ToolActivity:
-    def __init__(self, registry: Registry, max_payload: int = MAX_PAYLOAD, floor: Ask = "never") -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        max_payload: int = MAX_PAYLOAD,
+        floor: Ask = "never",
+        underway: Underway | None = None,
+    ) -> None:
         self._registry = registry
         self._floor: Ask = floor
+        self._underway = underway or Underway()
         self._max_payload = max_payload
 
     @activity.defn(dynamic=True)
@@ -38,16 +49,18 @@ class ToolActivity:
         """Run the tool. Its failure is an `ApplicationError` whose type is the error's code (R12.3)."""
         call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
         function = self._registry.get(call.activity)
-        if function is None:
-            # Retried: another worker of the queue, or this one after its next deployment, may have it.
-            raise ApplicationError(
-                f"this worker has no tool {call.activity!r}", activity.info().attempt, type="NoSuchTool"
-            )
+        if function is None:  # the run asks again: see `perdure.workflows.sending`
+            words = f"this worker has no tool {call.activity!r}"
+            raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
+        async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}"):
+            return await self._run(function, call)
+
+    async def _run(self, function: ToolFunction, call: ToolInput) -> ToolResult:
         try:
             async with supervised_heartbeat() as say:
                 reads = call.reads or await ask_reads(call.call_id)
                 self._check_floor(function, call, reads)
-                value = await _call(function, call, reads, say)
+                value = await self._call(function, call, reads, say)
                 branch = value.path if isinstance(value, Branch) else None
                 result = function.dump(value.value if isinstance(value, Branch) else value)
                 size = _measured(call.tool, result, self._max_payload)
@@ -63,6 +76,16 @@ class ToolActivity:
         problem = floor_problem(self._floor, function.definition, call.activity, reads.params, call.approved)
         if problem is not None:
             raise ToolError("approval_required", problem)
+
+    async def _call(self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
+        given_up = threading.Event()
+        context = _context(function, call, reads, say, given_up)
+        arguments = function.bind(with_own_names(reads.params, context.tool), context)
+        if function.is_async:
+            return await function.function(**arguments)
+        work = functools.partial(function.function, **arguments)
+        name = f"{call.tool} {call.call_id}"
+        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
 
 
 def _measured(name: str, result: Json, limit: int) -> int:
@@ -98,24 +121,19 @@ async def _claim(call: ToolInput, size: int) -> None:
         )
 
 
-async def _call(function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
-    context = _context(function, call, reads, say)
-    arguments = function.bind(with_own_names(reads.params, context.tool), context)
-    if function.is_async:
-        return await function.function(**arguments)
-    return await asyncio.to_thread(function.function, **arguments)
-
-
-def _context(function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> ToolContext:
+def _context(
+    function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], given_up: threading.Event
+) -> ToolContext:
     return ToolContext(
         tool_name=call.tool,
         tool=reads.definition or function.definition,
         call=reads.call,
         call_id=call.call_id,
         idempotency_key=call.idempotency_key,
-        attempt=activity.info().attempt,
+        attempt=call.earlier + activity.info().attempt,
         messages=reads.messages,
         on_heartbeat=_heartbeat_from_anywhere(say),
+        is_cancelled=given_up.is_set,
     )
 
 

@@ -18,6 +18,7 @@ from perdure.activities.failures import context_failure, model_failure, refusal_
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.sse import Event, Events, EventTooLongError
 from perdure.activities.streaming import Deliverer
+from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS
 from perdure.model.intake import interruption
@@ -30,8 +31,9 @@ from perdure.values.jsons import Json, JsonObject
 class RequestActivity:
     """Asks an OpenAI-compatible endpoint: `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows."""
 
-    def __init__(self, endpoints: Endpoints | None = None) -> None:
+    def __init__(self, endpoints: Endpoints | None = None, underway: Underway | None = None) -> None:
         self._endpoints = endpoints or Endpoints()
+        self._underway = underway or Underway()
 
     @activity.defn(name=REQUEST_ACTIVITY)
     async def request(self, request: RequestInput) -> RequestResult:
@@ -47,7 +49,8 @@ class RequestActivity:
             delivery = Delivery(number=request.number, attempt=attempt, first=first, calls=calls)
             await run.signal(CALLS_SIGNAL, delivery)
 
-        async with supervised_heartbeat():
+        title = f"Request {request.number} of {activity.info().workflow_id}"
+        async with self._underway.working(title), supervised_heartbeat():
             # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
             try:
                 context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)

@@ -24,7 +24,8 @@ from perdure.activities.registry import load_tools
 from perdure.activities.secrets import masked
 from perdure.client.approvals import list_waiting
 from perdure.client.audit import exchanges
-from perdure.client.runs import fetch_run, watch_run
+from perdure.client.runs import fetch_run
+from perdure.client.watching import watch_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.errors import SettingsError

@@ -9,6 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed
+    from perdure.plan.patience import INTERRUPTED, NO_SUCH_TOOL
 
 _TIMEOUTS = {
     TimeoutType.START_TO_CLOSE: "an attempt took longer than its timeout",
@@ -18,24 +19,34 @@ _TIMEOUTS = {
 }
 
 
-def failed(call: Call, error: ActivityError) -> Failed:
-    """The failure of a call's activity, and its attempts as far as the failure tells (R6.6)."""
-    assert call.tool is not None
-    cause = error.cause
+def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
+    """The failure of a call's activity, and how many of its `attempts` began, as far as the failure tells (R6.6)."""
+    tool, cause = call.tool, error.cause
+    assert tool is not None
     if isinstance(cause, ApplicationError):
-        call.attempts = next((detail for detail in cause.details if isinstance(detail, int)), 1)
-        return Failed(CallError(cause.type or "error", cause.message))
-    call.attempts = call.tool.retries + 1
+        began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
+        return began, Failed(_own(call, cause))
     if isinstance(cause, TimeoutError):
-        if cause.type is TimeoutType.SCHEDULE_TO_START and call.tool.task_queue is not None:
-            call.attempts = 0
-            message = f"no worker of task queue {call.tool.task_queue!r} took {call.tool_name} up within {call.tool.queue_timeout:g} s"
-            return Failed(CallError("no_worker", message))
+        if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:
+            message = (
+                f"no worker of task queue {tool.task_queue!r} took {call.tool_name} up within {tool.queue_timeout:g} s"
+            )
+            return 0, Failed(CallError("no_worker", message))
         what = _TIMEOUTS.get(cause.type or TimeoutType.SCHEDULE_TO_CLOSE, "it timed out")
-        return Failed(
-            CallError("timeout", f"{call.tool_name} timed out: {what} ({call.tool.attempt_timeout:g} s per attempt)")
-        )
-    return Failed(CallError(type(cause).__name__, str(cause)))
+        words = f"{call.tool_name} timed out: {what} ({tool.attempt_timeout:g} s per attempt)"
+        return attempts, Failed(CallError("timeout", words))
+    return attempts, Failed(CallError(type(cause).__name__, str(cause)))
+
+
+def _own(call: Call, cause: ApplicationError) -> CallError:
+    """What the activity says, and what it means where the engine does not try again."""
+    assert call.tool is not None
+    if cause.type == NO_SUCH_TOOL:
+        return CallError(NO_SUCH_TOOL, f"{cause.message}, nor did another within {call.tool.queue_timeout:g} s")
+    if cause.type == INTERRUPTED:
+        words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
+        return CallError(INTERRUPTED, words)
+    return CallError(cause.type or "error", cause.message)
 
 
 def message_of(error: ActivityError) -> str:

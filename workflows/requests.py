@@ -14,6 +14,7 @@ from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
     from perdure.model.wire import RequestInput, RequestResult
+    from perdure.plan.patience import INTERRUPTED
     from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
     from perdure.run.running import Run
     from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY
@@ -62,6 +63,8 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
             if is_cancelled_exception(error) or released():
                 raise
             asked += 1
+            if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
+                continue
             if kind == CONTEXT_TOO_LONG and not run.progress.tight:
                 request = run.ask_again(Choice(request.model, "the context was too long, and was cut"), tight=True)
             elif fallbacks and kind not in _SAME_EVERYWHERE:

@@ -17,9 +17,10 @@ from perdure.workflows.failures import failed
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.plan.calls import Call
+    from perdure.plan.effects import idempotency_key
     from perdure.plan.outcomes import Failed, Outcome, Returned
+    from perdure.plan.patience import Patience
     from perdure.run.delegates import scoped_data
-    from perdure.run.effects import idempotency_key
     from perdure.run.prompts import call_line
     from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
@@ -105,22 +106,39 @@ class Sender:
             what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
             message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
             return Failed(CallError("params_too_large", message))
-        inline = size <= INLINE and self._sending.take(_task(), size)
-        if not inline:
-            await self.room(0)
-        argument = ToolInput(
-            tool=tool.name,
-            activity=tool.activity,
-            call_id=call.id,
-            idempotency_key=idempotency_key(workflow.info().workflow_id, call.id, tool.name, call.params),
-            reads=reads if inline else None,
-            approved=call.approved,
-            free=self._history.free(call.id, _history_size()),
-        )
-        try:
-            return await _execute(call, argument, self.sizes)
-        finally:
-            self.settle(call.id)
+        patience = Patience(tool.retries, tool.queue_timeout)
+        while True:
+            inline = size <= INLINE and self._sending.take(_task(), size)
+            if not inline:
+                await self.room(0)
+            argument = ToolInput(
+                tool=tool.name,
+                activity=tool.activity,
+                call_id=call.id,
+                idempotency_key=idempotency_key(workflow.info().workflow_id, call.id, tool.name, call.params),
+                earlier=patience.started,
+                reads=reads if inline else None,
+                approved=call.approved,
+                free=self._history.free(call.id, _history_size()),
+            )
+            try:
+                result = await _execute(call, argument, patience.attempts_left)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                attempts, outcome = failed(call, error, patience.attempts_left)
+                call.attempts = patience.started + attempts
+                pause = patience.pause(outcome.error.code, attempts, workflow.time())
+                if pause is None:
+                    return outcome
+                if pause:
+                    await workflow.sleep(pause, summary=f"{call.id} {tool.name}: {outcome.error.message}"[:200])
+            else:
+                call.attempts = patience.started + result.attempt
+                self.sizes.note(result.value, result.size)
+                return Returned(result.value, result.branch)
+            finally:
+                self.settle(call.id)
 
 
 def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
@@ -135,30 +153,23 @@ def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
     )
 
 
-async def _execute(call: Call, argument: ToolInput, sizes: Sizes) -> Outcome:
+async def _execute(call: Call, argument: ToolInput, attempts: int) -> ToolResult:
     tool = call.tool
     assert tool is not None
     target = f" → {call.target}" if call.paths else ""
-    try:
-        result = await workflow.execute_activity(
-            tool.name,
-            argument,
-            result_type=ToolResult,
-            activity_id=call.id,
-            task_queue=tool.task_queue,
-            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
-            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
-            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
-            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
-            summary=f"{call_line(call.params)}{target}"[:200],
-        )
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        return failed(call, error)
-    call.attempts = result.attempt
-    sizes.note(result.value, result.size)
-    return Returned(result.value, result.branch)
+    result: ToolResult = await workflow.execute_activity(
+        tool.name,
+        argument,
+        result_type=ToolResult,
+        activity_id=call.id,
+        task_queue=tool.task_queue,
+        start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
+        schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
+        heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
+        retry_policy=RetryPolicy(maximum_attempts=attempts),
+        summary=f"{call_line(call.params)}{target}"[:200],
+    )
+    return result
 
 
 def full(part: float = OVER) -> str | None:

@@ -8,10 +8,10 @@ import sys
 from perdure.cli.app import app
 
 
-def main() -> None:
-    """Run the command line, and leave the process with its exit code."""
+def main(*words: str) -> None:
+    """Run the command line, `words` before what was given, and leave the process with its exit code."""
     try:
-        app()
+        app([*words, *sys.argv[1:]])
     except SystemExit as leaving:
         # The SDK's threads may still call into the interpreter while it takes itself down, which aborts the process now
         # and then. Everything is closed by here; what is printed is flushed, and the code is the command's own.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
 from perdure.hosting.files import read_agent
@@ -17,6 +17,11 @@ from perdure.values.messages import ToolMessage
 
 if TYPE_CHECKING:
     from perdure.activities.registry import Registry
+
+
+GRACE: Final = 75.0
+"""Seconds that what runs has to end once a worker is told to. Above the minute that a tool's attempt may take unless it says
+otherwise, so that no such call is cut off by a deploy."""
 
 
 @dataclass(frozen=True)

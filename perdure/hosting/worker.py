@@ -25,11 +25,13 @@ from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
+from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import WaitingAttribute
 from perdure.hosting import settings
 from perdure.hosting.connection import connect
-from perdure.hosting.equipment import Equipment
-from perdure.hosting.signals import until_interrupted
+from perdure.hosting.draining import drain
+from perdure.hosting.equipment import GRACE, Equipment
+from perdure.hosting.signals import interrupts
 from perdure.hosting.telemetry import metrics_runtime
 from perdure.model.usage import Price
 from perdure.people.policies import Ask
@@ -68,6 +70,8 @@ def build_worker(
     prices: Mapping[str, Price] | None = None,
     attribute: WaitingAttribute | None = None,
     functions: Collection[str] = (),
+    grace: float = 5.0,
+    underway: Underway | None = None,
 ) -> Worker:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
 
@@ -78,13 +82,16 @@ def build_worker(
     `endpoints`: further model servers by name, or what asks them all in place of `model`; `prices`: dollars per million tokens by model, before the built-in list.
     `attribute`: what is known of the search attribute, so that the first run need not ask.
     `functions`: modules whose functions agent files may name, as `config.models.policy` and `config.approval.approver`.
+    `grace`: seconds that what runs has to end once the worker is shut down; `underway` tells what that is.
     """
     stored = client.data_converter.external_storage is not None
     max_payload = MAX_STORED if stored else MAX_PAYLOAD
-    tools = ToolActivity(registry, max_payload, approval_floor)
+    underway = underway or Underway()
+    tools = ToolActivity(registry, max_payload, approval_floor, underway)
     named = NamedFunctions(functions)
     prepare = PrepareActivity(registry, approval_floor, agents, max_payload, prices, attribute, named)
-    request = RequestActivity(endpoints if isinstance(endpoints, Endpoints) else Endpoints(model, endpoints))
+    asked = endpoints if isinstance(endpoints, Endpoints) else Endpoints(model, endpoints)
+    request = RequestActivity(asked, underway)
     orchestration: list[Callable[..., Any]] = [
         prepare.prepare,
         request.request,
@@ -103,7 +110,7 @@ def build_worker(
         default_heartbeat_throttle_interval=timedelta(seconds=SHORTEST),
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
-        graceful_shutdown_timeout=timedelta(seconds=5),
+        graceful_shutdown_timeout=timedelta(seconds=grace),
     )
 
 
@@ -111,13 +118,20 @@ def _sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE))
 
 
-async def serve(equipment: Equipment, *, task_queue: str, tools_only: bool = False, metrics: str | None = None) -> None:
-    """Connect, and work until interrupted."""
+async def serve(
+    equipment: Equipment,
+    *,
+    task_queue: str,
+    tools_only: bool = False,
+    metrics: str | None = None,
+    grace: float = GRACE,
+) -> None:
+    """Connect, and work until interrupted; then drain."""
     registry = equipment.registry()
     if equipment.mcp is None:
         equipment.check_agents(registry)  # what is wrong there needs no server to be known
     client = await connect(metrics_runtime(metrics) if metrics else None)
-    attribute = WaitingAttribute()
+    attribute, underway = WaitingAttribute(), Underway()
     if not tools_only and (problem := await attribute.ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
     async with equipment.opened(registry):
@@ -132,10 +146,12 @@ async def serve(equipment: Equipment, *, task_queue: str, tools_only: bool = Fal
             prices=settings.prices(),
             attribute=attribute,
             functions=equipment.functions,
+            grace=grace,
+            underway=underway,
         )
-        async with worker:
-            print(
-                f"worker: {len(registry)} tools, task queue {task_queue!r}, namespace {client.namespace!r}",
-                file=sys.stderr,
-            )
-            await until_interrupted()
+        with interrupts() as interrupted:
+            async with worker:
+                where = f"task queue {task_queue!r}, namespace {client.namespace!r}"
+                print(f"worker: {len(registry)} tools, {where}", file=sys.stderr)
+                await interrupted.get()
+                await drain(worker, underway, interrupted, grace)

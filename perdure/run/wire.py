@@ -1,7 +1,6 @@
 """What crosses the boundary between client, workflow and activities, and the names that it goes by.
 
-Everything here is data, written as camelCase JSON. Each workflow has one input object, and it can carry all that a run
-continued as new needs.
+Everything here is data, written as camelCase JSON; a workflow's one input carries all that a run continued as new needs.
 """
 
 from __future__ import annotations
@@ -215,7 +214,6 @@ class RunView(RunResult):
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
-
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     """Writer's call id, reader's, and the reference: what a drawing shows."""
 

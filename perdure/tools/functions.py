@@ -40,14 +40,26 @@ class ToolContext:
     messages: list[JsonObject] = field(default_factory=list)
     """The context's messages that the tool's `_scopes` list."""
     on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+    is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was given up: it timed out, was cancelled, or its worker ends. An async function is cut off; one in a
+        thread has to look for itself, for nothing can end a thread."""
+        return self.is_cancelled()
 
     def heartbeat(self, *details: Any) -> None:
-        """Say that the call is alive; the details are there at the next attempt should this one be lost."""
+        """Say that the call is alive; the details are there at the next attempt should this one be lost.
+
+        Raises `ToolError` when the call was given up, so that a thread that tells comes to its end.
+        """
+        if self.cancelled:
+            raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
         self.on_heartbeat(*details)
 
     def progress(self, text: str) -> None:
-        """Say how far the call is, for whoever watches; counts as a sign of life."""
-        self.on_heartbeat({"progress": text})
+        """Say how far the call is, for whoever watches; counts as a sign of life. Raises as `heartbeat` does."""
+        self.heartbeat({"progress": text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +141,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
-    `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life (none needed). `retries`: attempts after
-    the first (2). `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
+    `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
+    the first (2); with 0 it is never started again, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
     to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
     by a group's name no two of all tools of that group.
 

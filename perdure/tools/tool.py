@@ -42,6 +42,10 @@ TASK_COMPLETE: Final = "task_complete"
 ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 
+HEARTBEAT_TIMEOUT: Final = 20.0
+"""Seconds after which a worker that says nothing of a call is lost. The engine says it for every tool, also for a sync one; it takes
+a tool that keeps the whole process busy to be taken for lost."""
+
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
 
@@ -73,7 +77,7 @@ class Tool(BaseModel):
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
     for days, so that it has none by default."""
     heartbeat: Seconds | None = Field(default=None, alias="_heartbeat")
-    """Seconds between signs of life; without them the attempt counts as lost. `None`: only `timeout` tells."""
+    """Seconds between signs of life, `HEARTBEAT_TIMEOUT` by default; without them the attempt counts as lost."""
     retries: int = Field(default=2, ge=0, le=MAX_RETRIES, alias="_retries")
     """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
@@ -151,6 +155,11 @@ class Tool(BaseModel):
     def exclusive_group(self) -> str | None:
         """What no two calls of run at once; `None` for a tool that may run beside itself."""
         return self.exclusive if isinstance(self.exclusive, str) else self.name if self.exclusive else None
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds between signs of life of its activity."""
+        return min(self.heartbeat or HEARTBEAT_TIMEOUT, self.attempt_timeout)
 
     @property
     def latent(self) -> bool:

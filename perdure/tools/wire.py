@@ -25,6 +25,8 @@ class ToolInput(Wire):
     activity: str
     call_id: str
     idempotency_key: str
+    earlier: int = 0
+    """Attempts that began before those that the activity counts: see `perdure.plan.patience`."""
     reads: ToolReads | None = None
     """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
     approved: str | None = None

@@ -1,0 +1,51 @@
+"""The end of a worker: it takes nothing new, lets what runs end, and hands over the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+from temporalio.worker import Worker
+
+from perdure.activities.underway.ending import Underway
+
+TOLD_EVERY: Final = 15.0
+"""Seconds between lines about what is waited for."""
+_NAMED: Final = 5
+
+
+async def drain(worker: Worker, underway: Underway, interrupted: asyncio.Queue[int], grace: float) -> None:
+    """Shut the worker down, telling what is waited for on stderr.
+
+    What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as
+    `Interrupted`, and its run has another worker carry it out.
+    """
+    stopping = asyncio.ensure_future(worker.shutdown())
+    again = asyncio.ensure_future(interrupted.get())
+    if underway.titles:
+        _say(
+            f"takes nothing new, and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
+        )
+    try:
+        while not stopping.done():
+            await asyncio.wait({stopping, again}, timeout=TOLD_EVERY, return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                if underway.titles:
+                    _say(f"hands over {_listed(underway.titles)}")
+                underway.hand_over()
+                again = asyncio.ensure_future(interrupted.get())
+            elif not stopping.done() and underway.titles:
+                _say(f"still waits for {_listed(underway.titles)}")
+    finally:
+        again.cancel()
+    await stopping
+
+
+def _listed(titles: list[str]) -> str:
+    more = f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    return ", ".join(titles[:_NAMED]) + more
+
+
+def _say(line: str) -> None:
+    print(f"worker: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,54 @@
+"""What becomes of a call that was not carried out by no fault of its own: a deploy must not cost it (R6.7, R12.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NO_SUCH_TOOL: Final = "NoSuchTool"
+"""Code of a call whose worker does not have the tool: another of the queue may, or this one after its deployment."""
+INTERRUPTED: Final = "Interrupted"
+"""Code of what was cut off because its worker was shut down."""
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+
+
+@dataclass(slots=True)
+class Patience:
+    """How often, and for how long, one call is tried again beside its own retries."""
+
+    retries: int
+    """The tool's: attempts after the first. With none it is never started again."""
+    seconds: float
+    """For which a worker that has the tool is waited for."""
+    started: int = 0
+    """Attempts that began before those that are counted now."""
+    _used: int = 0
+    _missing_since: float | None = None
+    _pause: float = FIRST_PAUSE
+
+    @property
+    def attempts_left(self) -> int:
+        return max(1, self.retries + 1 - self._used)
+
+    def pause(self, code: str, attempts: int, now: float) -> float | None:
+        """Seconds until the call is tried again; `None`: it has ended. `attempts`: how many there were since the last pause.
+
+        The last of them counts as none where it was cut off or found no tool; those before it were failures of the call's own.
+        """
+        if code == INTERRUPTED and self.retries > 0:
+            self._missing_since = None
+            self.started += attempts
+            self._used += attempts - 1
+            return 0.0
+        if code != NO_SUCH_TOOL:
+            return None
+        if self._missing_since is None:
+            self._missing_since, self._pause = now, FIRST_PAUSE
+        left = self._missing_since + self.seconds - now
+        if left <= 0:
+            return None
+        self.started += attempts - 1
+        self._used += attempts - 1
+        pause, self._pause = min(self._pause, left), min(self._pause * 2, LONGEST_PAUSE)
+        return pause

@@ -1,0 +1,33 @@
+"""What a deploy costs a call: nothing (R6.7, R12.5)."""
+
+from __future__ import annotations
+
+from perdure.plan.patience import INTERRUPTED, LONGEST_PAUSE, NO_SUCH_TOOL, Patience
+
+
+def test_being_cut_off_uses_up_no_retry() -> None:
+    patience = Patience(retries=1, seconds=300)
+    for times in range(1, 5):
+        assert patience.pause(INTERRUPTED, 1, 0) == 0.0
+        assert (patience.attempts_left, patience.started) == (2, times)
+    assert patience.pause(INTERRUPTED, 2, 0) == 0.0  # the first of the two failed by itself
+    assert (patience.attempts_left, patience.started) == (1, 6)
+    assert patience.pause("OSError", 1, 0) is None
+
+
+def test_what_may_not_be_retried_is_never_started_again() -> None:
+    patience = Patience(retries=0, seconds=300)
+    assert patience.pause(INTERRUPTED, 1, 0) is None
+    assert patience.pause(NO_SUCH_TOOL, 1, 0) is not None  # it has not been started
+
+
+def test_a_worker_that_has_the_tool_is_waited_for_less_and_less_often() -> None:
+    patience = Patience(retries=2, seconds=300)
+    now, pauses = 100.0, []
+    while (pause := patience.pause(NO_SUCH_TOOL, 1, now)) is not None:
+        pauses.append(pause)
+        now += pause
+    assert now == 400.0
+    assert len(pauses) < 20
+    assert max(pauses) == LONGEST_PAUSE
+    assert (patience.attempts_left, patience.started) == (3, 0)
