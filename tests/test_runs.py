@@ -12,8 +12,8 @@ from temporalio.worker import Replayer
 
 from perdure import ToolContext, ToolError, branch, tool
 from perdure.hosting.connection import data_converter
-from perdure.plan.effects import idempotency_key
 from perdure.testing.turns import Fault, Turn
+from perdure.tools.wire import idempotency_key
 from perdure.workflows.agent import AgentWorkflow
 from tests.support import DONE, agent, harness
 

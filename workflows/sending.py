@@ -17,12 +17,11 @@ from perdure.workflows.failures import failed
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.plan.calls import Call
-    from perdure.plan.effects import idempotency_key
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.patience import Patience
     from perdure.run.delegates import scoped_data
     from perdure.run.prompts import call_line
-    from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
+    from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult, idempotency_key
     from perdure.values.jsons import Json
     from perdure.values.limits import INLINE, OVER, said
     from perdure.values.limits.sending import HistoryRoom, Sending, history_full

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from pydantic import Field
 
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.wire import Wire
 
@@ -50,3 +52,13 @@ class Claim(Wire):
 
     call_id: str
     size: int
+
+
+def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject) -> str:
+    """`<run id>/<call id>:<digest>`, the digest being 12 hexadecimal digits over the tool's name and its resolved parameters.
+
+    The same on each attempt and after a reset with the same plan. A plan that is another after a reset has the same call ids, so
+    the digest tells its effects from those that were made before.
+    """
+    digest = hashlib.sha256(dumps([tool, params], sort_keys=True).encode(errors="replace")).hexdigest()[:12]
+    return f"{run_id}/{call_id}:{digest}"
