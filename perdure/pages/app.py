@@ -6,11 +6,12 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from perdure.client.approvals import Offered, Waiting, WaitingPage, age, decide,
 from perdure.client.runs import fetch_run
 from perdure.errors import JsonError, RunError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
-from perdure.pages.guards import Guards
+from perdure.pages.guards import Guards, TooManyGuessesError
 from perdure.pages.live import Live
 from perdure.run.views.drawing import Drawing, draw_run, to_svg
 from perdure.run.wire import RunView
@@ -34,6 +35,9 @@ from perdure.values.marks import changes
 HERE: Final = Path(__file__).parent
 _TRIED: Final = 5
 """Of the list, whose index is a moment late: so many may have been decided already."""
+_LARGEST_FORM: Final = 8_000_000
+"""Bytes: the largest parameters that a run takes, with three for a byte, as a form writes them."""
+_LONGEST_NAME: Final = 200
 _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 
 
@@ -57,6 +61,7 @@ class Inbox:
                 Route("/sign-in", self._sign_in, methods=["POST"]),
                 Mount("/static", StaticFiles(directory=HERE / "static")),
             ],
+            exception_handlers={TooManyGuessesError: self._wait},
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
         )
 
@@ -73,7 +78,7 @@ class Inbox:
         status: int = 200,
     ) -> Response:
         if not self._guards.admits(request):
-            return self._ask_for_token()
+            return self._ask_for_token(request)
         found, chosen = WaitingPage([], 0, {}, None), None
         try:
             found = await self._live.look(request.query_params.get("page"))
@@ -88,18 +93,18 @@ class Inbox:
             drawing=Markup(await self._drawing(chosen)) if chosen else "",
             gone=not chosen and "run" in request.query_params,
             typed=typed or {},
-            by=(typed or {}).get("by", request.cookies.get("perdure_by", "")),
+            by=(typed or {}).get("by", unquote(request.cookies.get("perdure_by", ""))),
             namespace=self._client.namespace,
             csrf=csrf,
             said=said,
             problem=problem,
         )
-        return self._guards.finish(HTMLResponse(page, status), session)
+        return self._guards.finish(request, HTMLResponse(page, status), session)
 
     async def _list(self, request: Request) -> Response:
         """The list alone, for a page that is open."""
         if not self._guards.admits(request):
-            return self._ask_for_token()
+            return self._ask_for_token(request)
         try:
             found = await self._live.look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
@@ -107,26 +112,28 @@ class Inbox:
             listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
             gone = not listed and await self._offer(*key) is None
         except (RunError, RPCError) as error:
-            return self._guards.finish(PlainTextResponse(str(error), 503))
+            return self._guards.finish(request, PlainTextResponse(str(error), 503))
         part = self._pages.get_template("list.html").render(found=found, key=key, gone=gone)
-        return self._guards.finish(HTMLResponse(part))
+        return self._guards.finish(request, HTMLResponse(part))
 
     async def _events(self, request: Request) -> Response:
         if not self._guards.admits(request):
-            return self._ask_for_token()
-        return self._guards.finish(StreamingResponse(self._live.events(), media_type="text/event-stream"))
+            return self._ask_for_token(request)
+        return self._guards.finish(request, StreamingResponse(self._live.events(), media_type="text/event-stream"))
 
     async def _decide(self, request: Request) -> Response:
         if not self._guards.admits(request):
-            return self._ask_for_token()
-        form = {key: str(value) for key, value in (await request.form()).items()}
+            return self._ask_for_token(request)
+        form = await _read_form(request)
         if not self._guards.is_own_form(request, form.get("csrf", "")):
             refusal = "This form did not come from this page. Reload the page and try again."
-            return self._guards.finish(PlainTextResponse(refusal, 403))
+            return self._guards.finish(request, PlainTextResponse(refusal, 403))
         try:
+            if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
+                raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
             decision = await self._decision(form)
             done = await decide(self._client, form["run"], decision)
-        except (RunError, FormError, JsonError) as error:
+        except (RunError, RPCError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
         words = {
             "approve": "approved",
@@ -137,8 +144,10 @@ class Inbox:
         }
         said = f"{form['run']} {done['call']}: {words[done['decision']]}"
         response = RedirectResponse("/?" + urlencode({"said": said}), 303)
-        response.set_cookie("perdure_by", form.get("by", ""), httponly=True, samesite="strict", max_age=30_000_000)
-        return self._guards.finish(response)
+        # A cookie holds Latin-1 at most, a name anything.
+        name = quote(form.get("by", "")[:_LONGEST_NAME])
+        response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
+        return self._guards.finish(request, response)
 
     async def _decision(self, form: dict[str, str]) -> JsonObject:
         decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
@@ -163,16 +172,22 @@ class Inbox:
         return decision | ({"decision": "edit", "params": changed} if changed else {"decision": "approve"})
 
     async def _sign_in(self, request: Request) -> Response:
-        form = await request.form()
-        if not self._guards.is_token(str(form.get("token", ""))):
-            return self._ask_for_token("That is not the token.")
+        form = await _read_form(request)
+        if not self._guards.is_token(form.get("token", ""), request):
+            return self._ask_for_token(request, "That is not the token.")
         response = RedirectResponse("/", 303)
-        self._guards.sign_in(response)
-        return self._guards.finish(response)
+        self._guards.sign_in(request, response)
+        return self._guards.finish(request, response)
 
-    def _ask_for_token(self, problem: str = "") -> Response:
+    def _ask_for_token(self, request: Request, problem: str = "") -> Response:
         page = self._pages.get_template("sign_in.html").render(problem=problem)
-        return self._guards.finish(HTMLResponse(page, 401))
+        return self._guards.finish(request, HTMLResponse(page, 401))
+
+    async def _wait(self, request: Request, error: Exception) -> Response:
+        """One who guesses tokens."""
+        assert isinstance(error, TooManyGuessesError)
+        response = PlainTextResponse(str(error), 429, {"Retry-After": str(int(error.seconds) + 1)})
+        return self._guards.finish(request, response)
 
     async def _chosen(self, listed: list[Waiting], wanted: Any) -> Offered | None:
         """What is asked for; without being asked, the oldest. Only its run is asked."""
@@ -198,6 +213,17 @@ class Inbox:
         ids = {node.id for node in nodes}
         edges = [edge for edge in whole.edges if edge[0] in ids and edge[1] in ids]
         return to_svg(Drawing(nodes, edges), lit=chosen.offer.call)
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """The form's texts. Refuses one that is too large before it is read."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        raise HTTPException(411)
+    if int(length) > _LARGEST_FORM:
+        raise HTTPException(413)
+    form = await request.form(max_files=0, max_part_size=_LARGEST_FORM)
+    return {key: value for key, value in form.items() if isinstance(value, str)}
 
 
 def _fields(chosen: Offered | None, typed: dict[str, str] | None) -> list[Field]:

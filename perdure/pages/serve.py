@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -14,15 +15,19 @@ from perdure.hosting.connection import connect, data_converter
 from perdure.hosting.signals import until_interrupted
 from perdure.pages.app import Inbox
 from perdure.pages.codec import CodecServer
-from perdure.pages.guards import is_loopback
+from perdure.pages.guards import check_token, is_loopback
+
+_CONNECTIONS: Final = 1000
+"""At a time; what comes beyond them is told so."""
 
 
 async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
-    """Serve until interrupted. Raises `SettingsError` when others could reach it and there is no token, or the port is taken."""
+    """Serve until interrupted. Raises `SettingsError` when others could reach it and there is no token, or it is empty, or the port is taken."""
     if token is None and not is_loopback(host):
         raise SettingsError(
             f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
         )
+    check_token(token)  # before a server is needed
     await _serve(Inbox(await connect(), token).app, "inbox", host, port)
 
 
@@ -39,7 +44,9 @@ async def _serve(app: Starlette, name: str, host: str, port: int) -> None:
         listening = socket.create_server((host, port))
     except OSError as error:
         raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_level="warning", lifespan="off", limit_concurrency=_CONNECTIONS, timeout_graceful_shutdown=1
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
