@@ -16,6 +16,7 @@ from perdure.activities.asking import ask_run, own_run
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.secrets import masked_value
 from perdure.activities.sse import Event, Events, EventTooLongError
 from perdure.activities.streaming import Deliverer
 from perdure.activities.underway.ending import Underway
@@ -65,17 +66,24 @@ class RequestActivity:
                 try:
                     async with Deliverer(send) as deliverer, self._endpoints.ask(request.model, body) as response:
                         await read_answer(response, answer, deliverer if request.stream else None)
-                    return answer.result()
+                    return _masked(answer.result())
                 except ApplicationError:
                     raise
                 except Exception as error:
                     if deliverer.attempted:  # whatever it was, a fault of ours too: the calls stand
-                        return answer.interrupted(deliverer.calls, _words(error))
+                        return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     if refusal is not None and self._endpoints.learn(request.model, body, sent, refusal):
                         continue
                     raise failure from None
+
+
+def _masked(result: RequestResult) -> RequestResult:
+    """A server may say a key back in an answer too; each call as it was delivered."""
+    said = {"calls": result.calls, "output": result.output, "text": result.text, "problem": result.problem}
+    clean = masked_value(said)
+    return result if clean is said else result.model_copy(update=clean)
 
 
 def _words(error: Exception) -> str:
@@ -122,7 +130,7 @@ def _take(events: list[Event], answer: Answer, deliverer: Deliverer | None) -> b
                 raise RefusalError(refusal)
             closed = answer.take(document)
             if deliverer is not None:
-                deliverer.add(closed)
+                deliverer.add(masked_value(closed) if closed else closed)
         if answer.too_long:
             return True
     return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from typing import Any, Final
 
 from perdure.values.jsons import Json, dumps
 
@@ -41,6 +41,11 @@ def masked_value(value: Json) -> Json:
     if not any(dumps(secret)[1:-1] in text for secret in _secrets()):
         return value
     return _walk(value)
+
+
+def masked_details(details: Any) -> Any:
+    """The same of what a tool says while it works, which may be anything that can be written as JSON."""
+    return _walk(details) if isinstance(details, str | list | dict) else details
 
 
 def _walk(value: Json) -> Json:

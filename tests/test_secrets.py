@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 
 import pytest
@@ -13,7 +14,8 @@ from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
-from perdure.activities.secrets import MASK, keep_secret, masked, masked_value
+from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
+from perdure.hosting.logs import mask_logs
 from tests.support import DONE, agent, harness, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,6 +33,8 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     value = {"a": [f"x{KEY}"], KEY: 1, "n": 2}
     assert masked_value(value) == {"a": [f"x{MASK}"], MASK: 1, "n": 2}
     assert masked_value(same := {"a": "b"}) is same
+    assert masked_details({"said": [KEY]}) == {"said": [MASK]}
+    assert masked_details(7) == 7
 
 
 @tool(retries=0)
@@ -44,6 +48,11 @@ def leak(how: str) -> str:
         raise KeyError(KEY)
     except KeyError as error:
         raise ValueError("deep") from error
+
+
+@tool
+def echo(text: str) -> str:
+    return text
 
 
 async def test_a_tool_that_says_a_key(
@@ -88,3 +97,39 @@ async def test_a_model_server_that_echoes_the_key(
     assert KEY not in "\n".join(
         record.getMessage() for record in caplog.records if record.name.startswith("temporalio")
     )
+
+
+async def test_a_model_server_that_says_the_key_in_its_answer(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", KEY)
+    calls = [{"_tool": "echo", "text": f"so {KEY}", "_outputPath": "†state.said"}]
+    script = [{"calls": calls}, {"calls": [], "output": {"key": KEY}}]
+    async with harness(dev_server.client, [echo], script) as it:
+        handle = await it.start(agent("echo"))
+        result = await handle.result()
+        history = (await handle.fetch_history()).to_json()
+    assert (result.state["said"], result.output) == (f"so {MASK}", {"key": MASK})
+    assert KEY not in history
+
+
+async def test_a_workers_log_tells_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_KEY", KEY)
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    kept = [(each, each.formatter) for each in [*root.handlers, logging.lastResort] if each is not None]
+    try:
+        mask_logs()
+        mask_logs()
+        try:
+            raise ValueError(f"wrong {KEY}")
+        except ValueError:
+            logging.getLogger("anybody").exception("it said %s", {"key": KEY})
+    finally:
+        root.removeHandler(handler)
+        for each, formatter in kept:
+            each.setFormatter(formatter)
+    assert f"ValueError: wrong {MASK}" in written.getvalue()
+    assert KEY not in written.getvalue()
