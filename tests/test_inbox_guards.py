@@ -92,16 +92,16 @@ async def test_guesses_are_slowed_and_a_cookie_is_not_the_token(dev_server: Work
     async with pages(dev_server, "s3cret-token", clock) as http:
         answers = [(await http.post("/sign-in", data={"token": f"guess {n}"})).status_code for n in range(300)]
         waits = await http.post("/sign-in", data={"token": "s3cret-token"})
-        by_header = await http.get("/list", headers={"Authorization": "Bearer s3cret-token"})
+        by_header = await http.get("/", headers={"Authorization": "Bearer s3cret-token"})
         clock.now += LONGEST_WAIT
         signed_in = await http.post("/sign-in", data={"token": "s3cret-token"})
         cookie = http.cookies["perdure_signed_in"]
-        inside = await http.get("/list")
+        inside = await http.get("/")
         later = cookie.replace(cookie.split(".")[0], "9999999999")
         http.cookies.clear()
-        forged = await http.get("/list", headers={"Cookie": f"perdure_signed_in={later}"})
+        forged = await http.get("/", headers={"Cookie": f"perdure_signed_in={later}"})
         clock.now += SESSION_SECONDS
-        expired = await http.get("/list", headers={"Cookie": f"perdure_signed_in={cookie}"})
+        expired = await http.get("/", headers={"Cookie": f"perdure_signed_in={cookie}"})
     assert answers.count(401) == FREE_GUESSES
     assert answers.count(429) == 300 - FREE_GUESSES
     assert (waits.status_code, by_header.status_code, signed_in.status_code, inside.status_code) == (429, 429, 303, 200)

@@ -19,6 +19,11 @@ _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidB
 """What S3 says where asking again would not help."""
 
 
+def is_unreadable(payload: Payload) -> bool:
+    """Whether this stands for a value that could not be fetched."""
+    return payload.metadata.get("encoding") == _ENCODING.encode()
+
+
 class _Unreadable(EncodingPayloadConverter):
     @property
     def encoding(self) -> str:

@@ -21,6 +21,7 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
 from perdure.errors import SettingsError
+from perdure.hosting.converter import is_unreadable
 
 COOKIE: Final = "perdure_codec"
 MAX_BODY: Final = 64 * 1024 * 1024
@@ -95,7 +96,7 @@ class CodecServer:
         except Exception:  # a driver's own: a value that is gone hides no other
             return payload
         decoded: Payload = value.payload
-        return decoded
+        return payload if is_unreadable(decoded) else decoded
 
     async def _asked(self, request: Request) -> Payloads | Response:
         """The payloads of a request that may be answered; otherwise the refusal."""
