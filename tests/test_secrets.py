@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
 from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
-from perdure.hosting.logs import mask_logs
+from perdure.hosting.telemetry import mask_logs
 from tests.support import DONE, agent, harness, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

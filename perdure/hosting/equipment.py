@@ -69,8 +69,8 @@ class Equipment:
         Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
         missing, it is a line on stderr, for the file may be right once the server answers.
         """
-        from perdure.hosting.logs import mask_logs
         from perdure.hosting.settings import mcp_tools
+        from perdure.hosting.telemetry import mask_logs
 
         mask_logs()
         async with mcp_tools(self.mcp, registry) as missing:

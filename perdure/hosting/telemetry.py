@@ -1,14 +1,16 @@
-"""Traces and metrics, by OpenTelemetry's and Temporal's own means."""
+"""Traces and metrics, by OpenTelemetry's and Temporal's own means, and a log that tells no key."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
+from perdure.activities.secrets import masked
 from perdure.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -52,6 +54,22 @@ def metrics_runtime(address: str) -> Runtime:
 def silent_runtime() -> Runtime:
     """A runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
+
+
+class _Masking(logging.Formatter):
+    def __init__(self, inner: logging.Formatter | None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(self._inner.format(record))
+
+
+def mask_logs() -> None:
+    """Mask keys in every line, tracebacks included, that the handlers there are now write; calling it again changes nothing."""
+    for handler in [*logging.getLogger().handlers, logging.lastResort]:
+        if handler is not None and not isinstance(handler.formatter, _Masking):
+            handler.setFormatter(_Masking(handler.formatter))
 
 
 @cache
