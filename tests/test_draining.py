@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
 import threading
 import uuid
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -13,9 +21,13 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import Registry
 from perdure.client.approvals import decide
+from perdure.client.runs import AgentHandle, start_run
+from perdure.run.agents import parse_agent
+from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from perdure.tools.functions import ToolFunction, tool_function
-from tests.support import DONE, agent, harness
+from tests.support import DONE, ROOT, agent, harness
+from tests.test_durability import Bell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -173,3 +185,137 @@ async def test_a_tool_that_one_worker_lacks_is_waited_for(dev_server: WorkflowEn
     assert paid == [1]
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert result.errors == []
+
+
+TOOLS = """
+import os, socket, threading
+from perdure import ToolContext, tool
+
+@tool(retries=0)
+def ring(seconds: float, context: ToolContext) -> str:
+    with open("effects.log", "a") as log:
+        log.write(context.idempotency_key + "\\n")
+    with socket.create_connection(("127.0.0.1", int(os.environ["BELL"]))) as bell:
+        bell.sendall(f"{context.call_id}\\n".encode())
+        bell.recv(1)
+    threading.Event().wait(seconds)
+    return context.idempotency_key
+"""
+
+
+@dataclass
+class Deployment:
+    """Worker processes as whoever deploys them starts and stops them."""
+
+    folder: Path
+    queue: str
+    env: dict[str, str]
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
+
+    async def start(self) -> asyncio.subprocess.Process:
+        command = [sys.executable, str(ROOT / "worker.py"), "--tools", "ringing", "--task-queue", self.queue]
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=self.folder, env={**os.environ, **self.env}, stderr=asyncio.subprocess.PIPE
+        )
+        self.started.append(process)
+        assert "3 tools" in await self.line(process)
+        return process
+
+    async def line(self, process: asyncio.subprocess.Process) -> str:
+        assert process.stderr is not None
+        return (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+
+    async def stop(self, process: asyncio.subprocess.Process) -> None:
+        """End it as a deployment does, and see that it ends in order."""
+        process.terminate()
+        _, said = await asyncio.wait_for(process.communicate(), 60)
+        assert (process.returncode, b"Traceback" in said) == (0, False), said.decode()
+
+    def effects(self) -> Counter[str]:
+        """How often each idempotency key made its effect."""
+        log = self.folder / "effects.log"
+        return Counter(log.read_text().split()) if log.exists() else Counter()
+
+
+@asynccontextmanager
+async def deployment(
+    server: WorkflowEnvironment, folder: Path, model: ScriptedModel, bell: Bell
+) -> AsyncIterator[Deployment]:
+    (folder / "ringing.py").write_text(TOOLS, encoding="utf-8")
+    env = {
+        "TEMPORAL_ADDRESS": server.client.service_client.config.target_host,
+        "OPENAI_BASE_URL": model.base_url,
+        "OPENAI_API_KEY": "scripted",
+        "BELL": str(bell.port),
+        "PERDURE_GRACE": "30",
+    }
+    site = Deployment(folder, f"deploy-{uuid.uuid4().hex[:8]}", env)
+    try:
+        yield site
+    finally:
+        for process in site.started:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def ringing(*seconds: float) -> dict[str, Any]:
+    """An agent whose plan is given; the model only ends it."""
+    calls = [{"_tool": "ring", "seconds": each, "_outputPath": f"†state.r{n}"} for n, each in enumerate(seconds)]
+    return agent("ring", context=[{"type": "plan", "plan": calls}], config={"start": "plan"})
+
+
+async def start(server: WorkflowEnvironment, site: Deployment, document: dict[str, Any]) -> AgentHandle:
+    run_id = f"test-{uuid.uuid4().hex[:8]}"
+    return await start_run(server.client, parse_agent(document), document, run_id=run_id, task_queue=site.queue)
+
+
+async def test_sigterm_drains_and_tells_what_it_waits_for(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with Bell() as bell, ScriptedModel([DONE]) as model, deployment(dev_server, tmp_path, model, bell) as site:
+        bell.quiet = True
+        old = await site.start()
+        handle = await start(dev_server, site, ringing(0))
+        await bell.wait_for(1)
+        old.terminate()
+        said = await site.line(old)
+        new = await site.start()
+        bell.answer()
+        result = await handle.result()
+        assert await asyncio.wait_for(old.wait(), 60) == 0
+        await site.stop(new)  # an idle one
+    assert said == (
+        f"worker: takes nothing new, and waits up to 30 s for ring 0.0 of {handle.id}; once more to hand over now\n"
+    )
+    assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
+    assert list(site.effects().values()) == [1]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_rolling_restart_under_load_fails_no_call_and_makes_no_effect_twice(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    runs, rounds = 20, 3
+    async with (
+        Bell() as bell,
+        ScriptedModel(lambda _: DONE) as model,
+        deployment(dev_server, tmp_path, model, bell) as site,
+    ):
+        workers = [await site.start(), await site.start()]
+        handles = []
+        for _ in range(rounds):
+            for place in range(len(workers)):
+                handles += [await start(dev_server, site, ringing(0, 0.5, 1.5, 0.2)) for _ in range(runs // 2)]
+                await bell.wait_for(len(bell.rings) + 1)
+                stopping = asyncio.create_task(site.stop(workers[place]))
+                workers[place] = await site.start()
+                await stopping
+        results = await asyncio.gather(*(handle.result() for handle in handles))
+        for worker in workers:
+            await site.stop(worker)
+    assert {result.status for result in results} == {"completed"}
+    assert [result.errors for result in results if result.errors] == []
+    assert Counter((call.status, call.attempts) for result in results for call in result.calls) == {
+        ("done", 1): 4 * len(handles)
+    }
+    assert site.effects() == Counter({key: 1 for result in results for key in result.state.values()})

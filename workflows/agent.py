@@ -95,7 +95,9 @@ class AgentWorkflow:
             raise self._failure(str(error), type(error).__name__) from None
         finally:
             watching.cancel()
-            if run.progress.usage.by_model and not isinstance(sys.exception(), GeneratorExit):
+            # A delegate's is the run's above: what is a billed Action is not said twice.
+            mine = run.progress.usage.by_model and workflow.info().parent is None
+            if mine and not isinstance(sys.exception(), GeneratorExit):
                 workflow.upsert_memo({"usage": cut_to(run.progress.usage.as_json(), MAX_MEMO)})
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:

@@ -121,6 +121,13 @@ def test_no_retries_are_said_and_no_time_at_all_is_refused() -> None:
             tool(**{option: 0})(lambda: 1)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"), [({}, 20.0), ({"_heartbeat": 3}, 3.0), ({"_timeout": 5}, 5.0), ({"_heartbeat": 90}, 60.0)]
+)
+def test_a_lost_worker_is_noticed_before_its_calls_time_out(said: dict[str, Any], seconds: float) -> None:
+    assert parse_tool({"name": "x", "properties": {}, **said}, activities=["x"]).heartbeat_timeout == seconds
+
+
 def test_functions_that_cannot_be_tools_say_why() -> None:
     with pytest.raises(ToolDefinitionError, match="only be given by position"):
 
