@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.stopping import Budget
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.jsons import shorten
+    from perdure.values.limits import said
 
 OnSpent: TypeAlias = Callable[[RunUsage, float], None]
 """Told what a delegate has used, and the seconds that it worked."""
@@ -131,6 +132,8 @@ async def run_child(
     except ChildWorkflowError as failure:
         return _failed(str(child.agent.get("name")), failure, on_spent, timeout)
     on_spent(result.usage, result.worked)
+    if result.output_size:
+        return Failed(_too_large(str(child.agent.get("name")), name, result.output_size, sender))
     return Returned(result.output)
 
 
@@ -179,7 +182,7 @@ async def _child(
 
     Raises `NotStartedError` when the child cannot even be told what to do.
     """
-    id = f"{workflow.info().workflow_id}/{name}"
+    id = _id(name)
     if (length := len(id.encode())) > MAX_ID:
         raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
     if (size := len(argument.model_dump_json().encode())) > sender.max_payload:
@@ -210,6 +213,20 @@ async def _child(
         if task is not None and task.cancelling():
             raise asyncio.CancelledError from None
         raise
+
+
+def _too_large(who: str, name: str, size: int, sender: Sender) -> CallError:
+    """What came back is the output's beginning, for people to look at: never the call's value (R6.9)."""
+    message = (
+        f"the output of {who} has {said(size)}, more than the run below can hand over ({sender.max_payload:,} at most, with what "
+        f"else it tells); whole: perdure show {_id(name)} --value output. Have it return less, or give the workers external "
+        "storage (PERDURE_STORAGE), which would carry it"
+    )
+    return CallError("result_too_large", message)
+
+
+def _id(name: str) -> str:
+    return f"{workflow.info().workflow_id}/{name}"
 
 
 def _tell(detail: Any, on_spent: OnSpent) -> None:

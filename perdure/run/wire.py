@@ -183,10 +183,12 @@ class RunResult(Wire):
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
     cut: list[str] = Field(default_factory=list)
     """What was too large to be told whole, a line each, and how to read it (R18.3)."""
+    output_size: int = 0
+    """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
-        del plain["worked"]
+        del plain["worked"], plain["output_size"]
         for name in ("error", "cut"):
             if not plain[name]:
                 del plain[name]

@@ -1,0 +1,82 @@
+"""What delegates, loops and programs that decide add to a run's sums (section 18)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.client.runs import read_value
+from perdure.values.jsons import loads
+from tests.support import DONE, agent, harness
+from tests.test_delegates import parts, save
+from tests.test_sums import ended, make, troubles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@tool
+def rows(count: int) -> list[str]:
+    """Make a list."""
+    return [f"row {number:06} of a table of many" for number in range(count)]
+
+
+def below(name: str, plan: list[dict[str, Any]], output: Any) -> dict[str, Any]:
+    """A delegate that asks no model."""
+    tools = [{"type": "tool", "tool": name} for name in dict.fromkeys(call["_tool"] for call in plan)]
+    return {"name": name, "context": [*tools, {"type": "input"}, {"type": "plan", "plan": plan, "output": output}]}
+
+
+TWO_TEXTS = below(
+    "two",
+    [{"_tool": "make", "size": "†input.size", "_outputPath": f"†state.{name}"} for name in "ab"],
+    {"both": ["†state.a", "†state.b"]},
+)
+HAVE = {"name": "have", "properties": {"size": {}}}
+
+
+async def test_r6_9_a_delegates_output_that_was_cut_is_an_error_of_its_call(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    calls = [
+        {"_tool": "have", "size": 1_200_000, "_outputPath": "†state.large"},
+        {"_tool": "have", "size": 850_000, "_outputPath": "†state.whole"},
+    ]
+    script = parts(PARENT=[{"calls": calls, "output": None}, DONE])
+    async with harness(dev_server.client, [make], script, agents=save(tmp_path, TWO_TEXTS)) as it:
+        handle = await ended(it, agent(HAVE | {"_delegate": "two"}))
+        view = await it.view(handle.id)
+        whole = loads(await read_value(it.client, f"{handle.id}/1.0", "output"))
+        kept = loads(await read_value(it.client, handle.id, "†state.whole"))
+        assert await troubles(it.client, handle) == []
+    assert [call.status for call in view.calls] == ["failed", "done"]
+    error = view.calls[0].error or {}
+    assert error["code"] == "result_too_large"
+    for words in ("2,400,", "1,900,000", f"perdure show {handle.id}/1.0 --value output", "external storage"):
+        assert words in error["message"]
+    assert [len(text) for text in whole["both"]] == [1_200_000] * 2
+    # It is whole, though all of it stands in the delegate's state too.
+    assert [len(text) for text in kept["both"]] == [850_000] * 2
+
+
+async def test_r6_9_so_is_a_list_of_many_rows_and_an_iterations_output_in_its_loop(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    wide = below(
+        "wide",
+        [{"_tool": "rows", "count": "†input.item", "_outputPath": f"†state.{name}"} for name in "ab"],
+        ["†state.a", "†state.b"],
+    )
+    call = {"_tool": "have", "_each": [2, 35_000, 3], "_outputPath": "†state.all"}
+    script = parts(PARENT=[{"calls": [call], "output": None}, DONE])
+    async with harness(dev_server.client, [rows], script, agents=save(tmp_path, wide), sandboxed=False) as it:
+        handle = await ended(it, agent(HAVE | {"_delegate": "wide"}))
+        view = await it.view(handle.id)
+        assert await troubles(it.client, handle) == []
+    every = view.state["all"]
+    assert [len(every[0][0]), len(every[2][0])] == [2, 3]
+    assert (every[1]["error"]["index"], every[1]["error"]["code"]) == (1, "result_too_large")
+    assert f"perdure show {handle.id}/1.0/1 --value output" in every[1]["error"]["message"]
