@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +64,28 @@ async def test_a_worker_with_a_floor_runs_nothing_for_a_run_that_has_none(dev_se
     assert (view.calls[0].status, error["code"]) == ("failed", "approval_required")
     assert "start the workers that run the agents with --approval-floor dangerous too" in error["message"]
     assert "/unasked" not in ran
+
+
+async def test_a_delegate_on_another_queue_stands_on_the_floor_above_it(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Its worker has no floor of its own, and its agent file asks about nothing."""
+    cleaner = {
+        "name": "cleaner",
+        "config": {"approval": {"ask": "never", "timeout": 1, "on_timeout": "approve"}},
+        "context": [{"type": "tool", "tool": "wipe"}],
+    }
+    (tmp_path / "cleaner.json").write_text(json.dumps(cleaner))
+    calls = [{"_tool": "wipe", "path": "/below"}]
+    async with harness(dev_server.client, [wipe], [{"calls": calls}, DONE]) as below:
+        clean = {"name": "clean", "_delegate": "cleaner", "_taskQueue": below.task_queue}
+        script = [{"calls": [{"_tool": "clean"}]}, DONE]
+        async with harness(dev_server.client, [wipe], script, agents=tmp_path, approval_floor="dangerous") as it:
+            handle = await it.start(agent(clean))
+            await asyncio.wait_for(handle.result(), 30)
+            child = await it.view(f"{handle.id}/1.0")
+    assert (child.calls[0].status, child.calls[0].reason) == ("rejected", "rejected: nobody decided within 1 s")
+    assert "/below" not in ran
 
 
 PAYS = {"name": "helper", "properties": {"sum": {}}, "_delegate": "anonymous", "_scopes": ["tools"]}
