@@ -91,12 +91,15 @@ class Harness:
         return await fetch_run(self.client, run_id)
 
 
-def impatient(events: int) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:
-    """A fixture: a server that suggests to continue as new after so many events."""
+def impatient(events: int, size: int = 4_194_304) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:
+    """A fixture: a server that suggests to continue as new after so many events, or bytes."""
 
     @pytest_asyncio.fixture(scope="module", loop_scope="session")
     async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-        settings = {"limit.historyCount.suggestContinueAsNew": events}
+        settings = {
+            "limit.historyCount.suggestContinueAsNew": events,
+            "limit.historySize.suggestContinueAsNew": size,
+        }
         async with embedded_server(ui=False, settings=settings) as server:
             yield server
 

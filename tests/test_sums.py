@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
@@ -64,16 +64,22 @@ async def troubles(client: Client, handle: AgentHandle) -> list[str]:
     run_id = handle.first_execution_run_id
     while run_id:
         execution = client.get_workflow_handle(handle.id, run_id=run_id)
-        if (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED:
-            found.append(f"{run_id} was terminated")
-        events = (await execution.fetch_history()).events
-        found += [
-            str(event.workflow_task_failed_event_attributes.cause)
-            for event in events
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
-        ]
-        run_id = events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        trouble, run_id = await troubles_of(execution)
+        found += trouble
     return found
+
+
+async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], str]:
+    """The same of one execution, and the run id of the one that went on from it."""
+    ended = (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED
+    events = (await execution.fetch_history()).events
+    found = [f"{execution.id} was terminated"] if ended else []
+    for event in events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            why = event.workflow_task_failed_event_attributes
+            cause = WorkflowTaskFailedCause.Name(why.cause)
+            found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
+    return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 
 @pytest.mark.parametrize(("size", "readers"), [(10_000, 450), (200_000, 22), (1_500_000, 4)])

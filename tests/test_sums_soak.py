@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.run.wire import RunView
 from perdure.testing.turns import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient
 from tests.test_delegates import save
-from tests.test_sums import ended, risky, troubles
+from tests.test_sums import ended, risky, troubles, troubles_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.soak]
 
-impatient_server = impatient(300)
+impatient_server = impatient(300, 1_500_000)
 SIZES = (1, 100, 5_000, 15_000, 60_000, 300_000, 900_000, 1_800_000, 3_000_000)
 
 MAKER = {
@@ -83,12 +83,24 @@ def model(seed: int) -> Any:
     return answer
 
 
-async def play(it: Harness, document: dict[str, Any]) -> tuple[str, Counter[str]]:
+async def play(it: Harness, document: dict[str, Any]) -> tuple[RunView, list[str]]:
+    """The run at its end, and the troubles of its executions and of all below it."""
     handle = await ended(it, document)
     view = await it.view(handle.id)
-    runs = Counter(await troubles(it.client, handle))
-    assert all(call.attempts <= 1 for call in view.calls)
-    return view.status, runs
+    found = await troubles(it.client, handle)
+    async for below in it.client.list_workflows(f"WorkflowId STARTS_WITH '{handle.id}/'"):
+        found += (await troubles_of(it.client.get_workflow_handle(below.id, run_id=below.run_id)))[0]
+    return view, found
+
+
+def wrong_readings(view: RunView) -> list[str]:
+    """Calls that measured something else than what stands at the path that they read, as far as the view shows it whole."""
+    wrong = []
+    for name, value in view.state.items():
+        source = view.state.get(name.rsplit("_", 1)[0])
+        if name.count("_") == 2 and isinstance(source, str) and "[cut: " not in source and value != len(source):
+            wrong.append(f"{name} is {value}, and was read of {len(source)} characters")
+    return wrong
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -107,7 +119,9 @@ async def test_r18_random_runs(impatient_server: WorkflowEnvironment, tmp_path: 
         "model_timeout": 60,
     }
     async with harness(impatient_server.client, [noise, measure, risky], model(seed), **options) as it:
-        status, found = await asyncio.wait_for(play(it, document), 300)
-    assert status == "completed"
-    assert not [line for line in found if "terminated" in line]
-    assert max(found.values(), default=0) <= 1
+        view, found = await asyncio.wait_for(play(it, document), 300)
+    assert (view.status, view.error) == ("completed", None)
+    assert found == []
+    assert wrong_readings(view) == []
+    assert {call.attempts for call in view.calls} <= {0, 1}
+    assert {call.error["code"] for call in view.calls if call.error} <= {"result_too_large", "history_full"}
