@@ -28,7 +28,7 @@ from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
 from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
 from perdure.values.jsons import Json, check, dumps
-from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, said
 
 
 class ToolActivity:
@@ -97,7 +97,7 @@ def _measured(name: str, result: Json, limit: int) -> int:
     size = len(dumps(result).encode())
     if size > limit:
         raise ToolError(
-            "result_too_large",
+            RESULT_TOO_LARGE,
             f"the result of {name} has {size:,} bytes, and {limit:,} is the most that a call can return; "
             "return less, or write it to a file and return its path",
         )
@@ -115,7 +115,7 @@ async def _claim(call: ToolInput, size: int) -> None:
     await own_run().signal(CLAIM, Claim(call_id=call.call_id, size=size))
     if not await ask_granted(call.call_id):
         raise ToolError(
-            "history_full",
+            HISTORY_FULL,
             f"the result of {call.tool} has {said(size)}, and the run's history has no room for it beside the others; "
             "return less, ask for fewer at once, or give the workers external storage (PERDURE_STORAGE)",
         )

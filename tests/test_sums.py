@@ -51,6 +51,20 @@ def risky(text: str, n: int = 0) -> int:
     return len(text) + n
 
 
+MAKER: dict[str, Any] = {
+    "name": "maker",
+    "context": [
+        {"type": "tool", "tool": "make"},
+        {"type": "input"},
+        {
+            "type": "plan",
+            "plan": [{"_tool": "make", "size": "†input.item || †input.size", "_outputPath": "†state.t"}],
+            "output": "†state.t",
+        },
+    ],
+}
+
+
 async def ended(it: Harness, document: dict[str, Any], run_input: Any = None) -> AgentHandle:
     handle = await it.start(document, run_input)
     with contextlib.suppress(WorkflowFailureError):
@@ -227,21 +241,9 @@ async def test_r18_4_forty_results_of_one_megabyte_eight(dev_server: WorkflowEnv
 async def test_r18_4_a_loop_keeps_the_results_that_there_is_room_for(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    maker = {
-        "name": "maker",
-        "context": [
-            {"type": "tool", "tool": "make"},
-            {"type": "input"},
-            {
-                "type": "plan",
-                "plan": [{"_tool": "make", "size": "†input.item", "_outputPath": "†state.t"}],
-                "output": "†state.t",
-            },
-        ],
-    }
     call = {"_tool": "all", "_each": [300_000] * 8, "_outputPath": "†state.all"}
     script = parts(PARENT=[{"calls": [call], "output": None}, DONE])
-    async with harness(dev_server.client, [make], script, agents=save(tmp_path, maker)) as it:
+    async with harness(dev_server.client, [make], script, agents=save(tmp_path, MAKER)) as it:
         handle = await ended(it, agent({"name": "all", "_delegate": "maker"}))
         view = await it.view(handle.id)
         every = loads(await read_value(it.client, handle.id, "†state.all"))
@@ -249,6 +251,53 @@ async def test_r18_4_a_loop_keeps_the_results_that_there_is_room_for(
     kept = [each for each in every if isinstance(each, str)]
     assert (view.status, len(every), len(kept)) == ("completed", 8, 5)
     assert {each["error"]["code"] for each in every if isinstance(each, dict)} == {"result_too_large"}
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.soak)])
+async def test_r18_4_outputs_of_delegates_claim_room_in_the_history_above(
+    dev_server: WorkflowEnvironment, tmp_path: Path, count: int
+) -> None:
+    delegate = {"name": "all", "_delegate": "maker"}
+    calls: list[dict[str, Any]] = [
+        {"_tool": "all", "size": 1_800_000, "_outputPath": f"†state.t{n}"} for n in range(count)
+    ]
+    calls += [{"_tool": "measure", "text": f"†state.t{n}", "n": n} for n in range(count)]
+    script = parts(PARENT=[{"calls": calls, "output": None}, DONE])
+    async with harness(
+        dev_server.client, [make, measure], script, model_timeout=30, sandboxed=False, agents=save(tmp_path, MAKER)
+    ) as it:
+        handle = await ended(it, agent(delegate, "measure"))
+        view = await it.view(handle.id)
+        below = await it.view(f"{handle.id}/1.0")
+        described = await handle.describe()
+        assert await troubles(it.client, handle) == []
+    done = [call for call in view.calls[:count] if call.status == "done"]
+    assert view.status == "completed"
+    assert {call.error["code"] for call in view.calls[:count] if call.error} == (
+        {"history_full"} if count > 25 else set()
+    )
+    assert min(count, 20) <= len(done) <= 25
+    assert [call.status for call in view.calls[count:]] == [
+        "done" if call in done else "skipped" for call in view.calls[:count]
+    ]
+    assert described.raw_description.workflow_execution_info.history_size_bytes < 50_000_000
+    assert [call.tool for call in below.calls] == ["make"], "what is not told above is still shown"
+
+
+async def test_r18_3_no_run_reads_an_output_that_was_cut(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    twice = {**MAKER, "context": [*MAKER["context"][:-1], {**MAKER["context"][-1], "output": ["†state.t"] * 2}]}
+    call = {"_tool": "all", "size": 1_200_000, "_outputPath": "†state.t"}
+    script = parts(PARENT=[{"calls": [call], "output": None}, DONE])
+    async with harness(dev_server.client, [make], script, agents=save(tmp_path, twice)) as it:
+        handle = await ended(it, agent({"name": "all", "_delegate": "maker"}))
+        view = await it.view(handle.id)
+        assert await troubles(it.client, handle) == []
+    error = view.calls[0].error
+    assert error is not None
+    assert (error["code"], view.state) == ("result_too_large", {})
+    assert error["message"] == (
+        "the delegate of maker failed: its output has 2,400,007 bytes, and 1,900,000 is the most that it can return"
+    )
 
 
 async def test_r18_4_an_unknown_form_of_a_snapshot_fails_the_run_and_says_so(dev_server: WorkflowEnvironment) -> None:

@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.calls import CallLoop
+from perdure.workflows.claiming import Upward
 from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
 from perdure.workflows.people import People
@@ -26,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import parse_policy
     from perdure.plan.plan import Plan
     from perdure.run.choosing import Choice
-    from perdure.run.fitting import fit, fit_waiting, page
+    from perdure.run.fitting import fit, fit_waiting, page, told_above
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.views.markdown import details
@@ -37,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
         CLAIM,
         CONTEXT_QUERY,
         DECIDE,
+        GRANTED,
         LIMIT_REACHED,
         MODEL_FAILED,
         PARAMETERS_QUERY,
@@ -52,7 +54,7 @@ with workflow.unsafe.imports_passed_through():
         WaitingView,
     )
     from perdure.tools.wire import Claim, ToolReads
-    from perdure.values.limits import MAX_MEMO, MAX_MESSAGE, NEAR
+    from perdure.values.limits import HISTORY_FULL, MAX_MEMO, MAX_MESSAGE, NEAR, RESULT_TOO_LARGE, said
     from perdure.values.limits.fitting import cut_to
     from perdure.values.packing import pack
 
@@ -72,6 +74,7 @@ class AgentWorkflow:
         self._people = People()
         self._clock = WorkClock()
         self._sender: Sender | None = None
+        self._upward = Upward()
         self._reporting = False
 
     @workflow.run
@@ -90,7 +93,9 @@ class AgentWorkflow:
         self._report()
         watching = watch(run, self._clock, self._at_deadline)
         try:
-            return await self._requests(run, run_input)
+            result = await self._requests(run, run_input)
+            await self._come_in(run, result, run_input.free)
+            return result
         except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
             raise self._failure(str(error), type(error).__name__) from None
         finally:
@@ -122,6 +127,17 @@ class AgentWorkflow:
                 run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+
+    async def _come_in(self, run: Run, result: RunResult, free: int) -> None:
+        """A delegate's output is all that the run above reads: whole, or not at all (R18.3, R18.4)."""
+        if workflow.info().parent is None:
+            return
+        size, most = run.sizes.of(run.output), run.prepared.max_payload
+        if result.output is not run.output:
+            message = f"its output has {said(size)}, and {most:,} is the most that it can return"
+            raise self._failure(message, RESULT_TOO_LARGE)
+        if (why := await self._upward.why_not(size, free)) is not None:
+            raise self._failure(why, HISTORY_FULL)
 
     def _at_deadline(self, limit: Limit) -> None:
         """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
@@ -164,6 +180,11 @@ class AgentWorkflow:
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
         """Whether these may return it; of those that are not there yet nothing was decided."""
         return {} if self._sender is None else self._sender.granted(call_ids)
+
+    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
+    def granted_above(self, *answer: Any) -> None:
+        """The answer to a claim of this run."""
+        self._upward.note(answer)
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None) -> list[WaitingView]:
@@ -280,11 +301,15 @@ class AgentWorkflow:
     def _result(self) -> RunResult:
         assert self._run is not None
         self._run.progress.worked = self._clock.worked(workflow.time())
-        view = run_view(self._run, workflow.info().workflow_id)
-        return fit(view.result(), self._run.prepared.max_payload, self._run.sizes)
+        result = run_view(self._run, workflow.info().workflow_id).result()
+        if workflow.info().parent is not None:
+            result = told_above(result, self._run.sizes)
+        return fit(result, self._run.prepared.max_payload, self._run.sizes)
 
     def _failure(self, message: str, kind: str) -> ApplicationError:
         result = self._result()
+        if workflow.info().parent is not None:
+            result.output = None
         message = message[:MAX_MESSAGE]
         result.status, result.error = "failed", message
         result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason

@@ -1,4 +1,4 @@
-"""The runs below one that runs: they are told when its policy changes (R7.7)."""
+"""The runs below one that runs: they are told when its policy changes (R7.7), and whether their output may come (R18.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Children:
         """Tell this child of every change from the `told`-th on, until it has ended."""
         self._running[child.id] = child
         for change in self._changes[told:]:
-            self._start(child, change)
+            self._start(child, POLICY, change)
         try:
             yield
         finally:
@@ -44,14 +44,19 @@ class Children:
         """Pass on a change of policy."""
         self._changes.append(change)
         for child in self._running.values():
-            self._start(child, change)
+            self._start(child, POLICY, change)
 
-    def _start(self, child: ChildWorkflowHandle[Any, Any], change: JsonObject) -> None:
-        task = asyncio.create_task(_signal(child, change))
+    def tell_one(self, id: str, signal: str, what: Any) -> None:
+        """Send one of them a signal, if it is a child that runs."""
+        if (child := self._running.get(id)) is not None:
+            self._start(child, signal, what)
+
+    def _start(self, child: ChildWorkflowHandle[Any, Any], signal: str, what: Any) -> None:
+        task = asyncio.create_task(_signal(child, signal, what))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
 
-async def _signal(child: ChildWorkflowHandle[Any, Any], change: JsonObject) -> None:
+async def _signal(child: ChildWorkflowHandle[Any, Any], signal: str, what: Any) -> None:
     with suppress(FailureError):  # it has just ended
-        await child.signal(POLICY, change)
+        await child.signal(signal, what)

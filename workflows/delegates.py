@@ -195,7 +195,7 @@ async def _child(
     try:
         child = await workflow.start_child_workflow(
             kind,
-            argument,
+            argument.model_copy(update={"free": sender.free(name)}),
             id=id,
             result_type=result_type,
             task_queue=task_queue,
@@ -205,6 +205,7 @@ async def _child(
             static_summary=title[:200],
         )
         with sender.children.running(child, told):
+            sender.tell(name)
             return await child
     except WorkflowAlreadyStartedError:
         raise NotStartedError("id_taken", f"there is already a workflow {id!r}, which is not of this run") from None
@@ -213,6 +214,8 @@ async def _child(
         if task is not None and task.cancelling():
             raise asyncio.CancelledError from None
         raise
+    finally:
+        sender.settle(name)
 
 
 def _too_large(who: str, name: str, size: int, sender: Sender) -> CallError:

@@ -7,9 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import only, read_input
+from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.children import Children
+from perdure.workflows.claiming import Upward
 from perdure.workflows.delegates import run_child
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import Sender, full
@@ -23,8 +25,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.shares import Shares
     from perdure.run.stopping import Limit
-    from perdure.run.wire import POLICY, RunInput
-    from perdure.values.limits import NEAR
+    from perdure.run.wire import CLAIM, GRANTED, POLICY, RunInput
+    from perdure.tools.wire import Claim
+    from perdure.values.limits import HISTORY_FULL, NEAR
     from perdure.values.limits.sizes import Sizes
 
 
@@ -33,6 +36,8 @@ class LoopWorkflow:
     """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
 
     def __init__(self) -> None:
+        self._sender: Sender | None = None
+        self._upward = Upward()
         self._children = Children()
         self._change = Policy()
         """What has changed of the policy since this execution began."""
@@ -77,7 +82,21 @@ class LoopWorkflow:
             self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
             if (words := full(NEAR)) is not None:
                 self._give_up(words)
+        if (why := await self._upward.why_not(self._state.size, loop.free)) is not None:
+            details = {"usage": self._state.usage.as_json()}
+            raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
         return self._state
+
+    @workflow.signal(name=CLAIM)
+    def claim(self, *said: Any) -> None:
+        """An iteration has an output that is larger than its share of this history."""
+        if self._sender is not None and (claim := read_one(Claim, said)) is not None:
+            self._sender.claim(claim)
+
+    @workflow.signal(name=GRANTED)
+    def granted_above(self, *answer: Any) -> None:
+        """The run above has decided of the results' claim."""
+        self._upward.note(answer)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
@@ -92,7 +111,7 @@ class LoopWorkflow:
         """Run no more iterations, and return what there is."""
         state = self._state
         while not self._over:
-            error = state.fail(state.next, "history_full", f"not run: {words}")
+            error = state.fail(state.next, HISTORY_FULL, f"not run: {words}")
             if self._loop.kind == "each":
                 state.results[state.next] = error
             state.next += 1
@@ -125,6 +144,7 @@ class LoopWorkflow:
 
     async def _iterate(self, index: int) -> object:
         loop, state = self._loop, self._state
+        assert self._sender is not None
         agent, child_input = loop.iteration(index)
         share = await self._purse.take(str(index))
         if isinstance(share, Limit):

@@ -21,7 +21,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.patience import Patience
     from perdure.run.delegates import scoped_data
     from perdure.run.prompts import call_line
-    from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult, idempotency_key
+    from perdure.run.wire import GRANTED
+    from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult, idempotency_key
     from perdure.values.jsons import Json
     from perdure.values.limits import INLINE, OVER, said
     from perdure.values.limits.sending import HistoryRoom, Sending, history_full
@@ -74,6 +75,10 @@ class Sender:
         found = {call_id: self._history.granted(call_id) for call_id in call_ids}
         return {call_id: granted for call_id, granted in found.items() if granted is not None}
 
+    def free(self, call_id: str) -> int:
+        """Bytes that the call's result may have without asking; until it is settled."""
+        return self._history.free(call_id, _history_size())
+
     def settle(self, call_id: str) -> None:
         """The call's result has come in, or none will."""
         self._history.settle(call_id)
@@ -81,7 +86,7 @@ class Sender:
             self._decide()
 
     def _decide(self) -> None:
-        self._history.decide(_history_size())
+        self._take_turns()
         if self._history.turns and (self._turning is None or self._turning.done()):
             self._turning = asyncio.create_task(self._let_on())
 
@@ -92,7 +97,16 @@ class Sender:
             await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")
             for call_id in before & set(self._history.coming):
                 del self._history.coming[call_id]
-            self._history.decide(_history_size())
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        for call_id in self._history.decide(_history_size()):
+            self.tell(call_id)
+
+    def tell(self, call_id: str) -> None:
+        """Tell the call's delegate what was decided of its claim, if it runs; its claim may be here before its start is."""
+        if (granted := self._history.granted(call_id)) is not None:
+            self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, Grant(granted=granted))
 
     async def run_tool(self, call: Call, base: Mapping[str, Json]) -> Outcome:
         """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
@@ -118,7 +132,7 @@ class Sender:
                 earlier=patience.started,
                 reads=reads if inline else None,
                 approved=call.approved,
-                free=self._history.free(call.id, _history_size()),
+                free=self.free(call.id),
             )
             try:
                 result = await _execute(call, argument, patience.attempts_left)

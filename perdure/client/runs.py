@@ -148,8 +148,9 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         await note_progress(client, view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
-        if result is not None:
-            view = view.model_copy(update={name: getattr(result, name) for name in RunResult.model_fields})
+        if result is not None:  # where the run answers, it tells more than what it returned
+            names = ("error", "stop_reason", "worked") if view.agent else RunResult.model_fields
+            view = view.model_copy(update={name: getattr(result, name) for name in names})
     view.status = status
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)

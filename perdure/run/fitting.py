@@ -23,6 +23,8 @@ _PARTS: Final = ("output", "errors", "waiting", "calls", "state", "log", "refusa
 """What can grow, the most important first."""
 _SLIM: Final = 500
 """Bytes of a call's parameters where the calls do not fit with more of them."""
+_BESIDE: Final = 20_000
+"""Bytes beside its output that a delegate's result has in the history above."""
 _PAGE: Final = 300_000
 """Characters of a page: at most six bytes each as JSON."""
 
@@ -53,6 +55,16 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
                 update["output_size"] = size
             cut.append(_said(result.run_id, name, whole, update[name], size))
     return result.model_copy(update=update | {"cut": cut})
+
+
+def told_above(result: RunResult, sizes: Sizes) -> RunResult:
+    """A delegate's result without what the run above does not read, where that is large: it stands in its own history."""
+    sizes = Sizes(sizes)
+    beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
+    if beside <= _BESIDE:
+        return result
+    said = [f"errors, calls and state are not told to the run above; whole: perdure show {result.run_id}"]
+    return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": said})
 
 
 def fit_waiting(

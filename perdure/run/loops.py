@@ -12,7 +12,7 @@ from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.values.jsons import JsonObject
-from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.limits import MAX_PAYLOAD, RESULT_TOO_LARGE, said
 from perdure.values.wire import Wire
 
 LOOP_WORKFLOW: Final = "Loop"
@@ -85,6 +85,8 @@ class LoopInput(Wire):
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     budget: Budget = Field(default_factory=Budget)
     """What the run above has left for all iterations together; its deadline binds each of them."""
+    free: int = MAX_PAYLOAD
+    """Bytes that all results together may have without a claim (R18.4)."""
     state: LoopState = Field(default_factory=LoopState)
 
     @property
@@ -114,7 +116,7 @@ class LoopInput(Wire):
         room = self.max_payload - _FRAME - _SLOT * len(self.items) - state.size
         if size > room:
             message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
-            value, size = state.fail(index, "result_too_large", message), 0
+            value, size = state.fail(index, RESULT_TOO_LARGE, message), 0
         state.results[index] = value
         state.size += size
 

@@ -40,6 +40,8 @@ PARAMETERS_QUERY: Final = "parameters"
 """What a running call's tool is given, for its activity to ask where it is too large to be sent (R18.2)."""
 CLAIM: Final = "claim"
 """Signal and query of an activity whose result is large: may the history hold it? (R18.4)"""
+GRANTED: Final = "granted"
+"""Signal to a delegate, or a loop: what was decided of its own claim, that of its output to the history above it."""
 CALLS_SIGNAL: Final = "calls"
 DECIDE: Final = "decide"
 """Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
@@ -301,5 +303,7 @@ class RunInput(Wire):
     """The agent files that the run above has recorded."""
     budget: Budget = Field(default_factory=Budget)
     """What the run above has left (R9.6)."""
+    free: int = MAX_PAYLOAD
+    """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -48,10 +48,16 @@ class ToolResult(Wire):
 
 
 class Claim(Wire):
-    """A result that is larger than its call's `free` share of the history."""
+    """A result, or a delegate's output, that is larger than its call's `free` share of the history."""
 
     call_id: str
     size: int
+
+
+class Grant(Wire):
+    """What was decided of a delegate's claim."""
+
+    granted: bool
 
 
 def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject) -> str:

@@ -46,6 +46,11 @@ FREE_AT_ONCE: Final = 40_000
 LEAST_RESULT: Final = 2_000
 """The same when it has little."""
 
+RESULT_TOO_LARGE: Final = "result_too_large"
+"""Code of a call whose result, or whose delegate's output, cannot be returned whole."""
+HISTORY_FULL: Final = "history_full"
+"""Code of one for which the history has no room."""
+
 MAX_MESSAGE: Final = 10_000
 """Characters of an error's message: more is nothing that a model or a person reads."""
 
