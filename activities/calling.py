@@ -26,7 +26,7 @@ from perdure.plan.patience import NO_SUCH_TOOL
 from perdure.run.wire import CLAIM
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
-from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult
+from perdure.tools.wire import Claim, ToolInput, ToolReads, ToolResult, idempotency_key
 from perdure.values.jsons import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, said
 
@@ -129,7 +129,7 @@ def _context(
         tool=reads.definition or function.definition,
         call=reads.call,
         call_id=call.call_id,
-        idempotency_key=call.idempotency_key,
+        idempotency_key=idempotency_key(activity.info().workflow_id or "", call.call_id, call.tool, reads.params),
         attempt=call.earlier + activity.info().attempt,
         messages=reads.messages,
         on_heartbeat=_heartbeat_from_anywhere(say),

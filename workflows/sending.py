@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.delegates import scoped_data
     from perdure.run.prompts import call_line
     from perdure.run.wire import GRANTED
-    from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult, idempotency_key
+    from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
     from perdure.values.limits import INLINE, OVER, said
     from perdure.values.limits.sending import HistoryRoom, Sending, history_full
@@ -128,7 +128,6 @@ class Sender:
                 tool=tool.name,
                 activity=tool.activity,
                 call_id=call.id,
-                idempotency_key=idempotency_key(workflow.info().workflow_id, call.id, tool.name, call.params),
                 earlier=patience.started,
                 reads=reads if inline else None,
                 approved=call.approved,

@@ -26,7 +26,6 @@ class ToolInput(Wire):
     tool: str
     activity: str
     call_id: str
-    idempotency_key: str
     earlier: int = 0
     """Attempts that began before those that the activity counts: see `perdure.plan.patience`."""
     reads: ToolReads | None = None
@@ -64,7 +63,8 @@ def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject) ->
     """`<run id>/<call id>:<digest>`, the digest being 12 hexadecimal digits over the tool's name and its resolved parameters.
 
     The same on each attempt and after a reset with the same plan. A plan that is another after a reset has the same call ids, so
-    the digest tells its effects from those that were made before.
+    the digest tells its effects from those that were made before. Made where the call is carried out: a workflow encodes no large
+    value again (R18.1).
     """
     digest = hashlib.sha256(dumps([tool, params], sort_keys=True).encode(errors="replace")).hexdigest()[:12]
     return f"{run_id}/{call_id}:{digest}"
