@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -70,12 +70,13 @@ policies = st.fixed_dictionaries(
 deliveries = st.fixed_dictionaries(
     {"number": st.integers(0, 3), "attempt": st.integers(1, 2), "first": st.integers(-1, 3), "calls": st.lists(calls)}
 )
-sent = st.lists(
+messages = (
     st.tuples(st.just("decide"), decisions)
     | st.tuples(st.just("policy"), policies | values)
-    | st.tuples(st.just("calls"), deliveries),
-    max_size=6,
+    | st.tuples(st.just("calls"), deliveries)
+    | st.tuples(st.sampled_from(["approve", "reject", "edit", "replace", "answer", "nope"]), decisions | values)
 )
+sent = st.lists(messages, max_size=6)
 configs = st.fixed_dictionaries(
     {
         "approval": st.sampled_from(
@@ -196,3 +197,10 @@ def test_r18_6_a_few_runs_of_anything(scene: Scene) -> None:
 @given(scenes)
 def test_r18_6_many_runs_of_anything(scene: Scene) -> None:
     asyncio.run(play(scene))
+
+
+@pytest.mark.soak
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenes, st.lists(messages, min_size=25, max_size=25))
+def test_r18_6_two_thousand_signals_to_runs_of_anything(scene: Scene, flood: list[tuple[str, Any]]) -> None:
+    asyncio.run(play(replace(scene, sent=flood)))

@@ -25,9 +25,10 @@ def is_context(document: Json) -> bool:
 
 def output_schema(schema: Any) -> Any:
     """The schema of the output, where that of a whole Solution was written: an object of `calls` and `output`."""
-    if not isinstance(schema, dict) or set(schema.get("properties") or ()) != {"calls", "output"}:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or set(properties) != {"calls", "output"}:
         return schema
-    output = schema["properties"]["output"]
+    output = properties["output"]
     if not isinstance(output, dict):
         return output
     # Of a Solution "or null" means that it goes on, and says nothing about the output.

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from perdure.errors import CallError, PerdureError
+from perdure.errors import CallError, DecisionError, PerdureError
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.answers import ToolDelta
+from perdure.model.dialects.asking import Ask
 from perdure.model.dialects.solution import parse_solution
+from perdure.model.intake import Intake
+from perdure.model.wire import Delivery
+from perdure.people.decisions import KINDS, parse_decision
+from perdure.people.desk import Desk
+from perdure.people.policies import ASKS, Guard, parse_policy
 from perdure.plan.calls import ENDED
 from perdure.plan.outcomes import Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context, parse_agent
-from perdure.tools.tool import parse_tool
+from perdure.run.outputs import Outputs
+from perdure.testing.dialects import write_answer
+from perdure.tools.tool import Tool, parse_tool
 from perdure.values.messages import TYPES
 from perdure.values.state import State, Write
 from tests.pure.strategies import json_values
@@ -50,9 +62,9 @@ almost = st.fixed_dictionaries(
 calls = almost | st.dictionaries(keys, odd, max_size=5) | odd
 
 
-def play(raws: list[Any], results: list[Any]) -> Plan:
+def play(raws: list[Any], results: list[Any], tools: dict[str, Tool] = TOOLS) -> Plan:
     """Run whatever a model could write, with whatever tools could return."""
-    plan = Plan(1, tools=TOOLS, state=State([Write(path=(), value={"a": {"b": [1]}})]), data={"input": {"x": 1}})
+    plan = Plan(1, tools=tools, state=State([Write(path=(), value={"a": {"b": [1]}})]), data={"input": {"x": 1}})
     for raw in raws:
         plan.add(raw)
     plan.close()
@@ -148,3 +160,207 @@ def test_a_plan_of_very_many_and_very_large_calls_is_answered() -> None:
     plan = play(parse_solution(text).calls, ["†"])
     assert (len(plan.calls), plan.settled) == (20_000, True)
     assert [call.status for call in plan.calls[498:502]] == ["failed", "failed", "invalid", "skipped"]
+
+
+# What follows runs some hundred times with the suite, and 20,000 times with `make soak`: answers, schemas and signals.
+SLOW = list(HealthCheck)
+FRAGMENTS = [
+    '{"calls": [', '{"_tool": "t"', ', "x": ', "[", "{", "}", "]", ",", ":", "null", '"output": ', "1e999", '"\\ud800"', '"', "\\",
+    "```json\n", "\n```", "<think>", "</think>", "state.a = t(x=1)\n", "t(", ")", "=", "\n", "output(", "†state.a", "f'{state.a}'",
+    "if state.a:", "    ", "lambda: 0", "__import__('os')", "#", "\x00", "\ufeff", "9" * 5000, "(" * 300, "[" * 5000, "'''",
+]  # fmt: skip
+TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=12)
+DELTAS = st.builds(
+    ToolDelta,
+    index=st.none() | st.integers(-1, 3),
+    id=st.none() | st.text(max_size=3),
+    name=st.none() | st.sampled_from(["t", "typed", "latent", "output", "nope", ""]),
+    arguments=st.none() | st.sampled_from(FRAGMENTS) | st.text(max_size=20),
+)
+WELL_MEANT = st.lists(almost, max_size=3).map(lambda made: {"calls": made, "output": None})
+
+
+def check_answer(
+    dialect: str, meant: dict[str, Any], noise: list[str], deltas: list[ToolDelta], results: list[Any], reason: str
+) -> None:
+    """A Solution as the dialect writes it, with noise in its middle, in pieces; and native calls of any shape."""
+    how = DIALECTS[dialect]
+    reader = how.reader(how.vocabulary(TOOLS, ["input"]))
+    pieces = list(noise)
+    with contextlib.suppress(TypeError, ValueError, AttributeError):  # of the test's own writer: it writes no nonsense
+        text = write_answer(meant, dialect, ["input"]).text
+        half = len(text) // 2
+        pieces = [text[:half], *noise, text[half:]]
+    early = [call for piece in pieces for call in reader.push(piece)]
+    early += [call for delta in deltas for call in reader.push_tool(delta)]
+    solution = reader.close(reason)
+    assert solution.calls[: len(early)] == early
+    plan = play(solution.calls[:50], results)
+    assert plan.settled
+    assert all(call.status in ENDED for call in plan.calls)
+    for schema in (True, False, {"type": "object"}):
+        assert Outputs(schema).read_text("".join(noise), beside_calls=bool(early)).kind in ("json", "text", "prose")
+
+
+KEYWORDS = st.sampled_from(
+    ["type", "properties", "required", "items", "$ref", "$defs", "anyOf", "allOf", "oneOf", "not", "enum", "const", "pattern",
+     "patternProperties", "additionalProperties", "minimum", "multipleOf", "maxLength", "uniqueItems", "format", "$schema", "$id",
+     "if", "then", "default", "nullable", "unevaluatedProperties", "dependentSchemas", "propertyNames", "contains", "x"]
+)  # fmt: skip
+SCALARS: st.SearchStrategy[Any] = st.sampled_from(
+    ["object", "string", "array", "#", "#/$defs/a", "#/properties/x", "http://nowhere.example/s", "(a+)+$", "(?=x)", "[", "a{1,99999}",
+     "http://json-schema.org/draft-04/schema#", "†state.a", "__proto__", 0, -1, 1e308, 10**400, 0.1, True, False, None, [], {}]
+)  # fmt: skip
+SCHEMAS = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.dictionaries(KEYWORDS, inner, max_size=4)
+        | st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("ax"), inner)
+    ),
+    max_leaves=12,
+)
+META = st.dictionaries(
+    st.sampled_from(["_safe", "_dangerous", "_approval", "_output", "_outputPath", "_activity", "_delegate", "_retries", "_timeout",
+                     "_taskQueue", "_fallback", "_scopes", "_each", "description", "required"]),
+    SCHEMAS,
+    max_size=3,
+)  # fmt: skip
+
+
+def check_schema(schema: Any, meta: dict[str, Any], values: list[Any]) -> None:
+    """A tool and an output of any schema are refused with a reason, or can be shown, called and answered."""
+    with contextlib.suppress(PerdureError):
+        outputs = Outputs(parse_agent({"name": "x", "context": [], "schema": schema}).output_schema)
+        for value in values:
+            assert all(isinstance(line, str) and line for line in outputs.problems(value))
+    try:
+        tool = parse_tool({"_activity": "t", **meta, "name": "t", "properties": {"x": schema}}, activities=["t"])
+    except PerdureError as error:
+        assert str(error)
+        return
+    asked = Ask({"t": tool}, kinds=["input"])
+    for how in DIALECTS.values():
+        assert isinstance(how.tools_text(asked), str)
+        json.dumps(how.parameters(asked))
+        how.vocabulary({"t": tool}, ["input"])
+    assert play([{"_tool": "t", "x": value} for value in values], values, {"t": tool}).settled
+
+
+MESSAGES = odd | st.fixed_dictionaries(
+    {},
+    optional={
+        "call": st.sampled_from(["1", "1.0", "1.1", "1.2", "9.9", ""]) | odd,
+        "decision": st.sampled_from(KINDS) | odd,
+        "params": odd | st.dictionaries(keys, odd, max_size=3),
+        "with": odd | calls,
+        "calls": odd | st.lists(calls, max_size=3),
+        "answer": odd,
+        "remember": st.booleans() | odd,
+    }
+    | dict.fromkeys(("digest", "by", "reason"), odd),
+)
+POLICIES = odd | st.fixed_dictionaries(
+    {},
+    optional={
+        "ask": st.sampled_from(ASKS) | odd,
+        "scope": st.sampled_from(["calls", "plan"]) | odd,
+        "tools": odd | st.dictionaries(keys, st.sampled_from(["never", "always"]) | odd, max_size=2),
+        "timeout": st.sampled_from([0, -1, 1e300, 60]) | odd,
+    },
+)
+DELIVERIES = odd | st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("number", "attempt", "first"), st.integers(-1, 3) | odd) | {"calls": odd | st.lists(calls)},
+)
+SIGNALS = st.lists(
+    st.tuples(st.sampled_from(["decide", *KINDS]), MESSAGES)
+    | st.tuples(st.just("policy"), POLICIES)
+    | st.tuples(st.just("calls"), DELIVERIES),
+    max_size=8,
+)
+
+
+def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str) -> None:
+    """Calls that wait, and whatever anybody sends: it is followed, or refused and nothing has changed; all of it can end."""
+
+    def new_plan() -> Plan:
+        return Plan(1, tools=TOOLS, state=State([Write(path=("a",), value={"b": 1})]), data={"input": {"x": 1}})
+
+    plan, intake, time = new_plan(), Intake(1), "2026-01-01T00:00:00Z"
+    desk = Desk(Guard(parse_policy({"ask": "always", "scope": scope})), new_plan=new_plan)
+    for call in offered:
+        plan.add(call)
+    plan.close()
+    offers = [desk.offer_plan(plan, time), *(desk.offer_call(plan, call, time) for call in plan.take_ready())]
+    for name, said in signals:
+        before = set(desk.waiting)
+        try:
+            if name == "policy":
+                desk.change_policy(parse_policy(said))
+                desk.released()
+            elif name == "calls":
+                with contextlib.suppress(ValidationError):  # `read_one` takes it for nothing
+                    intake.deliver(Delivery.model_validate(said))
+            else:
+                desk.apply(desk.judge(parse_decision(said, KIND_OF.get(name))))
+        except DecisionError as error:
+            assert str(error)
+            assert set(desk.waiting) == before
+            desk.refuse(said, str(error), time)
+    json.dumps([desk.refusals, desk.feedback])
+    for offer in [one for one in offers if one is not None and one.id in desk.waiting]:
+        desk.time_out(offer, 1)
+        desk.withdraw([offer])
+    assert not desk.waiting
+
+
+KIND_OF: dict[str, Any] = {kind: kind for kind in KINDS}
+ANSWERS = (
+    st.sampled_from(sorted(DIALECTS)),
+    WELL_MEANT,
+    TEXTS,
+    st.lists(DELTAS, max_size=5),
+    st.lists(odd, max_size=3),
+    st.sampled_from(["stop", "length", "tool_calls", "content_filter", ""]),
+)
+OFFERED = st.lists(almost, min_size=1, max_size=3)
+
+
+@given(st.tuples(*ANSWERS))
+def test_any_answer_is_read(answer: tuple[Any, ...]) -> None:
+    check_answer(*answer)
+
+
+@example({"properties": [[]]}, {}, [1])
+@example({"properties": ["calls", "output"]}, {}, [1])
+@example({"properties": 5}, {}, [1])
+@given(SCHEMAS, META, st.lists(odd, max_size=3))
+def test_any_schema_is_used_or_refused(schema: Any, meta: dict[str, Any], values: list[Any]) -> None:
+    check_schema(schema, meta, values)
+
+
+@given(OFFERED, SIGNALS, st.sampled_from(["calls", "plan"]))
+def test_any_signal_is_followed_or_refused(offered: list[Any], signals: Any, scope: str) -> None:
+    check_signals(offered, signals, scope)
+
+
+@pytest.mark.soak
+@settings(max_examples=8000, suppress_health_check=SLOW)
+@given(st.tuples(*ANSWERS))
+def test_8000_answers(answer: tuple[Any, ...]) -> None:
+    check_answer(*answer)
+
+
+@pytest.mark.soak
+@settings(max_examples=6000, suppress_health_check=SLOW)
+@given(SCHEMAS, META, st.lists(odd, max_size=3))
+def test_6000_schemas(schema: Any, meta: dict[str, Any], values: list[Any]) -> None:
+    check_schema(schema, meta, values)
+
+
+@pytest.mark.soak
+@settings(max_examples=6000, suppress_health_check=SLOW)
+@given(OFFERED, SIGNALS, st.sampled_from(["calls", "plan"]))
+def test_6000_signals(offered: list[Any], signals: Any, scope: str) -> None:
+    check_signals(offered, signals, scope)
