@@ -364,7 +364,7 @@ async def test_cancelling_a_run_that_waits(dev_server: WorkflowEnvironment) -> N
         with pytest.raises(WorkflowFailureError):
             await asyncio.wait_for(handle.result(), 20)
         view = await it.view(handle.id)
-    assert (view.status, view.calls[0].status) == ("cancelled", "waiting")
+    assert (view.status, view.calls[0].status) == ("cancelled", "skipped")
     assert "/cancelled" not in removed
 
 
