@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
@@ -227,3 +229,15 @@ async def test_a_given_output_that_cannot_be_made_is_told_to_the_model(dev_serve
     assert (view.status, view.requests) == ("completed", 1)
     assert "the output cannot be made: $.x: †state.e does not exist" in shown
     assert json.dumps(view.output) == '{"ok": true}'
+
+
+async def test_what_iterations_have_alike_is_recorded_once(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    script = parts(PARENT=each([f"h{n}" for n in range(5)]))
+    async with harness(dev_server.client, [check], script, agents=save(tmp_path, CHECKER)) as it:
+        view = await it.run(agent(CHECK_ALL))
+        ids = [f"{view.run_id}/1.0", *(f"{view.run_id}/1.0/{n}" for n in range(5))]
+        histories = [await it.client.get_workflow_handle(run_id).fetch_history() for run_id in ids]
+    assert view.calls[0].status == "done"
+    kinds = [Counter(EventType.Name(event.event_type) for event in history.events) for history in histories]
+    assert [kind["EVENT_TYPE_MARKER_RECORDED"] for kind in kinds] == [1, 0, 0, 0, 0, 0]
+    assert [kind["EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED"] for kind in kinds] == [0] * 6

@@ -101,8 +101,7 @@ class AgentWorkflow:
         finally:
             watching.cancel()
             # A delegate's is the run's above: what is a billed Action is not said twice.
-            mine = run.progress.usage.by_model and workflow.info().parent is None
-            if mine and not isinstance(sys.exception(), GeneratorExit):
+            if run.progress.usage.by_model and not run_input.lineage and not isinstance(sys.exception(), GeneratorExit):
                 workflow.upsert_memo({"usage": cut_to(run.progress.usage.as_json(), MAX_MEMO)})
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:

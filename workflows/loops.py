@@ -13,6 +13,7 @@ from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.children import Children
 from perdure.workflows.claiming import Upward
 from perdure.workflows.delegates import run_child
+from perdure.workflows.preparing import record
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import Sender, full
 
@@ -22,11 +23,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Policy, parse_policy
     from perdure.plan.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
-    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.run.loops import LOOP_WORKFLOW, MAX_SHARED, LoopInput, LoopState
     from perdure.run.shares import Shares
-    from perdure.run.stopping import Limit
+    from perdure.run.stopping import Budget, Limit
     from perdure.run.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.wire import Claim
+    from perdure.values.jsons import JsonObject
     from perdure.values.limits import HISTORY_FULL, NEAR
     from perdure.values.limits.sizes import Sizes
 
@@ -72,6 +74,7 @@ class LoopWorkflow:
         self._stays = False
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))
+        await self._record()
         while not self._over:
             await (self._lanes() if loop.kind == "each" else self._until())
             if self._over:
@@ -156,7 +159,14 @@ class LoopWorkflow:
             used = usage
             state.usage.include(usage)
 
-        child = RunInput(
+        child = self._child(agent, child_input, share)
+        outcome = await run_child(child, self._sender, str(index), f"{loop.title} [{index}]", spent)
+        self._purse.settle(str(index), used)
+        return self._note(index, outcome)
+
+    def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:
+        loop = self._loop
+        return RunInput(
             agent=agent,
             input=child_input,
             has_input=True,
@@ -165,11 +175,21 @@ class LoopWorkflow:
             givers=loop.givers,
             lineage=loop.lineage,
             delegates=loop.delegates,
+            prepared=loop.prepared,
             budget=share,
         )
-        outcome = await run_child(child, self._sender, str(index), f"{loop.title} [{index}]", spent)
-        self._purse.settle(str(index), used)
-        return self._note(index, outcome)
+
+    async def _record(self) -> None:
+        """Record once what all iterations have alike. Where they cannot be run, each is refused by itself."""
+        loop = self._loop
+        if loop.prepared is not None or self._over:
+            return
+        try:
+            packed = await record(self._child(*loop.iteration(self._state.next), loop.budget))
+        except ApplicationError:
+            return
+        if len(packed.data) <= MAX_SHARED:
+            loop.prepared = packed
 
     def _note(self, index: int, outcome: Returned | Failed) -> object:
         """What an iteration has given, or how it failed, as the state keeps it."""

@@ -30,18 +30,22 @@ with workflow.unsafe.imports_passed_through():
 
 async def prepare(run_input: RunInput, people: People) -> Run:
     """The run as its input has it, whether it begins or goes on. Fails with `Refused` where it cannot be run."""
-    try:
-        agent: Agent = parse_agent(run_input.agent)
-        context = Context(agent, run_input.input, has_input=run_input.has_input)
-        change = parse_policy(run_input.approval)
-    except ProtocolError as error:
-        raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+    agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
         snapshot = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
         _set_guard(people, agent, run_input, snapshot.prepared, parse_policy(snapshot.policy))
         people.desk.guard.remembered |= dict.fromkeys(snapshot.remembered)
         people.desk.refusals = [*snapshot.refusals, *people.desk.refusals]
         return Run.restore(agent, context, snapshot, people.desk, budget=run_input.budget)
+    packed = run_input.prepared or await record(run_input)
+    prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
+    _set_guard(people, agent, run_input, prepared, change)
+    return Run(agent, context, prepared, people.desk, budget=run_input.budget)
+
+
+async def record(run_input: RunInput) -> Packed:
+    """What the worker has for such a run (R12.5). Fails with `Refused` where it cannot be run."""
+    agent, context, change = _read(run_input)
     wanted = PrepareInput(
         tools=context.tools,
         models=agent.config.models.model_dump(exclude_unset=True),
@@ -51,16 +55,24 @@ async def prepare(run_input: RunInput, people: People) -> Run:
         approver=agent.config.approval.changed(change).approver,
     )
     try:
-        packed = await workflow.execute_local_activity(
+        packed: Packed = await workflow.execute_local_activity(
             PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
         raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
-    prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
-    _set_guard(people, agent, run_input, prepared, change)
-    return Run(agent, context, prepared, people.desk, budget=run_input.budget)
+    return packed
+
+
+def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
+    try:
+        agent: Agent = parse_agent(run_input.agent)
+        context = Context(agent, run_input.input, has_input=run_input.has_input)
+        change = parse_policy(run_input.approval)
+    except ProtocolError as error:
+        raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+    return agent, context, change
 
 
 def _set_guard(people: People, agent: Agent, run_input: RunInput, prepared: Prepared, change: Policy) -> None:

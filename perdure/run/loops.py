@@ -13,11 +13,14 @@ from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.packing import Packed
 from perdure.values.wire import Wire
 
 LOOP_WORKFLOW: Final = "Loop"
 KEPT_FAILURES: Final = 100
 """Failed iterations that are told with their messages."""
+MAX_SHARED: Final = 8_000
+"""Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
 _MESSAGE: Final = 500
 """Characters of such a message."""
 _SLOT: Final = 60
@@ -83,6 +86,8 @@ class LoopInput(Wire):
     givers: list[Giver] = Field(default_factory=list)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    prepared: Packed | None = None
+    """What the worker had for all iterations, recorded once; `None`: each records its own."""
     budget: Budget = Field(default_factory=Budget)
     """What the run above has left for all iterations together; its deadline binds each of them."""
     free: int = MAX_PAYLOAD

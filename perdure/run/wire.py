@@ -305,5 +305,7 @@ class RunInput(Wire):
     """What the run above has left (R9.6)."""
     free: int = MAX_PAYLOAD
     """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
+    prepared: Packed | None = None
+    """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""
