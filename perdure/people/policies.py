@@ -181,7 +181,7 @@ def floor_problem(
     why = "without a person's approval" if approved is None else "with an approval of other parameters"
     return (
         f"this worker runs nothing that is {_LEVELS[floor]} {why}: its floor is {floor!r}; start the workers that run the "
-        f"agents with --approval-floor {floor} too, so that they ask"
+        f"agents with --approval-floor {floor} too, so that they ask; a run keeps the floor that it was started with"
     )
 
 
