@@ -20,6 +20,8 @@ from tests.test_delegates import parts, save
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 running = {"now": 0, "most": 0}
+meeting: dict[str, asyncio.Event] = {}
+"""While there is an event, a check waits until two have run at once."""
 
 
 @tool(retries=0)
@@ -27,7 +29,11 @@ async def check(host: str) -> str:
     """Check a host."""
     running["now"] += 1
     running["most"] = max(running["most"], running["now"])
-    await asyncio.sleep(0.02)
+    if (met := meeting.get("met")) is not None:
+        if running["now"] > 1:
+            met.set()
+        async with asyncio.timeout(20):
+            await met.wait()
     running["now"] -= 1
     if host == "bad":
         raise ToolError("unreachable", "no route")
@@ -64,7 +70,7 @@ def each(items: Any, **more: Any) -> list[Any]:
 
 
 async def test_r8_5_for_each_in_item_order_with_one_failing(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    running["most"] = 0
+    running["most"], meeting["met"] = 0, asyncio.Event()
     hosts = [f"h{n}" for n in range(6)] + ["bad", "h7"]
     # The checker's own model, which is asked after the failure, gives no output either.
     script = parts(PARENT=each("†state.hosts", _parallel=3), CHECKER=[{"calls": [], "output": {}}])
@@ -73,6 +79,7 @@ async def test_r8_5_for_each_in_item_order_with_one_failing(dev_server: Workflow
         view = await it.run(document)
         loop = await it.client.get_workflow_handle(f"{view.run_id}/1.0").describe()
         fifth = await it.view(f"{view.run_id}/1.0/5")
+    meeting.clear()
     results = view.state["all"]
     assert [one.get("host") for one in results] == [*hosts[:6], None, "h7"]
     assert results[1] == {"host": "h1", "at": 1, "seen": "h1 is up"}
