@@ -20,8 +20,14 @@ model (R6.6).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+MAX_PROBLEM: Final = 1_000
+"""Characters of one thing that is wrong with a call: it names what was written, which can be of any length."""
+MAX_TOLD: Final = 10_000
+"""Characters of all that is said of a call, a tool's own words among it."""
 
 
 class PerdureError(Exception):
@@ -96,14 +102,36 @@ class ToolError(PerdureError):
         return f"{self.code}: {self.message}"
 
 
+def clip(text: str, limit: int = MAX_PROBLEM) -> str:
+    """The text; of one longer than `limit` its beginning and its end, and how long it is."""
+    if len(text) <= limit:
+        return text
+    between = f" … ({len(text):,} characters) … "
+    kept = max(2, limit - len(between))
+    return f"{text[: kept - kept // 3]}{between}{text[-(kept // 3) :]}"
+
+
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """Why one call ended badly: the `error` of an error message and of a failed branch (R4.3, R6.6)."""
+    """Why one call ended badly: the `error` of an error message and of a failed branch (R4.3, R6.6).
+
+    Its words are bounded here, whoever makes it: what a model or a tool wrote is quoted in them.
+    """
 
     code: str
     message: str
     problems: tuple[str, ...] = ()
     """Each thing that is wrong, where there are several; the message joins the first of them."""
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MAX_TOLD:
+            object.__setattr__(self, "message", clip(self.message, MAX_TOLD))
+
+    @classmethod
+    def of(cls, code: str, problems: Iterable[str]) -> CallError:
+        """Everything that is wrong with a call, each in one line; the message says the first five."""
+        lines = tuple(map(clip, problems))
+        return cls(code, "; ".join(lines[:5]), lines)
 
     def as_json(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from perdure.errors import CallError, ReferenceSyntaxError
+from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.plan.approval import Approval
 from perdure.tools.tool import Tool
 from perdure.values.instances import scope_path
@@ -70,6 +70,11 @@ class Call:
     @property
     def tool_name(self) -> str:
         return str(self.raw.get("_tool", "?"))
+
+    @property
+    def title(self) -> str:
+        """Its id and its tool's name, which a model may have made up at any length."""
+        return f"{self.id} {clip(self.tool_name, 100)}"
 
     @property
     def ended(self) -> bool:

@@ -127,12 +127,12 @@ def check_resolved(call: Call) -> CallError | None:
     problems = call.tool.parameters_schema.errors(call.params)
     if "_each" in call.raw and not isinstance(call.items, list):
         problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
-    return CallError("invalid_params", "; ".join(problems[:5])) if problems else None
+    return CallError.of("invalid_params", problems) if problems else None
 
 
 def _invalid(call: Call, code: str, *problems: str) -> Call:
     """The call refused. It keeps the paths that it names: what it would have written counts as not written (R5.1)."""
-    call.status, call.error = "invalid", CallError(code, "; ".join(problems[:5]), problems)
+    call.status, call.error = "invalid", CallError.of(code, problems)
     method = call.raw.get("_outputMethod")
     call.method = method if method in METHODS else "set"
     named = (call.raw.get("_outputPath"), call.tool and call.tool.output_path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
-from perdure.errors import CallError, StateError
+from perdure.errors import CallError, StateError, clip
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
@@ -14,15 +15,20 @@ from perdure.values.paths import UNKNOWN, get, near, way_into
 from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
 from perdure.values.state import Tree, Write
 
+QUOTED: Final = 160
+"""Characters of a reference, or of an expression, in these words; it may have thousands."""
+
 
 def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) -> CallError:
     """Nothing stands at the reference and no call writes it; `known` holds by kind what can be read."""
     if reference.kind not in known:
         kinds = ", ".join(f"†{kind}" for kind in known)
-        return CallError("missing_path", f"{where}: there is no {reference}; what can be read are {kinds}")
+        return CallError.of(
+            "missing_path", [f"{where}: there is no {_quoted(reference)}; what can be read are {kinds}"]
+        )
     close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
-    hint = f"near it are {', '.join(close)}" if close else _without_parts(reference, known[reference.kind])
-    return CallError("missing_path", f"{where}: {reference} does not exist and no call writes it; {hint}")
+    hint = _near(close) if close else _without_parts(reference, known[reference.kind])
+    return CallError.of("missing_path", [f"{where}: {_quoted(reference)} does not exist and no call writes it; {hint}"])
 
 
 def missing_inside(
@@ -32,12 +38,9 @@ def missing_inside(
     start, value = binding.nearest(calls, order)
     root = Reference("state", start)
     close = near(value, reference.path[len(start) :], root=str(root))
-    hint = f"near it are {', '.join(close)}" if close else _without_parts(reference, value, start)
+    hint = _near(close) if close else _without_parts(reference, value, start)
     writer = calls[max(binding.writers, key=order.__getitem__)]
-    return CallError(
-        "missing_path",
-        f"{where}: {reference} is not in what {writer.id} {writer.tool_name} wrote; {hint}",
-    )
+    return CallError.of("missing_path", [f"{where}: {_quoted(reference)} is not in what {writer.title} wrote; {hint}"])
 
 
 def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
@@ -46,12 +49,13 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
     if found is UNKNOWN:
         return "only the call itself would write it"
     what = "empty" if found in ({}, []) else shorten(found, 60)
-    return f"{Reference(reference.kind, reference.path[: len(start) + at])} is {what}"
+    return f"{_quoted(Reference(reference.kind, reference.path[: len(start) + at]))} is {what}"
 
 
 def unknown_branch(call: Call, addressed: str) -> CallError:
     """A tool chose an alternative that its call's output path does not have (R12.4)."""
     offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.paths)
+    addressed, offered = clip(addressed, QUOTED), clip(offered, 3 * QUOTED)
     message = f"the tool addressed {addressed}, not one of {offered or 'its paths: it has none'}"
     return CallError("unknown_branch", message)
 
@@ -110,8 +114,16 @@ def why_skipped(
                 blamed = calls[binding.passed]
             assert blamed is not None
             what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
-            return f"{reads} {reference} from {blamed.id} {blamed.tool_name}, which {what}", kind == "branch"
+            return f"{reads} {_quoted(reference)} from {blamed.title}, which {what}", kind == "branch"
     return None
+
+
+def _quoted(reference: Reference) -> str:
+    return clip(str(reference), QUOTED)
+
+
+def _near(close: Iterable[str]) -> str:
+    return f"near it are {', '.join(clip(each, QUOTED) for each in close)}"
 
 
 def _blamed(writer: Call, kind: str) -> bool:

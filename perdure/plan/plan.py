@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from perdure.errors import CallError
+from perdure.errors import CallError, clip
 from perdure.plan.calls import Call, Status, find_branch
 from perdure.plan.checks import check_call
 from perdure.plan.edges.bindings import Binding
@@ -157,7 +157,7 @@ class Plan:
                 value: Json = error.as_json()
                 problem = self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
                 if problem is not None:
-                    call.error = CallError(error.code, f"{error.message}; nor could that be written: {problem}")
+                    call.error = CallError(error.code, f"{error.message}; nor could that be written: {clip(problem)}")
         self._note_end(call)
         self._settle_all()
 
@@ -232,7 +232,7 @@ class Plan:
             alternative = chosen
         call.result, call.status = outcome.value, "done"
         if problem := self._write(call, alternative, outcome.value, time):
-            call.status, call.error = "invalid", CallError("invalid_write", problem)
+            call.status, call.error = "invalid", CallError.of("invalid_write", [problem])
         return None
 
     def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perdure.errors import CallError, StateError
+from perdure.errors import CallError, StateError, clip
 from perdure.plan.calls import Call, Status
 from perdure.plan.checks import check_resolved
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
-from perdure.plan.explanations import missing_inside, why_skipped
+from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
 from perdure.values.jsons import Json, json_path
 from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
@@ -49,7 +49,9 @@ def judge(
         try:
             why[reference], found[reference] = binding.find(calls, order)
         except StateError as error:
-            return End("invalid", CallError("unreadable", f"{reference} cannot be read: {error}"))
+            return End(
+                "invalid", CallError("unreadable", f"{clip(str(reference), QUOTED)} cannot be read: {clip(str(error))}")
+            )
         if why[reference] == "branch" and not binding.exhausted:
             return binding
     for site in node.call.template.sites:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from perdure.errors import CallError
+from perdure.errors import CallError, clip
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
 from perdure.plan.edges.wiring import Node
-from perdure.plan.explanations import impossible, why_skipped
+from perdure.plan.explanations import QUOTED, impossible, why_skipped
 from perdure.values.references import MISSING, Reference, evaluate
 from perdure.values.templates import EMPTY_TEMPLATE
 
@@ -37,7 +37,7 @@ def impossible_error(node: Node, request: int, missing: Callable[[Reference, str
     before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
     problems = tuple(dict.fromkeys((*before, *(error.message for error in found))))
     code = found[0].code if node.call.error is None or node.call.error.code == found[0].code else "invalid_call"
-    return CallError(code, "; ".join(problems[:5]), problems)
+    return CallError.of(code, problems)
 
 
 def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
@@ -45,7 +45,7 @@ def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple
     pending = [edge for edge in edges if not (calls[edge[0]].ended or calls[edge[1]].ended)]
     if all(writer < reader for writer, reader, _ in pending):
         return
-    names = [f"{call.id} {call.tool_name}" for call in calls]
+    names = [call.title for call in calls]
     for index, cycle in find_cycles(pending).items():
         message = f"the call is on a cycle, so it can never start: {show_cycle(cycle, index, names)}"
         yield index, CallError("cycle", message)
@@ -59,7 +59,7 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
     """
     for other in (calls[index] for index in node.after):
         if other.status != "done":
-            reason = f"$._after names {other.id} {other.tool_name}, which did not succeed ({other.status})"
+            reason = f"$._after names {other.title}, which did not succeed ({other.status})"
             return reason, other.status == "skipped" and other.branch
     why: dict[Reference, Found] = {}
     for reference, binding in node.order.items():
@@ -69,5 +69,5 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
     for site in node.call.after.sites:
         if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:
             skipped = why_skipped(node.order, site.expression, "$._after names", why, calls)
-            return skipped or (f"$._after names {site.expression}, which was not written", True)
+            return skipped or (f"$._after names {clip(str(site.expression), QUOTED)}, which was not written", True)
     return None

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.errors import CallError, DecisionError, PerdureError
+from perdure.errors import MAX_PROBLEM, MAX_TOLD, CallError, DecisionError, PerdureError
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import ToolDelta
 from perdure.model.dialects.asking import Ask
@@ -90,7 +90,8 @@ def test_any_calls_end_with_any_results(raws: list[Any], results: list[Any]) -> 
     for call in plan.calls:
         json.dumps(call.as_plan_entry())
         assert call.status == "done" or call.error or call.reason
-        assert call.error is None or len(call.error.message) < 8000
+        assert call.error is None or len(call.error.message) <= MAX_TOLD
+        assert len(call.reason) < MAX_PROBLEM
 
 
 @given(
@@ -364,3 +365,50 @@ def test_6000_schemas(schema: Any, meta: dict[str, Any], values: list[Any]) -> N
 @given(OFFERED, SIGNALS, st.sampled_from(["calls", "plan"]))
 def test_6000_signals(offered: list[Any], signals: Any, scope: str) -> None:
     check_signals(offered, signals, scope)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"x": "†state" + ".x" * 3000},
+        {"x": {"k" * 30_000: "†state.x"}},
+        {"x": "†" + "k" * 9_000},
+        {"x": '†state["' + "k" * 9_000 + '"]' + " && †state.x" * 5},
+        {"x": "†state.done" + ".x" * 3000},
+        {"x": "†state.lost" + ".x" * 3000},
+        {"x": "†state.self" + ".x" * 3000, "_outputPath": "†state.other"},
+        {"_outputPath": "†state.done" + ".x" * 3000},
+        {"_outputPath": "†state" + ".x" * 9_000 + " && †state.done.z"},
+        {"_outputPath": "†input" + ".x" * 3000},
+        {"_outputMethod": "x" * 100_000},
+        {"_after": ["†state" + ".x" * 3000]},
+        {"_after": ["†state.lost" + ".x" * 3000]},
+        {"_after": ["1.1"], "_outputPath": "†state.other" + ".x" * 3000},
+        {"_tool": "t" * 100_000},
+        {"_tool": "t" * 100_000, "_outputPath": "†state.late"},
+        {"_" + "k" * 100_000: 1},
+        {"_tool": "typed", "n": "x" * 100_000},
+        {"_tool": "typed", "n" * 100_000: 1},
+    ],
+    ids=lambda written: "-".join(key[:12] for key in written) + "-" + str(next(iter(written.values())))[:12],
+)
+def test_what_is_said_of_a_call_is_bounded_however_long_what_it_names(written: dict[str, Any]) -> None:
+    plan = play(
+        [
+            {"_tool": "t", "x": "†state.late", "_outputPath": "†state.self"},
+            {"_tool": "t", "x": "†state.other" + ".x" * 3000, "_outputPath": "†state.self" + ".x" * 3000},
+            {"_tool": "t", "_outputPath": "†state.done"},
+            {"_tool": "nope", "_outputPath": "†state.lost"},
+            {"_tool": "t", **written},
+        ],
+        [{"k" * 5_000 + str(n): 1 for n in range(9)}],
+    )
+    said = [call.error.message for call in plan.calls if call.error] + [call.reason for call in plan.calls]
+    assert max(map(len, said)) <= 1_000
+    assert all(call.status == "done" or call.error or call.reason for call in plan.calls)
+
+
+def test_a_tools_own_words_are_bounded_too() -> None:
+    error = CallError("boom", "a" * 100_000 + "end")
+    assert (len(error.message) <= MAX_TOLD, error.message[-3:]) == (True, "end")
+    assert "(100,003 characters)" in error.message

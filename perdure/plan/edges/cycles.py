@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import networkx as nx
 
+from perdure.errors import clip
 from perdure.values.references import Reference
 
 Edge = tuple[int, int, Reference | str]
@@ -57,7 +58,7 @@ def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str], limit: i
     """`1.0 a -†state.a→ 1.1 b -†state.b→ 1.0 a`, beginning at the call `start`; a long one is cut in the middle."""
     first = next(at for at, (writer, _, _) in enumerate(cycle) if writer == start)
     cycle = [*cycle[first:], *cycle[:first]]
-    steps = [f"{names[writer]} -{reference}→ " for writer, _, reference in cycle]
+    steps = [f"{names[writer]} -{clip(str(reference), 100)}→ " for writer, _, reference in cycle]
     if len(steps) > limit:
         steps = [*steps[: limit - 2], f"… {len(steps) - limit + 1} more … → ", steps[-1]]
     return "".join(steps) + names[cycle[-1][1]]
