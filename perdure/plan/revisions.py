@@ -59,6 +59,11 @@ def revise(
             f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
             f"this one would write {revised.target or 'nothing'}"
         )
+    if readers and call.method == "set" != revised.method:
+        raise DecisionError(
+            f"{call.id} must set {call.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
+            f"this one would {revised.method} to what is there"
+        )
     return revised
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import CallError
+from perdure.errors import CallError, DecisionError
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
@@ -214,3 +214,58 @@ def test_a_simulation_knows_of_it() -> None:
     dry = simulate(plan, calls)
     assert ([step.level for step in dry.steps], dry.makespan) == ([1, 2, 1], 2.0)
     assert simulate(Plan(1, tools=TOOLS, state=State([]), dry_run=True, parallel=1), calls).makespan == 3.0
+
+
+def replaced(calls: list[dict[str, Any]], by: dict[str, Any], outcome: Any, *later: dict[str, Any]) -> Plan:
+    """The first call waits for a person, who replaces it; then come the later ones."""
+    plan = plan_of(*calls, close=False)
+    waits = next(call for call in plan.take_ready() if call.index == 0)
+    plan.hold(waits)
+    plan.adopt(waits, plan.revised(waits, by))
+    for call in later:
+        plan.add({"_tool": "t", **call})
+    plan.close()
+    plan.resume(waits)
+    plan.end(waits, outcome)
+    play(plan)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("written", "by", "outcome", "said"),
+    [
+        ("†state.a", {"_tool": "door"}, Returned(1), ""),
+        ("†state.a", {"_tool": "door"}, FAILED, "$.x reads †state.a from 1.0 door, which did not succeed (failed)"),
+        ("†state.a", {"_tool": "door"}, Rejected("no"), "from 1.0 door, which did not succeed (rejected)"),
+        ("†state.a || †state.b", {"_tool": "door"}, FAILED, "from 1.0 door, which took another branch"),
+        (
+            "†state.a || †state.b",
+            {"_tool": "door"},
+            Returned(1, "†state.b"),
+            "from 1.0 door, which took another branch",
+        ),
+    ],
+)
+def test_what_reads_a_replaced_call_is_told_of_the_call_that_ran(
+    written: str, by: dict[str, Any], outcome: Any, said: str
+) -> None:
+    plan = replaced([{"_outputPath": written}, {"x": "†state.a"}], by, outcome)
+    assert (plan.calls[1].status, said in plan.calls[1].reason) == ("skipped" if said else "done", True)
+
+
+def test_a_path_that_a_replacement_no_longer_writes_is_no_branch() -> None:
+    plan = replaced(
+        [{"_outputPath": "†state.a"}], {"_tool": "t", "_outputPath": "†state.b"}, Returned(1), {"x": "†state.a"}
+    )
+    assert plan.calls[1].status == "invalid"
+    assert "†state.a does not exist and no call writes it; near it are †state.b" in str(plan.calls[1].error)
+
+
+def test_a_replacement_does_not_add_to_what_its_readers_do_not_see() -> None:
+    # They are wired to this call alone: what it would add to, written by a call before it, they would not find.
+    calls = [{"_outputPath": "†state.a"}, {"_outputPath": "†state.a"}, {"x": "†state.a"}]
+    plan = plan_of(*calls)
+    _, second = plan.take_ready()
+    plan.hold(second)
+    with pytest.raises(DecisionError, match=r"1\.1 must set †state.a, for other calls read what it writes alone"):
+        plan.revised(second, {"_tool": "t", "_outputPath": "†state.a", "_outputMethod": "push"})
