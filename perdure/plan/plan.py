@@ -135,6 +135,8 @@ class Plan:
 
     def take_ready(self, time: str = "") -> list[Call]:
         """The calls that are ready and have room beside what runs, now running, with their parameters resolved."""
+        if self._slots.by_list and not self.closed and any(node.open for node in self._wiring.nodes):
+            return []  # which calls are the first of the list shows at its end
         taken = self._slots.take_from(self._ready)
         self._running += len(taken)
         for call in taken:

@@ -41,19 +41,24 @@ def judge(
     `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
     """
     held = held_back(node, calls, order)
-    if held is not None:
-        return held if isinstance(held, Binding) else End("skipped", reason=held[0], branch=held[1])
+    if isinstance(held, Binding):
+        return held
     found: dict[Reference, Json | Missing] = {}
     why: dict[Reference, Found] = {}
+    unreadable: CallError | None = None
     for reference, binding in node.bindings.items():
         try:
             why[reference], found[reference] = binding.find(calls, order)
         except StateError as error:
-            return End(
-                "invalid", CallError("unreadable", f"{clip(str(reference), QUOTED)} cannot be read: {clip(str(error))}")
-            )
+            words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
+            unreadable = unreadable or CallError.of("unreadable", [words])
+            continue
         if why[reference] == "branch" and not binding.exhausted:
             return binding
+    if held is not None:
+        return End("skipped", reason=held[0], branch=held[1])
+    if unreadable is not None:
+        return End("invalid", unreadable)
     for site in node.call.template.sites:
         if evaluate(site.expression, found.__getitem__) is MISSING:
             return _unreadable(node, site.expression, json_path(site.path), why, calls, order, missing)

@@ -54,20 +54,27 @@ def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple
 def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[str, bool] | Binding | None:
     """What `_after` means for a call now that all it names have ended (R5.11).
 
-    `None`: it may start. A reason, and whether only a branch was not taken: it is skipped. A binding: its writers took another
+    `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took another
     branch, so the next ones are to be looked for.
     """
-    for other in (calls[index] for index in node.after):
-        if other.status != "done":
-            reason = f"$._after names {other.title}, which did not succeed ({other.status})"
-            return reason, other.status == "skipped" and other.branch
     why: dict[Reference, Found] = {}
     for reference, binding in node.order.items():
         why[reference], _ = binding.find(calls, order)
         if why[reference] == "branch" and not binding.exhausted:
             return binding
+    held = [
+        (
+            f"$._after names {other.title}, which did not succeed ({other.status})",
+            other.status == "skipped" and other.branch,
+        )
+        for other in (calls[index] for index in node.after)
+        if other.status != "done"
+    ]
     for site in node.call.after.sites:
         if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:
             skipped = why_skipped(node.order, site.expression, "$._after names", why, calls)
-            return skipped or (f"$._after names {clip(str(site.expression), QUOTED)}, which was not written", True)
-    return None
+            held.append(
+                skipped or (f"$._after names {clip(str(site.expression), QUOTED)}, which was not written", True)
+            )
+    # A failure is told before a branch, in whatever order they are named.
+    return min(held, key=lambda each: each[1], default=None)

@@ -17,13 +17,19 @@ class Slots:
         self._taken: dict[int, str | None] = {}
         """By index the exclusive group of what runs."""
 
+    @property
+    def by_list(self) -> bool:
+        """Whether only the first calls of the list are started, so that those behind wait until it is known who they are."""
+        return self._to_start is not None
+
     def take_from(self, ready: list[Call]) -> list[Call]:
-        """The calls that may start now, taken out of `ready`; with a limit the first of the model's list go first."""
-        if self._parallel is not None:
+        """The calls that may start now, taken out of `ready`; where not all may, the first of the model's list go first."""
+        if self._parallel is not None or any(map(_group, ready)):
             ready.sort(key=lambda call: call.index)
         taken = []
-        for call in list(ready):
-            if self._to_start != 0 and self.free(call):
+        # With `step` the first of the list are those that are started: nobody behind takes the place of one that has no room yet.
+        for call in ready[: self._to_start]:
+            if self.free(call):
                 self.take(call)
                 self._to_start = None if self._to_start is None else self._to_start - 1
                 ready.remove(call)

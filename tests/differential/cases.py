@@ -37,6 +37,11 @@ class Case:
     ranks: dict[str, int] = field(default_factory=dict)
     """Tool → of the calls that run, that of the lowest ends first."""
 
+    parallel: int | None = None
+    step: bool = False
+    groups: dict[str, str] = field(default_factory=dict)
+    """Tool → the exclusive group that it is of."""
+
     @property
     def tools(self) -> dict[str, dict[str, Any]]:
         return {name: {"takes": TAKES} for name in self.ends}
@@ -57,7 +62,13 @@ class Case:
         return how, value
 
 
-def make_case(seed: int, *, most: int = 9) -> Case:
+def make_case(seed: int, *, most: int = 9, order: bool | None = None) -> Case:
+    """The case of a seed. Every other one, or where `order` says so, has order without data, limits and steps (R5.10 to R5.12)."""
+    case = _make_plain(seed, most)
+    return _ordered(case) if (seed % 2 == 1 if order is None else order) else case
+
+
+def _make_plain(seed: int, most: int) -> Case:
     chance = random.Random(seed)
     state: dict[str, Any] = {}
     for name, values in (
@@ -81,6 +92,33 @@ def make_case(seed: int, *, most: int = 9) -> Case:
         case.ends[name] = (how, "p" if how == "echo" else chance.choice(VALUES))
         case.ranks[name] = ranks[index]
     return case
+
+
+def _ordered(case: Case) -> Case:
+    chance = random.Random(f"order {case.seed}")
+    for index, call in enumerate(case.calls):
+        if chance.random() < 0.4:
+            written = " ".join(str(each.get("_outputPath", "")) for each in case.calls[:index])
+            near = [path for path in PATHS if f"†state.{path}" in written.split()]
+            after = [_after_item(chance, index, len(case.calls), near) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+            call["_after"] = after[0] if len(after) == 1 and chance.random() < 0.5 else after
+        if chance.random() < 0.25:
+            case.groups[f"t{index}"] = chance.choice(["door", "door", "window"])
+    case.parallel = chance.choice([None, None, 1, 2, 3])
+    case.step = chance.random() < 0.25
+    return case
+
+
+def _after_item(chance: random.Random, index: int, count: int, near: list[str]) -> Any:
+    """Mostly what stands before the call of this index, so that not every second case is a ring."""
+    if chance.random() < 0.04:
+        return chance.choice(
+            ["0.1", "2.0", f"1.{count}", f"1.{index}", "†input.n", "text {†state.a}", "†state.a ||", 3]
+        )
+    if chance.random() < 0.4:
+        return f"1.{chance.randrange(index if index and chance.random() < 0.8 else count)}"
+    one, two = (f"†state.{chance.choice(near if near and chance.random() < 0.8 else PATHS)}" for _ in range(2))
+    return chance.choice(["{0}"] * 4 + ["{0} || {1}", "{0} && {1}"]).format(one, two)
 
 
 def _call(chance: random.Random, index: int) -> dict[str, Any]:

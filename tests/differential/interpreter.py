@@ -41,6 +41,9 @@ class Node:
     method: str = "set"
     refs: list[Tree] = field(default_factory=list)
     """The expressions of its parameters."""
+    after: list[Tree] = field(default_factory=list)
+    """The paths that it comes after, and in `after_calls` the calls (R5.11)."""
+    after_calls: list[int] = field(default_factory=list)
     status: str = "pending"
     branch: bool = False
     """Skipped for a branch that was not taken."""
@@ -52,7 +55,7 @@ class Node:
 
     @property
     def ended(self) -> bool:
-        return self.status not in ("pending", "running")
+        return self.status not in ("pending", "ready", "running")
 
     @property
     def broken(self) -> bool:
@@ -246,9 +249,9 @@ class Interpreter:
         self.log = 0
         self.order: list[int] = []
         """In which the calls that ran have ended."""
-        self.nodes = [self.checked(raw) for raw in case.calls]
+        self.nodes = [self.checked(raw, place) for place, raw in enumerate(case.calls)]
 
-    def checked(self, raw: dict[str, Any]) -> Node:
+    def checked(self, raw: dict[str, Any], place: int) -> Node:
         """Everything that is wrong with a call by itself (R3.5, R4.3, R6.6)."""
         node = Node(raw)
         tool = self.case.tools.get(str(raw.get("_tool")))
@@ -279,22 +282,45 @@ class Interpreter:
             not fits(tool, key, value) for key, value in params(raw).items() if not node.refs or "†" not in str(value)
         ):
             wrong = True
+        if "_after" in raw:
+            try:
+                listed = raw["_after"] if isinstance(raw["_after"], list) else [raw["_after"]]
+                for item in listed:
+                    self.come_after(node, item, own=place)
+            except MalformedError:
+                wrong = True
         if wrong:
             node.status, node.told = "invalid", True
         return node
+
+    def come_after(self, node: Node, item: Any, own: int) -> None:
+        """An output path, or several joined, or the id of another call of this plan, which is that of Request 1 (R5.11)."""
+        if isinstance(item, str) and re.fullmatch(r"\d+\.\d+", item):
+            request, index = map(int, item.split("."))
+            if request != 1 or index == own:
+                raise MalformedError(item)
+            node.after_calls.append(index)
+            return
+        parts = pieces(item) if isinstance(item, str) else []
+        if len(parts) != 1 or isinstance(parts[0], str) or any(leaf[1] != "state" for leaf in leaves(parts[0])):
+            raise MalformedError(item)
+        node.after.append(parts[0])
 
     def known(self, leaf: Tree) -> Any:
         """The value that exists when the plan is made."""
         return get(self.base.get(leaf[1], NOTHING), leaf[2])
 
-    def bound(self, reader: int, leaf: Tree) -> list[int]:
-        """The writers that the reader is bound to (R5.1), nearest first; where a `set` went another branch also those beyond it."""
+    def bound(self, reader: int, leaf: Tree, *, order: bool = False) -> list[int]:
+        """The writers that the reader is bound to (R5.1), nearest first; where a `set` went another branch also those beyond it.
+
+        What comes after a path is bound to its writers, wherever they stand, whatever was there before the plan (R5.11).
+        """
         path = leaf[2]
         if leaf[1] != "state":
             return []
         before = [n for n in reversed(range(reader)) if self.nodes[n].touches(path)]
         after = [n for n in range(reader + 1, len(self.nodes)) if self.nodes[n].touches(path)]
-        forward = not before and self.known(leaf) is NOTHING
+        forward = not before and (order or self.known(leaf) is NOTHING)
         found = []
         for index in after if forward else before:
             node = self.nodes[index]
@@ -310,10 +336,10 @@ class Interpreter:
                 break
         return found
 
-    def see(self, reader: int, leaf: Tree) -> tuple[str, Any]:
+    def see(self, reader: int, leaf: Tree, *, order: bool = False) -> tuple[str, Any]:
         """What the reader finds there, once those that it is bound to have ended: `value`, `broken`, `branch`, `nowhere`."""
         path = leaf[2]
-        writers = self.bound(reader, leaf)
+        writers = self.bound(reader, leaf, order=order)
         nodes = [self.nodes[index] for index in writers]
         if any(node.broken for node in nodes):
             return "broken", NOTHING
@@ -327,6 +353,8 @@ class Interpreter:
                 passed = place
         if passed is not None and not any(node.wrote(path) for node in nodes[passed + 1 :]):
             return "branch", NOTHING
+        if order and nodes:
+            return ("value", True) if any(node.wrote(path) for node in nodes) else ("branch", NOTHING)
         writes: list[Any] = sorted(
             ((write, node.method) for node in nodes for write in node.wrote(path)), key=lambda each: each[0][2]
         )
@@ -349,18 +377,26 @@ class Interpreter:
             def possible(leaf: Tree, index: int = index) -> Any:
                 return True if self.bound(index, leaf) or self.known(leaf) is not NOTHING else NOTHING
 
-            if not node.ended and any(evaluate(tree, possible) is NOTHING for tree in node.refs):
+            def can_end(leaf: Tree, index: int = index) -> Any:
+                return True if self.bound(index, leaf, order=True) else self.known(leaf)
+
+            if not node.ended and (
+                any(evaluate(tree, possible) is NOTHING for tree in node.refs)
+                or any(evaluate(tree, can_end) is NOTHING for tree in node.after)
+                or any(other >= len(self.nodes) for other in node.after_calls)
+            ):
                 node.status, node.told = "invalid", True
 
+    def needs(self, index: int) -> set[int]:
+        """Which calls of the plan it reads of, or comes after."""
+        node = self.nodes[index]
+        read = {writer for tree in node.refs for leaf in leaves(tree) for writer in self.bound(index, leaf)}
+        named = {w for tree in node.after for leaf in leaves(tree) for w in self.bound(index, leaf, order=True)}
+        return read | named | set(node.after_calls)
+
     def waits(self, index: int) -> set[int]:
-        """Which calls it waits for that have not ended."""
-        return {
-            writer
-            for tree in self.nodes[index].refs
-            for leaf in leaves(tree)
-            for writer in self.bound(index, leaf)
-            if not self.nodes[writer].ended
-        }
+        """Which of them have not ended."""
+        return {other for other in self.needs(index) if not self.nodes[other].ended}
 
     def refuse_cycles(self) -> bool:
         """R5.2: every call that waits, over others, for itself."""
@@ -390,7 +426,23 @@ class Interpreter:
                     again = True
                     self.begin(index, node)
 
+    def is_held_back(self, index: int, node: Node) -> bool:
+        """R5.11: skipped where one that it comes after did not end well; as a branch where all that is missing are branches."""
+        why = []
+        for other in (self.nodes[each] for each in node.after_calls):
+            if other.status != "done":
+                why.append("branch" if other.status == "skipped" and other.branch else "broken")
+        for tree in node.after:
+            found = {leaf: self.see(index, leaf, order=True) for leaf in leaves(tree)}
+            if evaluate(tree, lambda leaf, found=found: found[leaf][1]) is NOTHING:
+                why.append("broken" if "broken" in [each[0] for each in found.values()] else "branch")
+        if why:
+            node.status, node.branch = "skipped", "broken" not in why
+        return bool(why)
+
     def begin(self, index: int, node: Node) -> None:
+        if self.is_held_back(index, node):
+            return
         try:
             found = {leaf: self.see(index, leaf) for tree in node.refs for leaf in leaves(tree)}
         except UnwritableError:
@@ -408,7 +460,29 @@ class Interpreter:
         if not all(fits(tool, key, value) for key, value in node.params.items()):
             node.status, node.told = "invalid", True
             return
-        node.status = "running"
+        node.status = "ready"
+
+    def start(self, *, limits: bool) -> None:
+        """What is ready runs, the first of the list first, where there is room beside what runs (R5.12)."""
+        for index, node in enumerate(self.nodes):
+            if node.status == "ready" and (not limits or self.has_room(index)):
+                node.status = "running"
+
+    def has_room(self, index: int) -> bool:
+        beside = [other for other, node in enumerate(self.nodes) if node.status == "running"]
+        group = self.case.groups.get(self.case.tool(index))
+        full = self.case.parallel is not None and len(beside) >= self.case.parallel
+        return not full and (group is None or group not in [self.case.groups.get(self.case.tool(o)) for o in beside])
+
+    def defer(self) -> None:
+        """R5.10: what is ready now runs, of that the first so many (R5.12), and the rest is for the next Request to decide."""
+        for index, node in enumerate(self.nodes):
+            if node.status == "pending" and self.needs(index):
+                node.status = "deferred"
+        self.settle()
+        ready = [node for node in self.nodes if node.status == "ready"]
+        for node in ready[self.case.parallel :] if self.case.parallel is not None else []:
+            node.status = "deferred"
 
     def end(self, index: int) -> None:
         """The running call ends as the case says (R4.3, R6.6)."""
@@ -439,9 +513,12 @@ class Interpreter:
     def run(self, order: Sequence[int] | None) -> None:
         self.refuse_impossible()
         self.refuse_cycles()
+        if self.case.step:
+            self.defer()
         left = None if order is None else list(order)
         while True:
             self.settle()
+            self.start(limits=order is None)
             running = [index for index, node in enumerate(self.nodes) if node.status == "running"]
             if running:
                 ends = min(running, key=self.case.rank) if left is None else left.pop(0)
@@ -462,7 +539,7 @@ def fits(tool: Any, key: str, value: Any) -> bool:
 
 
 def interpret(case: Case, order: Sequence[int] | None = None) -> Interpreter:
-    """Play the case; running calls end in the `order` given, or by the case's ranks."""
+    """Play the case; running calls end in the `order` given, whatever ran beside them, or by the case's ranks."""
     interpreter = Interpreter(case)
     interpreter.run(order)
     return interpreter

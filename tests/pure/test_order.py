@@ -269,3 +269,54 @@ def test_a_replacement_does_not_add_to_what_its_readers_do_not_see() -> None:
     plan.hold(second)
     with pytest.raises(DecisionError, match=r"1\.1 must set †state.a, for other calls read what it writes alone"):
         plan.revised(second, {"_tool": "t", "_outputPath": "†state.a", "_outputMethod": "push"})
+
+
+@pytest.mark.parametrize("after", [["1.1", "1.2"], ["1.2", "1.1"], ["†state.ok", "1.2"], ["1.2", "†state.ok"]])
+def test_a_failure_is_told_before_a_branch_in_whatever_order_they_are_named(after: list[str]) -> None:
+    either = {"_outputPath": "†state.ok || †state.bad"}
+    plan = plan_of(either, {"_after": ["†state.ok"]}, {}, {"_after": after}, {"_after": ["1.3"]})
+    play(plan, c0=Returned(1, "†state.bad"), c2=FAILED)
+    assert statuses(plan) == ["done", "skipped", "failed", "skipped", "skipped"]
+    assert plan.calls[3].reason == "$._after names 1.2 t, which did not succeed (failed)"
+    assert [call.branch for call in plan.calls] == [False, True, False, False, False]
+
+
+def test_what_a_call_reads_looks_on_also_where_what_it_comes_after_did_not_end_well() -> None:
+    plan = plan_of(
+        {"_outputPath": "†state.a", "_after": ["1.3"]},
+        {"_outputPath": "†state.a || †state.bad"},
+        {"_tool": "unknown"},
+        {"x": "†state.a", "_after": ["1.2"]},
+    )
+    play(plan, c1=Returned(1, "†state.bad"))
+    assert statuses(plan) == ["invalid", "done", "invalid", "invalid"]
+    assert "1.3 t -after→ 1.0 t -†state.a→ 1.3 t" in str(plan.calls[3].error)
+
+
+def test_of_an_exclusive_group_the_first_of_the_list_goes_first_whichever_was_ready_first() -> None:
+    plan = plan_of({"_tool": "door", "_after": ["1.1"]}, {}, {"_tool": "window"}, {"_tool": "window"}, close=False)
+    (plain, busy) = plan.take_ready()
+    plan.close()
+    plan.end(plain, Returned(1))
+    assert plan.take_ready() == []
+    plan.end(busy, Returned(1))
+    assert play(plan) == [["1.0"], ["1.3"]]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_limited_step_takes_the_first_of_the_list_however_it_arrives(streamed: bool) -> None:
+    calls: list[dict[str, Any]] = [{}, {"x": "†state.late || †state.there"}, {}]
+    plan = plan_of(before={"there": 1}, close=False, execution="step", parallel=2)
+    taken = []
+    for call in calls:
+        plan.add({"_tool": "t", **call})
+        taken += plan.take_ready() if streamed else []
+    plan.close()
+    taken += plan.take_ready()
+    assert ids(taken) == ["1.0", "1.1"]
+    doors = plan_of({"_tool": "door"}, {"_tool": "window"}, {}, close=False, execution="step", parallel=2)
+    taken = doors.take_ready() if streamed else []
+    doors.close()
+    taken += doors.take_ready()
+    doors.end(taken[0], Returned(1))
+    assert [*ids(taken), *ids(doors.take_ready())] == ["1.0", "1.1"]
