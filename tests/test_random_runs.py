@@ -35,6 +35,7 @@ def document(case: Case, dialect: str) -> dict[str, Any]:
     properties = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
     tools = [
         {"name": name, "properties": properties, "additionalProperties": False, "_activity": "play"}
+        | ({"_exclusive": case.groups[name]} if name in case.groups else {})
         for name in case.ends
     ]
     context = [
@@ -43,7 +44,8 @@ def document(case: Case, dialect: str) -> dict[str, Any]:
         *([{"type": "state", "state": case.state}] if case.state else []),
         *({"type": "tool", "tool": definition} for definition in tools),
     ]
-    return {"name": "random", "config": {"dialect": dialect}, "context": context, "schema": True}
+    limits = {"parallel": case.parallel, "execution": "step" if case.step else "drain"}
+    return {"name": "random", "config": {"dialect": dialect, **limits}, "context": context, "schema": True}
 
 
 class Stage:

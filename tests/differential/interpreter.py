@@ -434,7 +434,7 @@ class Interpreter:
                 why.append("branch" if other.status == "skipped" and other.branch else "broken")
         for tree in node.after:
             found = {leaf: self.see(index, leaf, order=True) for leaf in leaves(tree)}
-            if evaluate(tree, lambda leaf, found=found: found[leaf][1]) is NOTHING:
+            if evaluate(tree, {leaf: value for leaf, (_, value) in found.items()}.__getitem__) is NOTHING:
                 why.append("broken" if "broken" in [each[0] for each in found.values()] else "branch")
         if why:
             node.status, node.branch = "skipped", "broken" not in why

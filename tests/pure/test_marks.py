@@ -142,7 +142,7 @@ def whole(raw: Any, state: Any = None) -> tuple[Desk, Offer]:
 @given(value=VALUES, typed=VALUES)
 def test_an_edited_plan_keeps_its_references_and_gets_no_others(value: Any, typed: Any) -> None:
     raw = {"_tool": "send", "x": value}
-    if parse_template({"x": value})[1] or any(held_marks([value, typed])):
+    if parse_template({"x": value})[1] or any(True for _ in held_marks([value, typed])):
         return  # no plan to offer, or marks on purpose
     try:
         desk, offer = whole(raw)
