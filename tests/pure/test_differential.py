@@ -179,3 +179,15 @@ def test_a_snapshot_between_requests_changes_nothing(batch: int) -> None:
             engine = Engine(second, state=state)
             ended.append((engine.order, engine.ended(), engine.params(), engine.plan.state.snapshot()))
         assert ended[0] == ended[1] == ended[2], told(second, [f"differs after seed {seed}"])
+
+
+@batches()
+def test_what_a_call_comes_after_can_be_named_in_any_order(batch: int) -> None:
+    for seed in range(2 * batch + 1, SEEDS // 2, 20):
+        case = make_case(seed)
+        calls = [
+            call | {"_after": list(reversed(call["_after"]))} if isinstance(call.get("_after"), list) else call
+            for call in case.calls
+        ]
+        ours, theirs = Engine(case), Engine(replace(case, calls=calls))
+        assert (ours.order, ours.ended()) == (theirs.order, theirs.ended()), told(case, ["differs when reversed"])
