@@ -47,14 +47,13 @@ def judge(
     why: dict[Reference, Found] = {}
     unreadable: CallError | None = None
     for reference, binding in node.bindings.items():
+        if binding.looks_on(calls):
+            return binding
         try:
             why[reference], found[reference] = binding.find(calls, order)
         except StateError as error:
             words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
             unreadable = unreadable or CallError.of("unreadable", [words])
-            continue
-        if why[reference] == "branch" and not binding.exhausted:
-            return binding
     if held is not None:
         return End("skipped", reason=held[0], branch=held[1])
     if unreadable is not None:

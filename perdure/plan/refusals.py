@@ -59,9 +59,9 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
     """
     why: dict[Reference, Found] = {}
     for reference, binding in node.order.items():
-        why[reference], _ = binding.find(calls, order)
-        if why[reference] == "branch" and not binding.exhausted:
+        if binding.looks_on(calls):
             return binding
+        why[reference], _ = binding.find(calls, order)
     held = [
         (
             f"$._after names {other.title}, which did not succeed ({other.status})",

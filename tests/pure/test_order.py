@@ -320,3 +320,16 @@ def test_a_limited_step_takes_the_first_of_the_list_however_it_arrives(streamed:
     taken += doors.take_ready()
     doors.end(taken[0], Returned(1))
     assert [*ids(taken), *ids(doors.take_ready())] == ["1.0", "1.1"]
+
+
+def test_an_item_that_was_set_needs_the_array_from_beyond_a_set_that_went_another_branch() -> None:
+    plan = plan_of(
+        {"_outputPath": "†state.l"},
+        {"_outputPath": "†state.l || †state.bad"},
+        {"x": "†state.l", "_outputPath": "†state.l[0]"},
+        {"x": "†state.l[0]"},
+        before={"l": 7},
+    )
+    play(plan, c0=Returned([5]), c1=Returned(1, "†state.bad"), c2=Returned(6))
+    assert statuses(plan) == ["done"] * 4
+    assert plan.calls[3].params == {"x": 6}

@@ -77,10 +77,19 @@ class Binding:
         self.reach = min(found, default=self.reach)
         self.first = self.first or found
 
+    def looks_on(self, calls: Sequence[Call]) -> bool:
+        """Whether the covering writer, which has ended like all others, went another branch: what was nearer may need what is beyond."""
+        if not self.covered or self.exhausted or any(_broken(calls[index]) for index in self.writers):
+            return False
+        return not self._reached_by(calls[self.writers[-1 if self.forward else 0]])
+
     def move_on(self, writers: Writers, calls: Sequence[Call], *, final: bool) -> bool:
         """Past a `set` that went another branch to the next writers in the same direction; whether there are, or may be, any."""
         if not self.covered:
             return False
+        for index in self.writers:
+            if self._sets(calls[index]) and not self._reached_by(calls[index]):
+                self._pass(index)
         # Those that have written nothing here are done with; the one that is to blame is remembered as `passed`.
         self.writers = [index for index in self.writers if self._written_by(calls[index])]
         kept = len(self.writers)
@@ -131,14 +140,21 @@ class Binding:
         # A `set` through an index needs the array from before it, so it covers nothing, but it is a `set` all the same.
         setters = [index for index in self.writers if self._sets(calls[index])]
         for index in setters if self.forward else reversed(setters):
-            if any(is_prefix(write.path, self.reference.path) for write in calls[index].writes):
+            if self._reached_by(calls[index]):
                 return False
-            if self.passed is None or (index > self.passed) == self.forward:
-                self.passed = index
+            self._pass(index)
         if self.passed is None:
             return False
         beyond = [index for index in self.writers if (index > self.passed) == self.forward and index != self.passed]
         return not any(self._written_by(calls[index]) for index in beyond)
+
+    def _pass(self, index: int) -> None:
+        if self.passed is None or (index > self.passed) == self.forward:
+            self.passed = index
+
+    def _reached_by(self, call: Call) -> bool:
+        """Whether the call wrote the path itself, or what it stands in."""
+        return any(is_prefix(write.path, self.reference.path) for write in call.writes)
 
     def _sets(self, call: Call) -> bool:
         return call.method == "set" and any(
