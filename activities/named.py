@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 from collections.abc import Callable, Collection
@@ -11,8 +10,11 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.underway.threads import in_thread
+from perdure.errors import JsonError
 from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
 from perdure.run.wire import REFUSED
+from perdure.values.jsons import check
 
 
 class NamedFunctions:
@@ -41,7 +43,7 @@ class NamedFunctions:
     async def call(self, name: str, where: str, argument: Any) -> Any:
         """What the function gives for the argument; one that is not async runs in a thread."""
         function = self.find(name, where)
-        given = await asyncio.to_thread(function, argument)
+        given = await in_thread(lambda: function(argument), name, tell=lambda: None, counts=lambda: False)
         return await given if inspect.isawaitable(given) else given
 
 
@@ -54,7 +56,12 @@ class ApproveActivity:
     @activity.defn(name=APPROVE_ACTIVITY)
     async def approve(self, wanted: ApproveInput) -> Any:
         """What `config.approval.approver` says of an offer, as it said it; recorded, so a replay never asks again."""
-        return await self._functions.call(wanted.approver, "config.approval.approver", wanted.offer)
+        answer = await self._functions.call(wanted.approver, "config.approval.approver", wanted.offer)
+        try:
+            check(answer, source="the approver's answer")
+        except JsonError as error:
+            raise _refused(str(error)) from None
+        return answer
 
 
 def _refused(message: str) -> ApplicationError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.errors import JsonError
 from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
@@ -24,7 +25,7 @@ from perdure.run.shares import Shares
 from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, JsonObject, check, shorten
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write, beginning
@@ -236,6 +237,11 @@ class Run:
         if output is None or reason == "task_complete":
             return output, []
         output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()})
+        if not wrong:
+            try:
+                check(output, source="it")  # what was read may lie deep in what was written
+            except JsonError as error:
+                wrong = [str(error)]
         return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
 
     def _written_output(self, plan: Plan, result: RequestResult) -> tuple[Json, StopReason]:

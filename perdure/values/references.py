@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
@@ -28,6 +29,9 @@ Path: TypeAlias = tuple[str | int, ...]
 DAGGER: Final = "†"
 MAX_EXPRESSION: Final = 10_000
 """Characters. A longer expression is no plan of a sane mind, and parsing must stay bounded."""
+
+MAX_STEPS: Final = 64
+"""Of a path: what stands that deep and is itself as deep as a value may be can still be carried as JSON."""
 
 _NAME = re.compile(r'[^\s.\[\](){}|&†"]+')
 _INDEX = re.compile(r"\[(\d{1,9})\]")
@@ -177,7 +181,11 @@ class _Parser:
         if not self.text.startswith(DAGGER, self.position):
             raise self.error("expected a reference such as †state.name")
         self.position += 1
-        reference = Reference(self.name("a kind such as 'state' or 'input'"), tuple(self.steps()))
+        kind = self.name("a kind such as 'state' or 'input'")
+        steps = tuple(islice(self.steps(), MAX_STEPS + 1))
+        if len(steps) > MAX_STEPS:
+            raise self.error(f"a path has at most {MAX_STEPS} steps")
+        reference = Reference(kind, steps)
         self.skip()
         return reference
 

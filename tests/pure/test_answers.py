@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Reader, Solution, ToolDelta
 from perdure.model.dialects.scanning import CallScanner
+from perdure.model.dialects.thoughts import call_as_text, last_marks_removed
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import loads
 from tests.pure.strategies import json_values
@@ -252,3 +253,22 @@ def test_long_arguments_cost_what_they_weigh() -> None:
     begun = time.process_time()
     assert len(native(ToolDelta(0, "one", "add", ""), *pieces).calls) == 1
     assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize("blanks", [" ", "\n"])
+def test_r18_6_blanks_without_end_cost_what_they_are_long(blanks: str) -> None:
+    text = "{" + blanks * 1_000_000
+    started = time.process_time()
+    assert last_marks_removed(text + "x") == text + "x"
+    assert last_marks_removed(text + "<|im_end|> </s>\n") == "{"
+    assert call_as_text(text + "x") is None
+    assert time.process_time() - started < 2
+
+
+def test_r18_6_a_long_f_string_is_refused_before_it_is_parsed() -> None:
+    reader = DIALECTS["script"].reader(Vocabulary())
+    started = time.process_time()
+    reader.push("act(f'" + "{a}" * 100_000 + "')\n")
+    (call,) = reader.close("stop").calls
+    assert "f-strings are not read" in str(call)
+    assert time.process_time() - started < 2

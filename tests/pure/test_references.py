@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.paths import get, near
-from perdure.values.references import MISSING, Both, Either, Reference, evaluate, parse_expression
+from perdure.values.references import (
+    MAX_STEPS,
+    MISSING,
+    Both,
+    Either,
+    Reference,
+    evaluate,
+    parse_expression,
+)
 from perdure.values.templates import has_reference, parse_template
 from tests.pure.strategies import json_values, keys, references
 
@@ -157,3 +165,11 @@ def test_near_paths_exist(value: dict[str, Any], wanted: str) -> None:
         reference = parse_expression(text)
         assert isinstance(reference, Reference)
         assert get(value, reference.path) is not MISSING
+
+
+def test_r18_1_a_path_has_no_more_steps_than_can_be_carried() -> None:
+    found = parse_expression("†state" + ".a" * MAX_STEPS)
+    assert isinstance(found, Reference)
+    assert len(found.path) == MAX_STEPS
+    with pytest.raises(ReferenceSyntaxError, match=f"at most {MAX_STEPS} steps"):
+        parse_expression("†state" + ".a" * 10_0)

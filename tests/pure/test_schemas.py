@@ -233,3 +233,10 @@ def test_the_fast_way_and_jsonschema_agree(schema: dict[str, Any], value: Any) -
     with contextlib.suppress(UncoveredError):
         assert Schema(schema).verdicts.node(schema).fits(value, Steps()) is expected
     assert (Schema(schema).errors(value) == []) is expected
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "fits"), [(0.01, 19.99, True), (0.1, 0.3, True), (0.01, 0.015, False), (0.5, 1, True)]
+)
+def test_multiples_of_decimals_are_what_they_look_like(step: float, value: float, fits: bool) -> None:
+    assert (Schema({"multipleOf": step}).errors(value) == []) is fits

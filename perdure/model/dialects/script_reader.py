@@ -11,7 +11,7 @@ from typing import Final
 from perdure.errors import CallError, JsonError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.script_lines import Lines, Statement
-from perdure.model.dialects.script_values import NotAllowedError, Values, words
+from perdure.model.dialects.script_values import NotAllowedError, Values, parse, words
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import Json, JsonObject, check, shorten
 
@@ -83,7 +83,7 @@ class ScriptReader:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                body = ast.parse("\n".join(lines)).body
+                body = parse("\n".join(lines))
         except SyntaxError as error:
             where = (error.lineno or 1, max(1, error.offset or 1))
             wrong = self._wrong(statement, where, f"{error.msg}; a line is a call: name = tool(key=value)")
@@ -91,6 +91,8 @@ class ScriptReader:
                 self._take_words(wrong)
             else:
                 self._given.append(wrong)
+        except NotAllowedError as error:
+            self._given.append(self._wrong(statement, (1, 1), error.message))
         except (ValueError, MemoryError, RecursionError) as error:
             message = f"this cannot be read: {str(error) or 'it is nested too deeply'}"
             self._given.append(self._wrong(statement, (1, 1), message))

@@ -17,10 +17,11 @@ END_OF_THOUGHT: Final = re.compile(
 )
 """Where a thought ends whose beginning was in the prompt, or was lost. A tag inside a sentence is only spoken of."""
 
-_LAST_MARKS: Final = re.compile(r"(?:\s*(?:<[|｜][\w▁]{1,40}[|｜]>|</s>))+\s*$")
+_LAST_MARK: Final = re.compile(r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>)$")
+_LONGEST_MARK: Final = 44
 
 _CALL_AS_TEXT: Final = re.compile(
-    r"^\s*(?:<tool_calls?>|<\|?tool_calls?(?:_begin)?\|?>|<function(?:=|_calls?>|>)|<invoke\b|\[TOOL_CALLS\]|<\|python_tag\|>"
+    r"^[ \t]*(?:<tool_calls?>|<\|?tool_calls?(?:_begin)?\|?>|<function(?:=|_calls?>|>)|<invoke\b|\[TOOL_CALLS\]|<\|python_tag\|>"
     r"|<[|｜]tool▁calls?▁begin[|｜]>|<\|channel\|>\s*(?:commentary|analysis)\s+to=|```tool_(?:code|call)\b)",
     re.MULTILINE,
 )
@@ -28,7 +29,17 @@ _CALL_AS_TEXT: Final = re.compile(
 
 def last_marks_removed(text: str) -> str:
     """The text without marks of its end, such as `<|im_end|>`, that a server should have kept."""
-    return _LAST_MARKS.sub("", text)
+    end = whole = _end(text, len(text))
+    while found := _LAST_MARK.search(text[max(0, end - _LONGEST_MARK) : end]):
+        end = _end(text, end - len(found[0]))
+    return text[:end] if end < whole else text
+
+
+def _end(text: str, end: int) -> int:
+    """Where the text before `end` ends without its last blanks."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
 
 
 def without_thoughts(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from perdure.values.jsons import JsonObject
@@ -113,6 +115,9 @@ def _multiple(maker: Maker, schema: JsonObject) -> Part:
     def part(value: Any, steps: Steps) -> bool:
         if isinstance(value, int) and isinstance(step, int):
             return value % step == 0
+        # 19.99 is a multiple of 0.01 for whoever wrote the two, though no float says so.
+        if math.isfinite(value) and Fraction(repr(value)) % Fraction(repr(step)) == 0:
+            return True
         raise UncoveredError
 
     return part
