@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
 import uuid
 from pathlib import Path
@@ -37,6 +38,12 @@ def make(size: int) -> str:
 def measure(text: Any, n: int = 0) -> int:
     """Measure it."""
     return len(text) + n
+
+
+@tool
+def total(texts: list[str], n: int) -> int:
+    """Measure all of them."""
+    return sum(map(len, texts)) + n
 
 
 @tool
@@ -110,6 +117,33 @@ async def test_r18_2_what_many_calls_read(dev_server: WorkflowEnvironment, size:
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert [view.state[f"n{n}"] for n in range(readers)] == [size + n for n in range(readers)]
+    assert {call.attempts for call in view.calls} == {1}
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_r18_2_any_mix_of_values_and_readers(dev_server: WorkflowEnvironment, seed: int) -> None:
+    dice = random.Random(seed)
+    sizes = [dice.choice([1, 900, 15_000, 17_000, 300_000, 900_000, 1_800_000]) for _ in range(6)]
+    calls: list[dict[str, Any]] = [
+        {"_tool": "make", "size": size, "_outputPath": f"†state.t{n}"} for n, size in enumerate(sizes)
+    ]
+    expected: dict[str, int] = {}
+    for n in range(dice.randint(20, 80)):
+        reads = dice.sample(range(6), dice.randint(1, 2))
+        while sum(sizes[each] for each in reads) > 1_850_000:
+            reads.pop()
+        calls.append(
+            {"_tool": "total", "texts": [f"†state.t{each}" for each in reads], "n": n, "_outputPath": f"†state.n{n}"}
+        )
+        expected[f"n{n}"] = n + sum(sizes[each] for each in reads)
+    dice.shuffle(calls)
+    script = [{"calls": calls, "output": {"ok": True}}]
+    async with harness(dev_server.client, [make, total], script, chunk=4000, sandboxed=False) as it:
+        handle = await ended(it, agent("make", "total"))
+        view = await it.view(handle.id)
+        assert await troubles(it.client, handle) == []
+    assert view.status == "completed"
+    assert {name: view.state[name] for name in expected} == expected
     assert {call.attempts for call in view.calls} == {1}
 
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from itertools import islice
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -24,8 +25,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.wire import GRANTED
     from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
-    from perdure.values.limits import INLINE, OVER, said
-    from perdure.values.limits.sending import HistoryRoom, Sending, history_full
+    from perdure.values.limits import OVER, said
+    from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
     from perdure.values.limits.sizes import Sizes
 
 _NEXT_TASK = timedelta(milliseconds=1)
@@ -53,14 +54,8 @@ class Sender:
 
     def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
         """As many of these as one answer holds, in their order, the first in any case."""
-        kept: dict[str, ToolReads | None] = {}
-        room = self.max_payload
-        for call_id, reads in found.items():
-            room -= 200 + (0 if reads is None else self._size_of(reads))
-            if kept and room < 0:
-                break
-            kept[call_id] = reads
-        return kept
+        sizes = (200 + (0 if reads is None else self._size_of(reads)) for reads in found.values())
+        return dict(islice(found.items(), first_fitting(sizes, self.max_payload)))
 
     def _size_of(self, reads: ToolReads) -> int:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
@@ -121,8 +116,8 @@ class Sender:
             return Failed(CallError("params_too_large", message))
         patience = Patience(tool.retries, tool.queue_timeout)
         while True:
-            inline = size <= INLINE and self._sending.take(_task(), size)
-            if not inline:
+            inline = self._sending.take_call(_task(), size)
+            if inline is None:
                 await self.room(0)
             argument = ToolInput(
                 tool=tool.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from perdure.run.fitting import fit
 from perdure.run.wire import RunResult
 from perdure.values.jsons import dumps
-from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_SENT
+from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT
 from perdure.values.limits.fitting import LEAST, allot, cut_to
-from perdure.values.limits.sending import HistoryRoom, Sending, history_full
+from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
 from perdure.values.limits.sizes import Sizes, preview
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.integers(1, 4000).map(lambda n: '"ö\n' * n)
@@ -128,6 +129,57 @@ def test_r18_4_no_history_is_filled_by_its_results(results: list[int], used: int
         left = [call for call in left if size[call] <= free[call] or room.granted(call) is not False]
     assert min(free.values()) >= LEAST_RESULT
     assert used <= max(HISTORY_BYTES * 0.92, begun) + LEAST_RESULT * len(results)
+
+
+@given(
+    st.lists(st.integers(1, 1_800_000) | st.integers(1, 40_000), min_size=1, max_size=8),
+    st.integers(1, 300),
+    st.integers(0, 2**32),
+)
+def test_r18_2_any_mix_of_values_and_readers_is_sent_in_bounds_and_runs_once(
+    values: list[int], readers: int, seed: int
+) -> None:
+    """Tasks in which calls become ready in whatever order, and activities that ask for what was not sent with them."""
+    dice = Random(seed)
+    sizes = [100 + sum(dice.choices(values, k=dice.randint(0, 3))) for _ in range(readers)]
+    sizes = [size for size in sizes if size <= MAX_PAYLOAD]  # others are an error of the call
+    sending, task, sent = Sending(), 0, Counter[int]()
+    commands: Counter[int] = Counter()
+    given: Counter[int] = Counter()
+    asking: list[int] = []
+    ready, turn = list(range(len(sizes))), list[int]()
+    while ready or turn:
+        task += 1
+        begun = [ready.pop() for _ in range(dice.randint(0, len(ready)))]
+        for call in begun:
+            inline = sending.take_call(task, sizes[call])
+            if inline is None:
+                turn.append(call)
+                continue
+            commands[task] += 1
+            sent[task] += sizes[call] if inline else 0
+            if inline:
+                given[call] += 1
+            else:
+                asking.append(call)
+        while turn and sending.take(task, 0):
+            asking.append(turn.pop(0))
+            commands[task] += 1
+        if dice.random() < 0.5:
+            asking = asked(asking, sizes, given)
+    while asking:
+        asking = asked(asking, sizes, given)
+    assert given == Counter(range(len(sizes)))
+    assert max(sent.values(), default=0) <= MAX_SENT
+    assert max(commands.values(), default=0) <= MAX_COMMANDS
+
+
+def asked(asking: list[int], sizes: list[int], given: Counter[int]) -> list[int]:
+    """One query of the activities that ask: those that were not told are left."""
+    told = first_fitting([sizes[call] for call in asking], MAX_PAYLOAD)
+    assert sum(sizes[call] for call in asking[:told]) <= MAX_PAYLOAD
+    given.update(asking[:told])
+    return asking[told:]
 
 
 def test_r18_4_what_was_let_in_stays_so_unless_it_has_grown() -> None:

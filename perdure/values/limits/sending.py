@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from perdure.values.limits import (
     COMMAND,
     FREE_AT_ONCE,
@@ -9,6 +11,7 @@ from perdure.values.limits import (
     HELD_BACK,
     HISTORY_BYTES,
     HISTORY_EVENTS,
+    INLINE,
     LEAST_RESULT,
     MAX_COMMANDS,
     MAX_SENT,
@@ -37,6 +40,26 @@ class Sending:
         self.bytes += size
         self.commands += 1
         return True
+
+    def take_call(self, task: int, size: int) -> bool | None:
+        """The same of a call whose parameters have `size` bytes: whether they go with it; `None`: it does not go with this task.
+
+        Where they do not go with it, its activity asks for them.
+        """
+        if size <= INLINE and self.take(task, size):
+            return True
+        return False if self.take(task, 0) else None
+
+
+def first_fitting(sizes: Iterable[int], room: int) -> int:
+    """How many of these, from the first on, one answer holds: the first in any case."""
+    count = 0
+    for size in sizes:
+        room -= size
+        if count and room < 0:
+            break
+        count += 1
+    return count
 
 
 class HistoryRoom:

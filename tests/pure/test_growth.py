@@ -1,0 +1,68 @@
+"""Runs that grow, Request by Request: what they carry on and what they tell their model stays under its limit (R18.3, R18.4)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from perdure.model.wire import RequestResult
+from perdure.plan.outcomes import Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import Choice
+from perdure.run.running import Run
+from perdure.run.wire import SNAPSHOT_FORM, Prepared
+from perdure.tools.tool import parse_tool
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.packing import pack
+
+NOW = "2026-01-01T00:00:00"
+
+
+def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[Run, list[str], int]:
+    """A run of so many Requests of one call each, what these returned, and the largest context in bytes."""
+    agent = parse_agent(
+        {
+            "name": "grows",
+            "config": {"dialect": dialect, "max_requests": requests + 1, "stuck_after": requests + 1},
+            "context": [{"type": "system", "text": "Go on."}, {"type": "tool", "tool": "read"}],
+            "schema": True,
+        }
+    )
+    tool = parse_tool({"name": "read", "properties": {"n": {"type": "integer"}}}, activities=["read"], registered=True)
+    run = Run(agent, Context(agent, None, has_input=False), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    dice, results, largest = Random(1), [], 0
+    for number in range(1, requests + 1):
+        run.situation()
+        run.begin_request(Choice("m", "only"))
+        if number % 10 == 0 or number == requests:
+            largest = max(largest, len(run.request_context(number).model_dump_json(by_alias=True).encode()))
+        plan = run.open_plan(number)
+        raw = {"_tool": "read", "n": number, **call}
+        plan.add(raw)
+        plan.close()
+        results.append(f"{number}:{dice.randbytes(size // 2).hex()}")
+        for ready in plan.take_ready(NOW):
+            plan.end(ready, Returned(results[-1]), NOW)
+        assert not run.close_request(plan, RequestResult(calls=[raw]))
+    return run, results, largest
+
+
+def test_r18_4_results_that_the_model_is_shown_as_turns_are_carried_on_once_each() -> None:
+    """Held twice, 258 of four kilobytes were all that a snapshot took."""
+    run, results, largest = grown("tools", 280, 4000)
+    carried = run.snapshot()
+    text = carried.model_dump_json()
+    assert [text.count(result) for result in results] == [1] * 280
+    assert len(pack(carried, SNAPSHOT_FORM).model_dump_json()) < MAX_PAYLOAD
+    assert largest < MAX_PAYLOAD
+
+
+@pytest.mark.parametrize("path", [{}, {"_outputPath": "†state.all", "_outputMethod": "push"}], ids=["results", "state"])
+@pytest.mark.parametrize("dialect", ["solution", "script", "tools"])
+def test_r18_3_what_a_model_is_told_fits_whatever_has_grown(dialect: str, path: dict[str, Any]) -> None:
+    run, results, largest = grown(dialect, 70, 40_000, **path)
+    assert sum(map(len, results)) > MAX_PAYLOAD
+    assert MAX_PAYLOAD // 2 < largest <= MAX_PAYLOAD
+    assert run.progress.tight, "it is shown cut from when it was too large"
