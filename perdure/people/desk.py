@@ -288,7 +288,7 @@ class Desk:
         plan = self.new_plan()
         for raw in decision.calls:
             plan.add(_written(offer, raw))
-        plan.close()
+        plan.close(drain=offer.plan.drained)
         problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
         if problems:
             raise DecisionError(f"{offer.title} would be wrong: {'; '.join(problems[:5])}")

@@ -112,7 +112,8 @@ def why_skipped(
             blamed = next((writer for writer in writers if _blamed(writer, kind)), writers[0] if writers else None)
             if kind == "branch" and binding.passed is not None:
                 blamed = calls[binding.passed]
-            assert blamed is not None
+            if blamed is None:
+                return f"{reads} {reference}, which no call wrote", kind == "branch"
             what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
             return f"{reads} {_quoted(reference)} from {blamed.title}, which {what}", kind == "branch"
     return None

@@ -65,6 +65,7 @@ class Plan:
         self.done = 0
         """Calls that ended well."""
         self.closed = False
+        self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
         self._tools = tools
         self._state_schema = state_schema
@@ -114,7 +115,7 @@ class Plan:
 
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
-        self.closed = True
+        self.closed, self.drained = True, drain
         if drain:
             self._step = False
             self._slots.drain()

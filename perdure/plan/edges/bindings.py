@@ -62,6 +62,14 @@ class Binding:
         if not self.writers and (self.order or get(self.base, self.reference.path) is MISSING):
             self.forward = self.open = True
 
+    def bind_anew(self, writers: Writers) -> None:
+        """Who writes here has changed, and nothing was found so far: look once more from the reader itself, in both directions."""
+        self.reach, self.first, self.passed = self.reader, [], None
+        self.forward = self.open = False
+        self.bind(writers)
+        if self.open:
+            self.bind_forward(writers, final=False)
+
     def bind_forward(self, writers: Writers, *, final: bool) -> None:
         """Look for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
         found, covered = writers.after(self.reference.path, self.reach)

@@ -99,8 +99,7 @@ class Wiring:
         for path in _written_paths(call):
             for reader, binding in [each for at in self._open_near(path) for each in at]:
                 if binding.open and not binding.writers and reader is not node:
-                    binding.open = binding.forward = False
-                    binding.bind(self._writers)
+                    binding.bind_anew(self._writers)
                     if not binding.open:
                         self._wait_for_writers(reader)
                         bound.append(reader)
