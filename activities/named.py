@@ -10,11 +10,12 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.underway.asking import ask_run
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError
 from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
-from perdure.run.wire import REFUSED
-from perdure.values.jsons import check
+from perdure.run.wire import REFUSED, WAITING_QUERY, WaitingView
+from perdure.values.jsons import JsonObject, check
 
 
 class NamedFunctions:
@@ -56,12 +57,25 @@ class ApproveActivity:
     @activity.defn(name=APPROVE_ACTIVITY)
     async def approve(self, wanted: ApproveInput) -> Any:
         """What `config.approval.approver` says of an offer, as it said it; recorded, so a replay never asks again."""
-        answer = await self._functions.call(wanted.approver, "config.approval.approver", wanted.offer)
+        offer = wanted.offer if wanted.offer is not None else await _offer(wanted.call)
+        answer = await self._functions.call(wanted.approver, "config.approval.approver", offer)
         try:
             check(answer, source="the approver's answer")
         except JsonError as error:
             raise _refused(str(error)) from None
         return answer
+
+
+async def _offer(call: str) -> JsonObject:
+    """What is too large to be sent. What cannot even be asked for whole is left to a person: a part of it may look harmless."""
+    waiting: list[WaitingView] = await ask_run(WAITING_QUERY, call, list[WaitingView])
+    if not waiting:
+        raise ApplicationError(f"{call} does not wait any more", type="not_waiting", non_retryable=True)
+    if waiting[0].cut:
+        raise ApplicationError(
+            f"{call} is too large to be shown to a program whole", type="offer_too_large", non_retryable=True
+        )
+    return waiting[0].as_json()
 
 
 def _refused(message: str) -> ApplicationError:

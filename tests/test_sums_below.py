@@ -10,10 +10,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.client.runs import read_value
+from perdure.people.wire import APPROVE_ACTIVITY
 from perdure.values.jsons import loads
 from tests.support import DONE, agent, harness
 from tests.test_delegates import parts, save
-from tests.test_sums import ended, make, troubles
+from tests.test_sums import ended, make, risky, troubles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -80,3 +81,54 @@ async def test_r6_9_so_is_a_list_of_many_rows_and_an_iterations_output_in_its_lo
     assert [len(every[0][0]), len(every[2][0])] == [2, 3]
     assert (every[1]["error"]["index"], every[1]["error"]["code"]) == (1, "result_too_large")
     assert f"perdure show {handle.id}/1.0/1 --value output" in every[1]["error"]["message"]
+
+
+def by_size(offer: dict[str, Any]) -> Any:
+    """A program that decides by what it is shown."""
+    return {"decision": "approve" if len(offer["params"]["text"]) % 2 == 0 else "reject", "reason": "odd"}
+
+
+RISKY: dict[str, Any] = {"ask": "dangerous", "approver": "tests.test_sums_below:by_size"}
+
+
+async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "make", "size": 1_200_000, "_outputPath": "†state.even"},
+        {"_tool": "make", "size": 1_200_001, "_outputPath": "†state.odd"},
+        {"_tool": "make", "size": 1_899_900, "_outputPath": "†state.most"},
+        *({"_tool": "risky", "text": f"†state.{name}"} for name in ("even", "odd", "most")),
+    ]
+    script = [{"calls": calls, "output": None}, DONE]
+    async with harness(dev_server.client, [make, risky], script, named=["tests.test_sums_below"]) as it:
+        handle = await it.start(agent("make", "risky", config={"approval": RISKY}))
+        await it.until_waiting(handle.id, "1.5")  # one that cannot be shown whole is a person's
+        await handle.signal("reject", {"call": "1.5", "reason": "a person"})
+        await handle.result()
+        view = await it.view(handle.id)
+        assert await troubles(it.client, handle) == []
+    assert [call.status for call in view.calls[3:]] == ["done", "rejected", "rejected"]
+    assert [call.approval.by for call in view.calls[3:] if call.approval] == [RISKY["approver"]] * 2 + [""]
+    assert "too large to be shown to a program whole" in view.refusals[0]["problem"]
+
+
+async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(450)]
+    context = [
+        {"type": "state", "state": {"text": "x" * 12_000}},
+        {"type": "plan", "plan": calls, "output": {"ok": True}},
+    ]
+    document = agent("risky", config={"approval": RISKY}, context=context)
+    options: dict[str, Any] = {"named": ["tests.test_sums_below"], "sandboxed": False}
+    async with harness(dev_server.client, [risky], [DONE], **options) as it:
+        handle = await ended(it, document)
+        view = await it.view(handle.id)
+        history = await handle.fetch_history()
+        assert await troubles(it.client, handle) == []
+    assert [call.status for call in view.calls] == ["done"] * 450
+    asked: dict[int, int] = {}
+    for event in history.events:
+        sent = event.activity_task_scheduled_event_attributes
+        if sent.activity_type.name == APPROVE_ACTIVITY:
+            asked[sent.workflow_task_completed_event_id] = asked.get(sent.workflow_task_completed_event_id, 0) + 1
+    assert sum(asked.values()) == 450
+    assert max(asked.values()) <= 100

@@ -87,7 +87,7 @@ class AgentWorkflow:
         run = self._run = await prepare(run_input, self._people)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
-        self._sender = Sender(run.sizes, run.prepared.max_payload, self._people.children)
+        self._sender = self._people.sender = Sender(run.sizes, run.prepared.max_payload, self._people.children)
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
         self._report()

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import only
 from perdure.workflows.children import Children
 from perdure.workflows.failures import message_of
+from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
@@ -23,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Policy, parse_policy
     from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind
+    from perdure.run.fitting import offer_size
     from perdure.run.views.run import waiting_entry
     from perdure.run.wire import (
         WAITING_ATTRIBUTE,
@@ -34,9 +36,12 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.values.durations import SHORTEST
     from perdure.values.jsons import Json, JsonObject
+    from perdure.values.limits import INLINE
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """For a program that decides: what it has not answered by then is left to a person."""
+PROGRAMS_AT_ONCE: Final = 100
+"""Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
@@ -50,8 +55,11 @@ class People:
         """Whether the namespace knows the search attribute."""
         self.shown: Callable[[Offer], WaitingView] | None = None
         """What a program that decides is shown of an offer."""
+        self.sender: Sender | None = None
+        """Keeps the sums of what programs are asked."""
         self.report: Callable[[], None] = lambda: None
         """Told when something has come to wait for a person."""
+        self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self._with_program: set[str] = set()
         """Offers on which a program is deciding: nobody needs to look at them yet."""
         self._verdicts: dict[str, asyncio.Future[Verdict]] = {}
@@ -92,13 +100,14 @@ class People:
             return
         self._with_program.add(offer.id)
         try:
-            said = await workflow.execute_activity(
-                APPROVE_ACTIVITY,
-                ApproveInput(approver=approver, offer=self.shown(offer).as_json()),
-                schedule_to_close_timeout=PROGRAM_TIMEOUT,
-                retry_policy=RetryPolicy(maximum_attempts=1),
-                summary=f"{approver} on {offer.title}"[:200],
-            )
+            async with self._programs:
+                said = await workflow.execute_activity(
+                    APPROVE_ACTIVITY,
+                    await self._asked(approver, offer),
+                    schedule_to_close_timeout=PROGRAM_TIMEOUT,
+                    retry_policy=RetryPolicy(maximum_attempts=1),
+                    summary=f"{approver} on {offer.title}"[:200],
+                )
             judged = None if decided.done() else self.desk.judge_program(offer, said, approver)
             if judged is not None:
                 decided.set_result(self.desk.apply(judged))
@@ -112,6 +121,20 @@ class People:
         finally:
             self._with_program.discard(offer.id)
         self.report()
+
+    async def _asked(self, approver: str, offer: Offer) -> ApproveInput:
+        """What a program is asked, when its turn to be sent has come; a large offer it asks for itself (R18.2)."""
+        assert self.shown is not None
+        assert self.sender is not None
+        sizes, asked = self.sender.sizes, ApproveInput(approver=approver, call=offer.id)
+        if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
+            view = self.shown(offer)
+            if (size := offer_size(view, sizes)) <= INLINE:
+                await self.sender.room(size)
+                asked.offer = view.as_json()
+                return asked
+        await self.sender.room(0)
+        return asked
 
     def judge(self, raw: Json, kind: Kind | None = None) -> Judged:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""

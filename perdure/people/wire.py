@@ -15,5 +15,7 @@ class ApproveInput(Wire):
 
     approver: str
     """`module:function`."""
-    offer: JsonObject
-    """A `WaitingView` as JSON: what a person would be shown."""
+    call: str
+    """The offer's name, as a decision has it."""
+    offer: JsonObject | None = None
+    """A `WaitingView` as JSON: what a person would be shown. `None`: too large to be sent; the activity asks its run (R18.2)."""

@@ -72,7 +72,7 @@ def fit_waiting(
 ) -> list[WaitingView]:
     """What waits for people, each of them there, with as much of its parameters as there is room for (R18.3)."""
     sizes = Sizes(sizes)
-    needed = [_size_of_offer(view, sizes) for view in waiting]
+    needed = [offer_size(view, sizes) for view in waiting]
     if sum(needed) <= limit or not waiting:
         return list(waiting)
     share = limit // len(waiting)
@@ -98,7 +98,7 @@ def _allot(needed: Sequence[int], room: int) -> list[int]:
 
 def _size(part: Any, sizes: Sizes) -> int:
     if isinstance(part, list) and part and isinstance(part[0], WaitingView):
-        return sum(_size_of_offer(view, sizes) for view in part)
+        return sum(offer_size(view, sizes) for view in part)
     if isinstance(part, list) and part and isinstance(part[0], BaseModel):
         return 2 + sum(map(_size_of_model, part))
     if isinstance(part, list) and part and isinstance(part[0], tuple):
@@ -113,7 +113,8 @@ def _size_of_model(model: BaseModel) -> int:
 _LARGE_OF_OFFER: Final = ("params", "parameters", "calls", "simulation", "reason", "description")
 
 
-def _size_of_offer(view: WaitingView, sizes: Sizes) -> int:
+def offer_size(view: WaitingView, sizes: Sizes) -> int:
+    """Bytes that an offer has at most."""
     # Measured part by part: the parameters are the run's own values, however large.
     return 600 + len(view.tool) * 6 + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
 
