@@ -10,7 +10,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.underway.asking import ask_run
+from perdure.activities.asking import ask_run
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError
 from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.plan import Plan
     from perdure.run.delegates import child_document, given_tools, too_deep
-    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState, most_items
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
     from perdure.run.shares import Expected
@@ -80,6 +80,9 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
     givers = guard.given(given_tools(call.scopes, run.tools))
     title = f"{tool.name}: {call_line(call.params)}"
     if call.loops:
+        if len(call.items or ()) > (most := most_items(prepared.max_payload)):
+            many = f"{tool.name} would go through {len(call.items or ()):,} items, and the results of {most:,} at most fit into one"
+            return Failed(CallError("too_many_items", many))
         loop = LoopInput(
             kind="each" if "_each" in call.raw else "until",
             agent=document,

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.stopping import Budget, Limit
     from perdure.run.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.wire import Claim
-    from perdure.values.jsons import JsonObject
+    from perdure.values.jsons import Json, JsonObject
     from perdure.values.limits import HISTORY_FULL, NEAR
     from perdure.values.limits.sizes import Sizes
 
@@ -114,11 +114,8 @@ class LoopWorkflow:
         """Run no more iterations, and return what there is."""
         state = self._state
         while not self._over:
-            error = state.fail(state.next, HISTORY_FULL, f"not run: {words}")
-            if self._loop.kind == "each":
-                state.results[state.next] = error
+            self._loop.keep_error(state.next, HISTORY_FULL, f"not run: {words}")
             state.next += 1
-            state.satisfied = self._loop.kind == "until"
 
     @property
     def _pauses(self) -> bool:
@@ -145,7 +142,7 @@ class LoopWorkflow:
                 return  # the next one would go on from nothing
             self._state.satisfied = is_satisfied(self._loop.until, output)
 
-    async def _iterate(self, index: int) -> object:
+    async def _iterate(self, index: int) -> Json:
         loop, state = self._loop, self._state
         assert self._sender is not None
         agent, child_input = loop.iteration(index)
@@ -191,14 +188,11 @@ class LoopWorkflow:
         if len(packed.data) <= MAX_SHARED:
             loop.prepared = packed
 
-    def _note(self, index: int, outcome: Returned | Failed) -> object:
+    def _note(self, index: int, outcome: Returned | Failed) -> Json:
         """What an iteration has given, or how it failed, as the state keeps it."""
-        loop, state = self._loop, self._state
-        state.done += 1
+        loop, value = self._loop, None
         if isinstance(outcome, Failed):
-            value: object = state.fail(index, outcome.error.code, outcome.error.message)
-            state.satisfied = loop.kind == "until"
-            loop.keep(index, value, 0)
+            loop.keep_error(index, outcome.error.code, outcome.error.message)
         else:
             value = outcome.value
             loop.keep(index, value, self._sizes.of(value))

@@ -13,6 +13,7 @@ from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.limits.fitting import clipped
 from perdure.values.packing import Packed
 from perdure.values.wire import Wire
 
@@ -22,11 +23,18 @@ KEPT_FAILURES: Final = 100
 MAX_SHARED: Final = 8_000
 """Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
 _MESSAGE: Final = 500
-"""Characters of such a message."""
-_SLOT: Final = 60
-"""Bytes that an iteration has in any case: `null`, or the code of its error."""
+"""Bytes of such a message as JSON."""
+_CODE: Final = 45
+"""Bytes of an error's code as JSON."""
+_SLOT: Final = 80
+"""Bytes that an iteration has in any case: those of `null`, or of its index and the code of its error."""
 _FRAME: Final = 2 * KEPT_FAILURES * (_MESSAGE + 100) + 20_000
 """Bytes kept free for the failures and what else a loop tells."""
+
+
+def most_items(max_payload: int) -> int:
+    """Items that a loop may have: each finds room for its error at least (R18.3)."""
+    return (max_payload - _FRAME) // _SLOT
 
 
 class IterationError(Wire):
@@ -60,11 +68,11 @@ class LoopState(Wire):
     def fail(self, index: int, code: str, message: str) -> JsonObject:
         """An iteration failed; what stands in the place of its result."""
         self.failures += 1
-        error = IterationError(index=index, code=code, message=message[:_MESSAGE])
+        error = IterationError(index=index, code=clipped(code, _CODE), message=clipped(message, _MESSAGE))
         if len(self.failed) < KEPT_FAILURES:
             self.failed.append(error)
         # The index and the code are always there; of the words as many as thousands of them leave room for.
-        return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": code}}
+        return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": error.code}}
 
 
 class LoopInput(Wire):
@@ -115,15 +123,28 @@ class LoopInput(Wire):
     def keep(self, index: int, value: Any, size: int) -> None:
         """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
         state = self.state
-        if self.kind == "until":
-            state.results, state.size = [value], size
-            return
-        room = self.max_payload - _FRAME - _SLOT * len(self.items) - state.size
+        # Those to come find room for their errors; what has ended takes no more than it needs.
+        others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
+        room = self.max_payload - _FRAME - others - 1
         if size > room:
             message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
-            value, size = state.fail(index, RESULT_TOO_LARGE, message), 0
-        state.results[index] = value
-        state.size += size
+            self.keep_error(index, RESULT_TOO_LARGE, message)
+        else:
+            self._put(index, value, size + 1)
+
+    def keep_error(self, index: int, code: str, message: str) -> None:
+        """An iteration failed, or was not run; an until-loop ends with it, for the next one would go on from nothing."""
+        self._put(index, self.state.fail(index, code, message), _SLOT)
+        self.state.satisfied = self.kind == "until"
+
+    def _put(self, index: int, value: Any, size: int) -> None:
+        state = self.state
+        state.done += 1
+        if self.kind == "until":
+            state.results, state.size = [value], size
+        else:
+            state.results[index] = value
+            state.size += size
 
     def progress(self) -> str:
         """For the current details: `312 of 1000, 2 failed`."""

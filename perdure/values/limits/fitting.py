@@ -40,6 +40,13 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
     return "…"  # a number of more digits than there is room
 
 
+def clipped(text: str, room: int) -> str:
+    """As much of the beginning of a text as has `room` bytes as JSON, with its quotes; nothing is said of the rest."""
+    while (size := text_size(text)) > room and text:
+        text = text[: min(len(text) - 1, len(text) * room // size)]
+    return text
+
+
 def _cut_text(text: str, room: int, size: int) -> str:
     note = f"… [cut: {size:,} bytes]"
     length = room
