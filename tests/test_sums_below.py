@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ TWO_TEXTS = below(
     [{"_tool": "make", "size": "†input.size", "_outputPath": f"†state.{name}"} for name in "ab"],
     {"both": ["†state.a", "†state.b"]},
 )
+SMALL = [{"_tool": "make", "size": 1}]
 HAVE = {"name": "have", "properties": {"size": {}}}
 
 
@@ -101,7 +103,12 @@ async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowE
     script = [{"calls": calls, "output": None}, DONE]
     async with harness(dev_server.client, [make, risky], script, named=["tests.test_sums_below"]) as it:
         handle = await it.start(agent("make", "risky", config={"approval": RISKY}))
-        await it.until_waiting(handle.id, "1.5")  # one that cannot be shown whole is a person's
+        async with asyncio.timeout(60):
+            while True:  # what cannot be shown whole is left to a person, and says so
+                view = await it.until_waiting(handle.id, "1.5")
+                if view.refusals:
+                    break
+                await asyncio.sleep(0.02)
         await handle.signal("reject", {"call": "1.5", "reason": "a person"})
         await handle.result()
         view = await it.view(handle.id)
@@ -132,3 +139,34 @@ async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: Work
             asked[sent.workflow_task_completed_event_id] = asked.get(sent.workflow_task_completed_event_id, 0) + 1
     assert sum(asked.values()) == 450
     assert max(asked.values()) <= 100
+
+
+async def test_r18_4_what_delegates_read_and_return_counts_against_the_history(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    documents = [below("reader", SMALL, {"ok": True}), below("giver", SMALL, "†input.text")]
+    tools = [
+        {"name": "give", "properties": {"text": {}}, "_delegate": "giver"},
+        {"name": "read", "properties": {"text": {}, "n": {}}, "_delegate": "reader"},
+    ]
+    calls = [
+        {"_tool": "make", "size": 1_500_000, "_outputPath": "†state.text"},
+        {"_tool": "give", "text": "†state.text", "_outputPath": "†state.given"},
+        *({"_tool": "read", "text": "†state.text", "n": n} for n in range(32)),
+    ]
+    script = parts(PARENT=[{"calls": calls, "output": None}, DONE])
+    options: dict[str, Any] = {"agents": save(tmp_path, *documents), "sandboxed": False}
+    async with harness(dev_server.client, [make], script, **options) as it:
+        handle = await ended(it, agent("make", *tools))
+        view = await it.view(handle.id)
+        size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
+        given = loads(await read_value(it.client, handle.id, "†state.given"))
+        assert await troubles(it.client, handle) == []
+    assert view.status == "completed"
+    assert len(given) == 1_500_000
+    statuses = [call.status for call in view.calls]
+    assert (statuses[1], statuses.count("done") > 20, "failed" in statuses) == ("done", True, True)
+    errors = [call.error for call in view.calls if call.error]
+    assert {error["code"] for error in errors} == {"history_full"}
+    assert "history has no room for them beside the others" in errors[0]["message"]
+    assert size < 50_000_000

@@ -133,7 +133,10 @@ class AgentWorkflow:
             return
         size, most = run.sizes.of(run.output), run.prepared.max_payload
         if result.output is not run.output:
-            message = f"its output has {said(size)}, and {most:,} is the most that it can return"
+            message = (
+                f"its output has {said(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
+                "--value output; external storage (PERDURE_STORAGE) would carry it"
+            )
             raise self._failure(message, RESULT_TOO_LARGE)
         if (why := await self._upward.why_not(size, free)) is not None:
             raise self._failure(why, HISTORY_FULL)

@@ -35,7 +35,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.stopping import Budget
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.jsons import shorten
-    from perdure.values.limits import said
+    from perdure.values.limits import HISTORY_FULL, said
+    from perdure.values.limits.sizes import Sizes
 
 OnSpent: TypeAlias = Callable[[RunUsage, float], None]
 """Told what a delegate has used, and the seconds that it worked."""
@@ -83,7 +84,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
         if len(call.items or ()) > (most := most_items(prepared.max_payload)):
             many = f"{tool.name} would go through {len(call.items or ()):,} items, and the results of {most:,} at most fit into one"
             return Failed(CallError("too_many_items", many))
-        loop = LoopInput(
+        loop = LoopInput.model_construct(  # not validated, nor copied: it is the run's own data, however large
             kind="each" if "_each" in call.raw else "until",
             agent=document,
             params=call.params,
@@ -102,7 +103,7 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
             state=LoopState(expected=_of_a_request(run.progress.expected)),
         )
         return await _run_loop(call, loop, sender, title, on_spent)
-    child = RunInput(
+    child = RunInput.model_construct(
         agent=document,
         input=call.params,
         has_input=True,
@@ -173,7 +174,7 @@ async def _run_loop(call: Call, loop: LoopInput, sender: Sender, title: str, on_
 
 async def _child(
     kind: str,
-    argument: Any,
+    argument: RunInput | LoopInput,
     result_type: type,
     sender: Sender,
     name: str,
@@ -188,13 +189,19 @@ async def _child(
     id = _id(name)
     if (length := len(id.encode())) > MAX_ID:
         raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
-    if (size := len(argument.model_dump_json().encode())) > sender.max_payload:
+    if (size := _size(argument, sender.sizes)) > sender.max_payload:
         raise NotStartedError(
             "params_too_large",
             f"its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most",
         )
     told = sender.children.told
     await sender.room(size)
+    if not sender.holds_input():
+        raise NotStartedError(
+            HISTORY_FULL,
+            f"its context and parameters have {said(size)}, and the run's history has no room for them beside the others; give it "
+            "less, run fewer at once, or give the workers external storage (PERDURE_STORAGE)",
+        )
     try:
         child = await workflow.start_child_workflow(
             kind,
@@ -233,6 +240,14 @@ def _too_large(who: str, name: str, size: int, sender: Sender) -> CallError:
 
 def _id(name: str) -> str:
     return f"{workflow.info().workflow_id}/{name}"
+
+
+def _size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
+    """Bytes of a child's input: what many of them read is measured once (R18.1)."""
+    large = [name for name in ("agent", "input", "params", "items", "delegates") if name in type(argument).model_fields]
+    frame = argument.model_copy(update=dict.fromkeys(large))
+    own = len(frame.model_dump_json(by_alias=True, warnings=False).encode())
+    return own + sum(sizes.of(getattr(argument, name)) for name in large)
 
 
 def _tell(detail: Any, on_spent: OnSpent) -> None:

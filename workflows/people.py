@@ -113,7 +113,7 @@ class People:
                 decided.set_result(self.desk.apply(judged))
         except ActivityError as error:
             if is_cancelled_exception(error):
-                raise
+                return  # somebody else has decided, or the run is cancelled: nobody waits for this
             problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
             self.desk.refuse({"call": offer.id}, problem, workflow.now().isoformat(timespec="seconds"))
         except DecisionError as error:

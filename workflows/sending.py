@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.wire import GRANTED
     from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
-    from perdure.values.limits import OVER, said
+    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, said
     from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
     from perdure.values.limits.sizes import Sizes
 
@@ -73,6 +73,11 @@ class Sender:
     def free(self, call_id: str) -> int:
         """Bytes that the call's result may have without asking; until it is settled."""
         return self._history.free(call_id, _history_size())
+
+    def holds_input(self) -> bool:
+        """Whether the history has room for a child's input, which has just got `room` in this task, and for what it gives back."""
+        sent = self._sending.bytes if self.max_payload <= MAX_PAYLOAD else COMMAND  # else it travels outside
+        return self._history.holds(sent, _history_size())
 
     def settle(self, call_id: str) -> None:
         """The call's result has come in, or none will."""

@@ -85,6 +85,10 @@ class HistoryRoom:
         self._held[call] = max(LEAST_RESULT, min(at_once, (self._room - used - held) // 64))
         return self._held[call]
 
+    def holds(self, size: int, used: int) -> bool:
+        """Whether there is room for so many bytes at once, and for some result, beside all that is held."""
+        return used + sum(self._held.values()) + size + LEAST_RESULT <= self._room
+
     def claim(self, call: str, size: int) -> None:
         """A result of `size` bytes wants to come in. Asking again changes nothing, unless it has grown (a retry's)."""
         if call in self._held and (call not in self._decided or size > self._held[call]):
