@@ -12,7 +12,11 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.client.runs import read_value
 from perdure.people.wire import APPROVE_ACTIVITY
+from perdure.run.loops import LoopInput
+from perdure.run.wire import RunInput
 from perdure.values.jsons import loads
+from perdure.values.limits.sizes import Sizes
+from perdure.workflows.delegates import input_size
 from tests.support import DONE, agent, harness
 from tests.test_delegates import parts, save
 from tests.test_sums import ended, make, risky, troubles
@@ -170,3 +174,15 @@ async def test_r18_4_what_delegates_read_and_return_counts_against_the_history(
     assert {error["code"] for error in errors} == {"history_full"}
     assert "history has no room for them beside the others" in errors[0]["message"]
     assert size < 50_000_000
+
+
+async def test_r18_1_what_many_delegates_read_is_measured_once() -> None:
+    large, sizes = ["x" * 1000], Sizes()
+    sizes.note(large, 1_500_000)  # what measured it anew would find less
+    child = RunInput.model_construct(agent={"name": "reader"}, input={"list": large}, has_input=True)
+    loop = LoopInput.model_construct(kind="each", agent={"name": "reader"}, params={"list": large}, items=large)
+    assert 1_500_000 < input_size(child, sizes) < 1_502_000
+    assert 3_000_000 < input_size(loop, sizes) < 3_002_000
+    for argument in (child, loop):
+        exact = len(argument.model_dump_json(by_alias=True).encode())
+        assert exact <= input_size(argument, Sizes()) <= exact + 100

@@ -189,7 +189,7 @@ async def _child(
     id = _id(name)
     if (length := len(id.encode())) > MAX_ID:
         raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
-    if (size := _size(argument, sender.sizes)) > sender.max_payload:
+    if (size := input_size(argument, sender.sizes)) > sender.max_payload:
         raise NotStartedError(
             "params_too_large",
             f"its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most",
@@ -242,7 +242,7 @@ def _id(name: str) -> str:
     return f"{workflow.info().workflow_id}/{name}"
 
 
-def _size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
+def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
     """Bytes of a child's input: what many of them read is measured once (R18.1)."""
     large = [name for name in ("agent", "input", "params", "items", "delegates") if name in type(argument).model_fields]
     frame = argument.model_copy(update=dict.fromkeys(large))
