@@ -533,6 +533,27 @@ async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment)
     assert (approval.decision, approval.by) == ("answer", "ann")
 
 
+async def test_a_call_may_be_replaced_by_a_question_or_a_sleep(dev_server: WorkflowEnvironment) -> None:
+    stamps = [{"_tool": "stamp", "after": 1, "_outputPath": "†state.colour"}, {"_tool": "stamp", "after": 2}]
+    config = {"approval": {"tools": {"stamp": "always"}}}
+    async with harness(dev_server.client, [stamp], [{"calls": stamps}, DONE]) as it:
+        handle = await it.start(agent("stamp", "ask_person", "sleep_until", config=config))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.execute_update(
+            "decide", {"call": "1.1", "decision": "replace", "with": {"_tool": "sleep_until", "seconds": 0}}
+        )
+        question = {"_tool": "ask_person", "question": "Which one?", "choices": ["red", "blue"]}
+        await handle.execute_update("decide", {"call": "1.0", "decision": "replace", "with": question})
+        while not (view := await it.until_waiting(handle.id, "1.0")).waiting[0].question:
+            pass
+        assert view.waiting[0].reason == "Which one?"
+        await handle.execute_update("decide", {"call": "1.0", "decision": "answer", "answer": "blue"})
+        await handle.result()
+        view = await it.view(handle.id)
+    assert [(call.tool, call.status) for call in view.calls] == [("ask_person", "done"), ("sleep_until", "done")]
+    assert view.state["colour"] == "blue"
+
+
 async def test_ask_person_on_the_command_line(dev_server: WorkflowEnvironment) -> None:
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     async with harness(dev_server.client, [stamp], [{"calls": [ASK]}, DONE]) as it:

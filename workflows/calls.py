@@ -168,8 +168,7 @@ class CallLoop:
         elif isinstance(event, Verdict):
             self._take_plan(event)
         elif isinstance(event, list):
-            for raw in event:
-                self.plan.add(raw)
+            self.plan.extend(event)
         else:
             call, outcome = event
             del self._running[call.id]
@@ -195,8 +194,7 @@ class CallLoop:
             for call in ready:
                 assert call.tool is not None
                 desk = self._people.desk
-                asks = call.tool.activity == ASK_PERSON
-                offer = (desk.offer_question if asks else desk.offer_call)(self.plan, call, _now())
+                offer = (desk.offer_question if _asks_person(call) else desk.offer_call)(self.plan, call, _now())
                 if offer is None and call.tool.latent:
                     # The model has written the result itself: nothing runs, so nothing needs to be waited for.
                     self.plan.end(call, Returned(call.result), _now())
@@ -220,6 +218,10 @@ class CallLoop:
         """Ask, where somebody is to be asked; then run the call, as it stands by then."""
         if offer is not None:
             verdict = await self._people.verdict(offer)
+            if verdict.outcome is None and _asks_person(call):  # somebody put a question in its place
+                question = self._people.desk.offer_question(self.plan, call, _now())
+                self._on_change()
+                verdict = await self._people.verdict(question)
             if verdict.outcome is not None:
                 return call, verdict.outcome
         assert call.tool is not None
@@ -284,6 +286,10 @@ class CallLoop:
             self.plan.end_all("rejected", verdict.outcome.reason, _now())
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, _now())
+
+
+def _asks_person(call: Call) -> bool:
+    return call.tool is not None and call.tool.activity == ASK_PERSON
 
 
 def _now() -> str:

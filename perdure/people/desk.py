@@ -17,6 +17,7 @@ from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
+from perdure.plan.refusals import surplus_words
 from perdure.tools.engine import answer_problem
 from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.marks import held_marks, marked_call, written_call
@@ -286,6 +287,8 @@ class Desk:
             raise DecisionError(f"{offer.title} is a plan: approve it, reject it, or edit it with 'calls'")
         assert self.new_plan is not None
         plan = self.new_plan()
+        if len(decision.calls) > plan.max_calls:
+            raise DecisionError(f"{offer.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
         for raw in decision.calls:
             plan.add(_written(offer, raw))
         plan.close(drain=offer.plan.drained)

@@ -12,7 +12,7 @@ before it offers waits for later calls.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from perdure.errors import CallError, clip
@@ -71,7 +71,8 @@ class Plan:
         self._state_schema = state_schema
         self._step = execution == "step"
         self._slots = Slots(parallel, step=self._step)
-        self._max_calls = max_calls
+        self.max_calls = max_calls
+        self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._dry_run = dry_run
         self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
@@ -90,8 +91,8 @@ class Plan:
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
         call = self._checked(raw, f"{self.request}.{index}", index)
-        if index >= self._max_calls:
-            refuse_surplus(call, self._max_calls)
+        if index >= self.max_calls:
+            refuse_surplus(call, self.max_calls)
         self.calls.append(call)
         self._known = None
         node = self._wiring.add(call)
@@ -101,6 +102,13 @@ class Plan:
         self._to_settle.extend([node, *self._wiring.rebind_open(call)])
         self._settle_all()
         return call
+
+    def extend(self, raws: Sequence[Json]) -> None:
+        """The next calls of the list. Of those beyond `max_calls` the first is kept, to say how many there were (R6.8)."""
+        room = max(0, self.max_calls + 1 - len(self.calls))
+        for raw in raws[:room]:
+            self.add(raw)
+        self._uncounted += max(0, len(raws) - room)
 
     def _checked(self, raw: Json, id: str, index: int) -> Call:
         return check_call(
@@ -116,6 +124,8 @@ class Plan:
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
         self.closed, self.drained = True, drain
+        if len(self.calls) > self.max_calls:
+            refuse_surplus(self.calls[self.max_calls], self.max_calls, len(self.calls) + self._uncounted)
         if drain:
             self._step = False
             self._slots.drain()

@@ -14,12 +14,19 @@ from perdure.values.references import MISSING, Reference, evaluate
 from perdure.values.templates import EMPTY_TEMPLATE
 
 
-def refuse_surplus(call: Call, limit: int) -> None:
+def surplus_words(limit: int, count: int | None = None) -> str:
+    """That a list has too many calls; `count`: how many, once that is known."""
+    return f"a Solution may have {limit:,} calls at most" + (
+        f", and this one has {count:,}" if count is not None else ""
+    )
+
+
+def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
     """A call beyond the limit reads nothing and does not run; the first of them says why (R6.8)."""
     first = call.index == limit
     call.status = "invalid" if first else "skipped"
     call.reason = f"beyond the limit of {limit} calls"
-    message = f"a Solution may have {limit} calls at most; this one and all after it were not run"
+    message = f"{surplus_words(limit, count)}; this call and all after it were not run"
     call.error = CallError("too_many_calls", message) if first else None
     call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
 

@@ -285,6 +285,20 @@ def test_r6_8_a_surplus_call_is_refused() -> None:
     assert len(plan.errors) == 1
 
 
+def test_r6_8_of_a_surplus_only_the_first_call_is_kept_and_says_how_many_there_were() -> None:
+    plan = new_plan(max_calls=3)
+    plan.extend([{"_tool": "a"}] * 2)
+    plan.extend([{"_tool": "a"}] * 2)
+    plan.extend([{}] * 1_000_000)
+    run(plan, [])
+    assert statuses(plan) == ["done", "done", "done", "invalid"]
+    (refused,) = plan.errors
+    assert refused.error is not None
+    assert refused.error.message == (
+        "a Solution may have 3 calls at most, and this one has 1,000,004; this call and all after it were not run"
+    )
+
+
 def test_r7_2_what_arrives_after_a_replacement_reads_what_it_writes() -> None:
     plan = new_plan()
     waits = plan.add({"_tool": "a", "_outputPath": "†state.a"})

@@ -116,3 +116,16 @@ def test_r6_4_an_edited_plan_beside_an_output_runs_to_its_end(decision: str, dra
         for call in plan.take_ready():
             plan.end(call, Returned(1))
     assert statuses(plan) == ["done", "done" if drain else "deferred"]
+
+
+def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
+    def limited() -> Plan:
+        return new_plan(max_calls=3)
+
+    desk, plan = Desk(Guard(Policy(scope="plan")), new_plan=limited), limited()
+    plan.add({"_tool": "a"})
+    plan.close()
+    assert desk.offer_plan(plan, "") is not None
+    with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 300,000"):
+        desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 300_000}))
+    assert list(desk.waiting) == ["1"]
