@@ -54,10 +54,10 @@ def revise(
         revised.params, revised.items = revised.params | kept, call.items
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
-    if readers and (revised.paths, revised.method) != (call.paths, call.method):
+    if readers and revised.paths != call.paths:
         raise DecisionError(
-            f"{call.id} must write {_writing(call)}, which other calls read ({', '.join(sorted(readers))}); "
-            f"this one would write {_writing(revised)}"
+            f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
+            f"this one would write {revised.target or 'nothing'}"
         )
     if readers and call.method == "set" != revised.method:
         raise DecisionError(
@@ -65,11 +65,6 @@ def revise(
             f"this one would {revised.method} to what is there"
         )
     return revised
-
-
-def _writing(call: Call) -> str:
-    how = "" if call.method == "set" else f" by {call.method!r}"
-    return f"{call.target}{how}" if call.paths else "nothing"
 
 
 def adopt(call: Call, revised: Call) -> None:

@@ -94,7 +94,9 @@ def test_r5_4_nothing_is_left_pending_wherever_the_replacement_stands(at: int, o
 
 def test_r7_2_a_replacement_that_others_read_writes_as_they_read_it() -> None:
     plan = held([{"_tool": "read", "p": "†state.y"}, WAITS | {"_outputPath": "†state.x || †state.y"}], at=1)
-    with pytest.raises(DecisionError, match=r"must write †state.x \|\| †state.y, which other calls .* by 'merge'"):
+    with pytest.raises(
+        DecisionError, match=r"must set †state.x \|\| †state.y, for other calls read what it writes alone"
+    ):
         replace(plan, 1, WAITS | {"p": 2, "_outputMethod": "merge"})
     replace(plan, 1, WAITS | {"p": 2})
     assert finish(plan, 1) == ["skipped", "done"]
