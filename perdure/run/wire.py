@@ -48,11 +48,11 @@ DECIDE: Final = "decide"
 POLICY: Final = "policy"
 """Signal and update: changes to the run's approval policy."""
 WAITING_ATTRIBUTE: Final = "PerdureWaiting"
+"""Search attribute (Int): what waits for a person in a run (R7.8)."""
 WAITING_MEMO: Final = "waiting"
 """Key of the memo that holds a `WaitingMemo` while something waits."""
 WAITING_NAMED: Final = 10
 """What waits in a run and is named in its memo; the search attribute counts all."""
-"""Search attribute (Int): what waits for a person in a run (R7.8)."""
 
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""

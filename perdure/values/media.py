@@ -35,7 +35,7 @@ _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
 
 
 def without_media(value: Json) -> Json:
-    """The value with `[image/png, 12,345 bytes, sha256 …, left out]` wherever it held a file as base64.
+    """The value with `[image/png, 12,345 bytes, 0123456789ab, left out]` wherever it held a file as base64.
 
     A file is known by a `data:` address, by how it begins, or by a `mimeType` beside it.
     """

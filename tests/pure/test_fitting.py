@@ -13,6 +13,8 @@ from perdure.run.fitting import fit, fit_waiting, page
 from perdure.run.wire import CallView, RunResult, RunView, WaitingView
 from perdure.values.jsons import dumps, loads
 from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.limits.fitting import cut_to
+from perdure.values.limits.sizes import Sizes
 
 
 def result(size: int) -> RunResult:
@@ -137,3 +139,19 @@ def test_r18_3_what_was_cut_is_read_whole_page_by_page() -> None:
         text += part.text
         offset = part.next
     assert loads(text) == value
+
+
+def test_r18_5_a_list_of_many_numbers_is_cut_by_its_beginning() -> None:
+    class Counting(Sizes):
+        asked = 0
+
+        def of(self, value: Any) -> int:
+            Counting.asked += 1
+            return super().of(value)
+
+    values: dict[str, Any] = {"list": list(range(400_000)), "object": {str(n): n for n in range(100_000)}}
+    cut = cut_to(values, 1_000_000, Counting())
+    assert Counting.asked < 300_000, "each part is measured once, and those that are shown once more"
+    assert cut["list"][:3] == [0, 1, 2]
+    assert cut["list"][-1] == "… 395000 more"
+    assert cut["object"]["…"] == "95000 more"

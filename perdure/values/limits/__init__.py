@@ -1,7 +1,7 @@
 """Bytes and cost: what is measured, what may be sent, and how anything is made to fit. The one place to look for a limit.
 
 Temporal's limits are per payload, per task and per history; a run's are sums (section 18). Every number below has its reason
-beside it; `sizes` measures, `fitting` makes fit, `sending` and `history` keep the sums of a task and of a history.
+beside it; `sizes` measures, `fitting` makes fit, `sending` keeps the sums of a task and of a history.
 """
 
 from __future__ import annotations

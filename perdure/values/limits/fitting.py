@@ -6,6 +6,7 @@ Total: whatever is given, what comes back is small enough. What is cut stands th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from perdure.values.jsons import Json
@@ -13,6 +14,10 @@ from perdure.values.limits.sizes import Sizes, text_size
 
 LEAST: Final = 120
 """Bytes that a part is cut to at least; what does not even find that much room is left out and counted."""
+
+
+_LOOKED_AT: Final = 5_000
+"""Parts of one value, its first ones, that are looked at to cut it: a list of numbers may have 400,000 (R18.5)."""
 
 
 def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
@@ -24,18 +29,20 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
     if isinstance(value, str):
         return _cut_text(value, room, sizes.of(value))
     if isinstance(value, dict):
-        own = [text_size(key) + 2 for key in value]
-        shares = _shares([own[n] + sizes.of(child) for n, child in enumerate(value.values())], room - 40, own)
+        first = dict(islice(value.items(), _LOOKED_AT))
+        own = [text_size(key) + 2 for key in first]
+        shares = _shares([own[n] + sizes.of(child) for n, child in enumerate(first.values())], room - 40, own)
         kept = {
             key: cut_to(child, share - own[n], sizes)
-            for n, ((key, child), share) in enumerate(zip(value.items(), shares, strict=True))
+            for n, ((key, child), share) in enumerate(zip(first.items(), shares, strict=True))
             if share
         }
         left_out = len(value) - len(kept)
         return kept | ({"…": f"{left_out} more"} if left_out else {})
     if isinstance(value, list):
-        shares = _shares([1 + sizes.of(child) for child in value], room - 40, [1] * len(value))
-        items = [cut_to(child, share - 1, sizes) for child, share in zip(value, shares, strict=True) if share]
+        head = value[:_LOOKED_AT]
+        shares = _shares([1 + sizes.of(child) for child in head], room - 40, [1] * len(head))
+        items = [cut_to(child, share - 1, sizes) for child, share in zip(head, shares, strict=True) if share]
         return [*items, *([f"… {len(value) - len(items)} more"] if len(items) < len(value) else [])]
     return "…"  # a number of more digits than there is room
 
