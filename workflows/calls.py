@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.people import People
 from perdure.workflows.purse import Purse
-from perdure.workflows.sending import Sender, full, tool_reads
+from perdure.workflows.sending import NEXT_TASK, Sender, full, task_number, tool_reads
 from perdure.workflows.sleeping import sleep_until
 
 with workflow.unsafe.imports_passed_through():
@@ -89,11 +89,15 @@ class CallLoop:
         self._asking = asyncio.create_task(self._ask(answer))
         try:
             while not self.plan.settled:
-                events = [await self._events.get()]
+                self.plan.checks.begin(task_number())
+                events = [] if self.plan.held_back else [await self._events.get()]
                 while not self._events.empty():  # what came together is answered together
                     events.append(self._events.get_nowait())
                 for event in events:
-                    self._take(event)
+                    await self._take(event)
+                if self.plan.held_back:
+                    await self._begin_check()
+                    self.plan.go_on()
                 if self._limit is None and (words := full()) is not None:
                     self._limit = self._agent_run.limit = self._agent_run.limit or Limit("history", words)
                     await self._break_off()
@@ -125,7 +129,7 @@ class CallLoop:
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, tuple):  # it ended just in time
-                self._take(event)
+                await self._take(event)
         assert self._limit is not None
         reason, words = self._limit.reason, self._limit.words
         for call in self.plan.calls:
@@ -153,7 +157,7 @@ class CallLoop:
         else:
             self._clock.work(workflow.time())
 
-    def _take(self, event: _Event) -> None:
+    async def _take(self, event: _Event) -> None:
         if isinstance(event, BaseException):
             raise event
         if isinstance(event, Limit):
@@ -168,11 +172,23 @@ class CallLoop:
         elif isinstance(event, Verdict):
             self._take_plan(event)
         elif isinstance(event, list):
-            self.plan.extend(event)
+            room = max(0, self.plan.max_calls + 1 - len(self.plan.calls))
+            for raw in event[:room]:
+                await self._begin_check()
+                self.plan.add(raw)
+            self.plan.extend(event[room:])  # which are counted
         else:
             call, outcome = event
             del self._running[call.id]
+            await self._begin_check()
             self.plan.end(call, outcome, _now())
+
+    async def _begin_check(self) -> None:
+        """Wait, where what was checked against schemas has taken this task's time, for the next one (R18.5)."""
+        self.plan.checks.begin(task_number())
+        while self.plan.checks.spent:
+            await workflow.sleep(NEXT_TASK, summary="what is left to check goes with the next task")
+            self.plan.checks.begin(task_number())
 
     async def _ask(self, answer: Coroutine[Any, Any, RequestResult]) -> None:
         try:

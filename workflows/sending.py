@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
     from perdure.values.limits.sizes import Sizes
 
-_NEXT_TASK = timedelta(milliseconds=1)
+NEXT_TASK = timedelta(milliseconds=1)
 _COMES_WITHIN = timedelta(seconds=5)
 """From when a result was let in until it is there."""
 
@@ -49,8 +49,8 @@ class Sender:
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
         async with self._turn:
-            while not self._sending.take(_task(), size):
-                await workflow.sleep(_NEXT_TASK, summary="the rest goes with the next task")
+            while not self._sending.take(task_number(), size):
+                await workflow.sleep(NEXT_TASK, summary="the rest goes with the next task")
 
     def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
         """As many of these as one answer holds, in their order, the first in any case."""
@@ -121,7 +121,7 @@ class Sender:
             return Failed(CallError("params_too_large", message))
         patience = Patience(tool.retries, tool.queue_timeout)
         while True:
-            inline = self._sending.take_call(_task(), size)
+            inline = self._sending.take_call(task_number(), size)
             if inline is None:
                 await self.room(0)
             argument = ToolInput(
@@ -189,7 +189,7 @@ def full(part: float = OVER) -> str | None:
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
 
 
-def _task() -> int:
+def task_number() -> int:
     """A number of the workflow task under way: each finds a longer history than the one before."""
     return workflow.info().get_current_history_length()
 

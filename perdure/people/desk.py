@@ -95,7 +95,7 @@ class Desk:
     def offer_call(self, plan: Plan, call: Call, time: str) -> Offer | None:
         """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
         assert call.tool is not None
-        reason = self.guard.why(call.tool, call.params)
+        reason = self.guard.why(call.tool, call.params, plan.checks)
         if reason is not None and call.items is not None:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
         if self._covered_by_plan(plan, call):

@@ -7,7 +7,7 @@ dangerous activity safe does not get below it. Above it stands the agent file's 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -18,6 +18,7 @@ from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
+from perdure.values.schemas.steps import Checks
 from perdure.values.wire import Wire
 
 Ask: TypeAlias = Literal["never", "dangerous", "unsafe", "always"]
@@ -144,28 +145,33 @@ class Guard:
         """Whether a person may be asked about a call of this tool."""
         return self.why(tool, None) is not None
 
-    def why(self, tool: Tool, params: JsonObject | None) -> str | None:
+    def why(self, tool: Tool, params: JsonObject | None, checks: Checks | None = None) -> str | None:
         """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held."""
         if self.floor_asks(tool):
             unknown = "" if tool.code_known else ", and does not know the code of this tool"
             return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}"
         if tool.name in self.remembered:
             return None
-        reasons = (_why(policy, tool, params) for policy in self._policies(tool))
+        reasons = (_why(policy, tool, params, checks) for policy in self._policies(tool))
         return next((reason for reason in reasons if reason is not None), None)
 
 
-def _why(policy: Policy, tool: Tool, params: JsonObject | None) -> str | None:
+def _why(policy: Policy, tool: Tool, params: JsonObject | None, checks: Checks | None) -> str | None:
     rule = policy.tools.get(tool.name, tool.approval)
     if isinstance(rule, dict):
         # A condition that cannot be decided holds: what nobody could look into is asked about.
-        holds = params is None or Schema(rule["when"]).fits(params) is not False
+        holds = params is None or _condition(rule["when"], checks).fits(params, checks=checks) is not False
         return "its parameters meet the condition for asking" if holds else None
     if rule is not None:
         return f"{tool.name} is always asked about" if rule == "always" else None
     if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous):
         return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
     return None
+
+
+def _condition(when: JsonObject | bool, checks: Checks | None) -> Schema:
+    schema = Schema(cast(JsonObject, when))
+    return schema if checks is None else cast(Schema, checks.schemas.setdefault(id(when), schema))
 
 
 def floor_problem(

@@ -14,6 +14,7 @@ from perdure.values.instances import foreign_problems, scope_path, scope_templat
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
 from perdure.values.schemas import Schema
+from perdure.values.schemas.steps import Checks
 from perdure.values.state import METHODS
 from perdure.values.templates import parse_template
 
@@ -30,13 +31,14 @@ def check_call(
     state_schema: Schema | None = None,
     instances: Collection[str] = (),
     kinds: Collection[str] = (),
+    checks: Checks | None = None,
 ) -> Call:
     """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
     if not isinstance(raw, dict):
         return _invalid(
             Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
         )
-    call = _checked(raw, id, index, tools, state_schema, instances)
+    call = _checked(raw, id, index, tools, state_schema, instances, checks)
     instance = call.raw.get("_instance")
     if isinstance(instance, str) and instance in instances:
         call.instance = instance
@@ -53,6 +55,7 @@ def _checked(
     tools: Mapping[str, Tool],
     state_schema: Schema | None,
     instances: Collection[str],
+    checks: Checks | None,
 ) -> Call:
     call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
     call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
@@ -73,9 +76,9 @@ def _checked(
     call.params = call.written_params
     instance = call.raw.get("_instance")
     problems = [
-        *_meta_problems(call, tool),
+        *_meta_problems(call, tool, checks),
         *_path_problems(call, tool, state_schema),
-        *_param_problems(call, tool),
+        *_param_problems(call, tool, checks),
         *_instance_problems(call, instance, instances),
     ]
     return _invalid(call, "invalid_call", *problems) if problems else call
@@ -121,10 +124,10 @@ def _offer(close: list[str], count: int) -> str:
     return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
 
 
-def check_resolved(call: Call) -> CallError | None:
+def check_resolved(call: Call, checks: Checks | None = None) -> CallError | None:
     """The parameters with every value in its place, against the tool's schema (R3.1)."""
     assert call.tool is not None
-    problems = call.tool.parameters_schema.errors(call.params)
+    problems = call.tool.parameters_schema.errors(call.params, checks=checks)
     if "_each" in call.raw and not isinstance(call.items, list):
         problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
     return CallError.of("invalid_params", problems) if problems else None
@@ -140,7 +143,7 @@ def _invalid(call: Call, code: str, *problems: str) -> Call:
     return call
 
 
-def _meta_problems(call: Call, tool: Tool) -> list[str]:
+def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
@@ -169,7 +172,8 @@ def _meta_problems(call: Call, tool: Tool) -> list[str]:
     if "_output" not in call.raw:
         return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
     call.result = call.raw["_output"]
-    return [] if tool.output_schema is None else tool.output_schema.errors(call.result, root=("_output",))
+    schema = tool.output_schema
+    return [] if schema is None else schema.errors(call.result, root=("_output",), checks=checks)
 
 
 def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
@@ -203,9 +207,9 @@ def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[
     ]
 
 
-def _param_problems(call: Call, tool: Tool) -> list[str]:
+def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
     call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites))
+    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites), checks=checks)

@@ -34,6 +34,7 @@ from perdure.values.instances import values_for
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import Path, Reference
 from perdure.values.schemas import Schema
+from perdure.values.schemas.steps import Checks
 from perdure.values.state import State
 
 
@@ -67,6 +68,8 @@ class Plan:
         self.closed = False
         self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
+        self.checks = Checks()
+        """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
         self._tools = tools
         self._state_schema = state_schema
         self._step = execution == "step"
@@ -90,7 +93,7 @@ class Plan:
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
-        call = self._checked(raw, f"{self.request}.{index}", index)
+        call = self._checked(raw, f"{self.request}.{index}", index, self.checks)
         if index >= self.max_calls:
             refuse_surplus(call, self.max_calls)
         self.calls.append(call)
@@ -110,7 +113,7 @@ class Plan:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
 
-    def _checked(self, raw: Json, id: str, index: int) -> Call:
+    def _checked(self, raw: Json, id: str, index: int, checks: Checks | None = None) -> Call:
         return check_call(
             raw,
             id=id,
@@ -119,6 +122,7 @@ class Plan:
             state_schema=self._state_schema,
             instances=self._instances,
             kinds=self._wiring.base.keys(),
+            checks=checks,
         )
 
     def close(self, *, drain: bool = False) -> None:
@@ -138,8 +142,17 @@ class Plan:
                     node.call, "deferred", reason="step mode: it reads what another call of this plan writes"
                 )
         self._to_settle.extend(self._wiring.nodes)
+        self.go_on()
+
+    @property
+    def held_back(self) -> bool:
+        """Whether calls may be ready, and are looked at in the next task: those before them took this one's time (R18.5)."""
+        return bool(self._to_settle)
+
+    def go_on(self) -> None:
+        """Look at what was held back."""
         self._settle_all()
-        for call in self._slots.surplus(self._ready):
+        for call in self._slots.surplus(self._ready) if self.closed and not self.held_back else ():
             self._ready.remove(call)
             self._end_without_result(call, "deferred", reason="step mode: other calls of this plan go first")
         self._settle_all()
@@ -249,7 +262,7 @@ class Plan:
         return None
 
     def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> str | None:
-        return write(call, paths, value, to=self.state, schema=self._state_schema, time=time)
+        return write(call, paths, value, to=self.state, schema=self._state_schema, time=time, checks=self.checks)
 
     def _end_without_result(
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
@@ -267,6 +280,8 @@ class Plan:
     def _settle_all(self) -> None:
         while True:
             while self._to_settle:
+                if self.checks.spent and not self._dry_run:
+                    return
                 node = self._to_settle.popleft()
                 if node.call.status == "pending" and not (self._step and node.wired):
                     self._settle(node)
@@ -283,7 +298,7 @@ class Plan:
         """Everything that the call reads has ended: it is ready, skipped or invalid."""
         if node.blocked:
             return
-        verdict = judge(node, self.calls, self._completion, self._missing, dry_run=self._dry_run)
+        verdict = judge(node, self.calls, self._completion, self._missing, dry_run=self._dry_run, checks=self.checks)
         if isinstance(verdict, Binding):
             verdict.exhausted = not self._wiring.move_on(node, verdict)
             self._to_settle.append(node)

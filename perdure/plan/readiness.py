@@ -14,6 +14,7 @@ from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
 from perdure.values.jsons import Json, json_path
 from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
+from perdure.values.schemas.steps import Checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ def judge(
     missing: Callable[[Reference, str], CallError],
     *,
     dry_run: bool,
+    checks: Checks,
 ) -> Binding | End | None:
     """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
     to be looked for; where there are none it is `exhausted`, and the call is judged again.
@@ -63,7 +65,7 @@ def judge(
             return _unreadable(node, site.expression, json_path(site.path), why, calls, order, missing)
     if not dry_run:
         node.call.take_resolved(node.call.template.resolve(found.__getitem__))
-        if problem := check_resolved(node.call):
+        if problem := check_resolved(node.call, checks):
             return End("invalid", problem)
     return None
 

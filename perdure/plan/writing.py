@@ -11,17 +11,20 @@ from perdure.values.jsons import Json
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
+from perdure.values.schemas.steps import Checks
 from perdure.values.state import State, Write
 
 
-def write(call: Call, paths: Iterable[Path], value: Json, *, to: State, schema: Schema | None, time: str) -> str | None:
+def write(
+    call: Call, paths: Iterable[Path], value: Json, *, to: State, schema: Schema | None, time: str, checks: Checks
+) -> str | None:
     """Write the value as the call does, and note it there; what is wrong where the state cannot take it."""
 
     def check(write: Write, value: Json) -> None:
         if schema is None or value is UNKNOWN:
             return
         for each in schema.at(without_instance(write.path)) or ():
-            if problems := each.errors(value, root=("state", *write.path)):
+            if problems := each.errors(value, root=("state", *write.path), checks=checks):
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
     writes = [Write(path=path, value=value, method=call.method, call=call.id, time=time) for path in paths]

@@ -17,6 +17,7 @@ from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.schemas import Schema
+from perdure.values.schemas.steps import MOST_STEPS, TASK_STEPS
 from perdure.values.state import State, Write
 from tests.pure.strategies import plans
 
@@ -398,3 +399,28 @@ def test_reordering_without_rebinding_changes_nothing(order: list[int], seed: in
         5: "done",
     }
     assert ended[5][1] == {"p": "b and c"}
+
+
+def test_r18_5_a_task_begins_no_further_check_once_it_has_done_its_share() -> None:
+    typed = parse_tool(
+        {"name": "sum", "properties": {"of": {"type": "array", "items": {"minimum": 0}}}, "_activity": "sum"},
+        activities=["sum"],
+    )
+    large: dict[str, Any] = {f"v{n}": [1] * 300_000 for n in range(6)}
+    plan = new_plan(large, tools={"sum": typed, "t": TOOLS["t"]}, parallel=2, execution="step")
+    plan.checks.begin(1)
+    for n in range(6):
+        plan.add({"_tool": "sum", "of": f"†state.v{n}"})
+    assert plan.held_back
+    assert plan.checks.taken < TASK_STEPS + MOST_STEPS
+    assert (before := statuses(plan).count("ready")) < 6
+    plan.go_on()
+    assert statuses(plan).count("ready") == before, "the task is the same"
+    plan.close()
+    tasks = 1
+    while plan.held_back:
+        tasks += 1
+        plan.checks.begin(tasks)
+        plan.go_on()
+    assert tasks > 1
+    assert statuses(plan) == ["ready"] * 2 + ["deferred"] * 4

@@ -17,7 +17,7 @@ from perdure.values.schemas import Schema
 from perdure.values.schemas.drafts import VALIDATORS, draft_of
 from perdure.values.schemas.nodes import UncoveredError
 from perdure.values.schemas.patterns import PatternError, compile_pattern
-from perdure.values.schemas.steps import Steps
+from perdure.values.schemas.steps import MOST_STEPS, Checks, Steps
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
 NAMES = {
@@ -146,13 +146,47 @@ def test_r18_5_the_largest_values_are_checked_well_under_half_a_second(items: An
     assert schema.errors({"rows": value}) == []
     assert time.thread_time() - began < 0.5
     # Many calls that read one value pay for it once.
-    began = time.thread_time()
-    for _ in range(450):
-        assert schema.errors({"rows": value}) == []
-    assert time.thread_time() - began < 0.1
-    # What is wrong at its end is found, and told in a line.
-    [line] = _within(1, schema.schema, {"rows": [*value, {"x": True}]})[:1]
+    checks = Checks()
+    assert schema.errors({"rows": value}, checks=checks) == []
+    taken = checks.taken
+    for n in range(450):
+        assert schema.errors({"rows": value, "n": n}, checks=checks) == []
+    assert checks.taken - taken < 450 * 100
+    # What is wrong at its end is found, and told in a line; of a value that does not fit too it is found once.
+    wrong = [*value, {"x": True}]
+    [line] = _within(1, schema.schema, {"rows": wrong})[:1]
     assert "$.rows[" in line
+    told = schema.errors({"rows": wrong}, checks=checks)
+    taken = checks.taken
+    for n in range(50):
+        assert schema.errors({"rows": wrong, "n": n}, checks=checks) == told
+    assert checks.taken - taken < 50 * 1000
+
+
+def test_r18_5_what_is_wrong_is_told_where_it_stands_in_each_call() -> None:
+    rows = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"required": ["x"], "type": "object"}]}}
+    schema = Schema({"properties": {"a": rows, "b": {"properties": {"c": {"properties": {"a": rows}}}}}})
+    value: Any = [1] * 5000 + [{"y": 1}, "x"]
+    checks = Checks()
+    for call in ({"a": value}, {"b": {"c": {"a": value}}}, {"a": value, "b": {"c": {"a": value}}}, {"a": value}):
+        assert schema.errors(call, checks=checks) == schema.errors(call)
+    assert [line.split()[0] for line in schema.errors({"b": {"c": {"a": value}}}, checks=checks)] == [
+        "$.b.c.a[5000]",
+        "$.b.c.a[5001]",
+    ]
+
+
+def test_r18_5_what_takes_too_many_steps_is_found_out_once() -> None:
+    schema: Any = {"type": "array", "items": {"type": "integer"}}
+    for _ in range(8):
+        schema = {"anyOf": [schema, schema]}
+    checked = Schema({"properties": {"rows": schema}})
+    value = [*range(200_000), "x"]
+    checks = Checks()
+    for n in range(20):
+        [line] = checked.errors({"rows": value, "n": n}, checks=checks)
+        assert "too many steps" in line
+    assert MOST_STEPS <= checks.taken < 1.1 * MOST_STEPS
 
 
 def test_many_errors_are_told_in_a_few_lines() -> None:

@@ -15,7 +15,7 @@ import jsonschema
 from jsonschema.exceptions import ValidationError
 from jsonschema_specifications import REGISTRY
 
-from perdure.values.jsons import Json, JsonObject, json_path, shorten
+from perdure.values.jsons import Json, JsonObject, dumps, json_path, shorten
 from perdure.values.references import Path
 from perdure.values.schemas.drafts import (
     draft_of,
@@ -24,15 +24,13 @@ from perdure.values.schemas.drafts import (
     reference_problem,
     size_problem,
 )
-from perdure.values.schemas.keywords import CHECKING, Checking, additional, validator_class
+from perdure.values.schemas.keywords import CHECKING, MOST_ERRORS, Checking, additional, known_errors, validator_class
 from perdure.values.schemas.nodes import Draft, UncoveredError
 from perdure.values.schemas.patterns import PatternError
-from perdure.values.schemas.steps import Steps, TooMuchError
+from perdure.values.schemas.steps import Checks, Steps, TooMuchError
 from perdure.values.schemas.verdicts import Verdicts
 from perdure.values.templates import has_reference, is_expression
 
-_MOST_ERRORS: Final = 20
-"""Of one value. Nobody reads more, and each has to be put in words."""
 _OF_THE_CONTAINER: Final = frozenset(
     {
         "required",
@@ -52,8 +50,7 @@ _OF_THE_CONTAINER: Final = frozenset(
 class Schema:
     """A JSON Schema of the draft that it names (`perdure.values.schemas.drafts.draft_of`).
 
-    `whole` is the document that it is a part of, where it is one. A value that was checked must not be changed afterwards: that a
-    large one fits is remembered by its identity.
+    `whole` is the document that it is a part of, where it is one.
     """
 
     def __init__(self, schema: JsonObject, whole: Schema | None = None) -> None:
@@ -75,6 +72,11 @@ class Schema:
         return validator_class(self.draft.number)(self.schema, registry=REGISTRY)  # which fetches nothing (R18.6)
 
     @cached_property
+    def _dynamic(self) -> bool:
+        """Whether what a part of it means depends on the way there."""
+        return self._whole._dynamic if self._whole is not self else '"$dynamicRef"' in dumps(self.schema)
+
+    @cached_property
     def problem(self) -> str | None:
         """Why this is no JSON Schema that can be used, or `None`: what it is, where its references lead, its patterns.
 
@@ -87,25 +89,30 @@ class Schema:
             return wrong[0]
         return reference_problem(self.schema, self.draft) or patterns_problem(self.schema)
 
-    def errors(self, value: Json, *, references: bool = False, root: Path = ()) -> list[str]:
+    def errors(
+        self, value: Json, *, references: bool = False, root: Path = (), checks: Checks | None = None
+    ) -> list[str]:
         """What is wrong with the value, each as one line with its JSON path; empty when it fits.
 
         With `references` a string that is or holds a reference passes as whatever the reference will turn out to be
-        (R3.1); everything around it is checked. Never raises, and ends within the
-        steps of `perdure.values.schemas.steps`.
+        (R3.1); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
+        ends within the steps of `perdure.values.schemas.steps`.
         """
-        wrong, undecided = self._checked(value, references, root)
+        wrong, undecided = self._checked(value, references, root, checks)
         return wrong if undecided is None else [undecided]
 
-    def fits(self, value: Json) -> bool | None:
+    def fits(self, value: Json, *, checks: Checks | None = None) -> bool | None:
         """Whether the value fits; `None` where that cannot be decided, e.g. within the steps that it may take."""
-        wrong, undecided = self._checked(value, False, ())
+        wrong, undecided = self._checked(value, False, (), checks)
         return None if undecided is not None else not wrong
 
-    def _checked(self, value: Json, references: bool, root: Path) -> tuple[list[str], str | None]:
+    def _checked(
+        self, value: Json, references: bool, root: Path, checks: Checks | None
+    ) -> tuple[list[str], str | None]:
         """What is wrong with the value, or why that cannot be said."""
+        checks = Checks() if checks is None else checks
         try:
-            return ([] if self._fast(value) is True else self._words(value, references, root)), None
+            return ([] if self._fast(value, checks) is True else self._words(value, references, root, checks)), None
         except TooMuchError:
             why = "it takes too many steps, as the value is too large or the schema has too many alternatives inside each other"
         except RecursionError:
@@ -118,26 +125,32 @@ class Schema:
             why = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
         return [], f"{json_path(root)} cannot be checked against its schema: {why}"
 
-    def _fast(self, value: Json) -> bool | None:
+    def _fast(self, value: Json, checks: Checks) -> bool | None:
         """`None` where the fast way does not know. Raises `TooMuchError`."""
+        steps = Steps(checks=checks)
         try:
-            return self.verdicts.node(self.schema).fits(value, Steps())
+            return self.verdicts.node(self.schema).fits(value, steps)
         except UncoveredError:
             return None
+        finally:
+            steps.settle()
 
-    def _words(self, value: Json, references: bool, root: Path) -> list[str]:
-        token = CHECKING.set(Checking(Steps(), self.verdicts))
+    def _words(self, value: Json, references: bool, root: Path, checks: Checks) -> list[str]:
+        steps = Steps(checks=checks)
+        token = CHECKING.set(Checking(steps, self.verdicts, references or self._dynamic))
         found: list[ValidationError] = []
         try:
-            wrong = (each for each in self._validator.iter_errors(value) if not (references and _undecided(each)))
+            every = known_errors(value, self.schema, lambda: self._validator.iter_errors(value))
+            wrong = (each for each in every if not (references and _undecided(each)))
             try:
-                found.extend(islice(wrong, _MOST_ERRORS))
+                found.extend(islice(wrong, MOST_ERRORS))
             except TooMuchError:
                 if not found:
                     raise
             found.sort(key=lambda error: list(map(str, error.absolute_path)))
             return [describe(error, root)[:_LONGEST] for error in found]
         finally:
+            steps.settle()
             CHECKING.reset(token)
 
     def at(self, path: Path) -> list[Schema] | None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, cast
 
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
@@ -20,11 +21,15 @@ from perdure.values.schemas.drafts import VALIDATORS
 from perdure.values.schemas.equality import all_distinct
 from perdure.values.schemas.nodes import UncoveredError
 from perdure.values.schemas.patterns import compile_pattern
-from perdure.values.schemas.steps import Steps
+from perdure.values.schemas.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
 from perdure.values.schemas.verdicts import Verdicts
 
 _KEYWORD: Final = 40
 """Steps that one keyword on one value counts for: it takes some 5 to 15 µs."""
+MOST_ERRORS: Final = 20
+"""Of one value. Nobody reads more, and each has to be put in words."""
+_MOST_CAUSES: Final = 50
+"""Of one error: what is wrong in each alternative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class Checking:
 
     steps: Steps
     verdicts: Verdicts
+    references: bool = False
+    """Whether errors may be passed over afterwards, so that none may be left out."""
 
 
 CHECKING: Final[ContextVar[Checking]] = ContextVar("perdure_checking")
@@ -70,13 +77,22 @@ def _found(pattern: str, text: str) -> bool:
     return compiled.found(text)
 
 
-def _fits(schema: Any, value: Any) -> bool:
-    """Whether it is known that the value fits, so that there is nothing to look for in it."""
+def _fitting(schema: Any) -> Callable[[Any], bool]:
+    """Says of a value whether it is known that it fits, so that there is nothing to look for in it."""
     checking = CHECKING.get()
+    steps = checking.steps
     try:
-        return checking.verdicts.node(schema).fits(value, checking.steps)
+        node = checking.verdicts.node(schema)
     except UncoveredError:
-        return False
+        return lambda value: False
+
+    def fits(value: Any) -> bool:
+        try:
+            return node.fits(value, steps)
+        except UncoveredError:
+            return False
+
+    return fits
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -90,7 +106,55 @@ def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[V
         forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
         yield ValidationError("forbidden", path=[key], **forbidden)
     else:
-        yield from validator.descend(value, schema, path=key)
+        yield from known_errors(value, schema, lambda: validator.descend(value, schema, path=key), key)
+
+
+def known_errors(
+    value: Any, schema: Any, find: Callable[[], Iterator[ValidationError]], key: str | int | None = None
+) -> Iterator[ValidationError]:
+    """What `find` finds wrong with a value that stands at `key`, found once for all calls that read it."""
+    checking = CHECKING.get()
+    if checking.references or not isinstance(value, dict | list | str):
+        yield from find()
+        return
+    words = checking.steps.checks.words
+    place = id(schema), id(value)
+    if place not in words:
+        before = checking.steps.left
+        found: list[ValidationError] = []
+        try:
+            found.extend(islice(find(), MOST_ERRORS))
+        except TooMuchError:
+            if not found:
+                if before > MOST_STEPS // 2:
+                    words[place] = schema, value, None
+                raise
+        if before - checking.steps.left <= COSTLY:
+            yield from found
+            return
+        if key is not None:  # the value may stand elsewhere in the next call
+            for error in found:
+                error.relative_path.popleft()
+        words[place] = schema, value, found
+    known = words[place][2]
+    if known is None:
+        raise TooMuchError
+    for error in known:
+        copied = _copied(error)
+        if key is not None:
+            copied.relative_path.appendleft(key)
+        yield copied
+
+
+def _copied(error: ValidationError) -> ValidationError:
+    """An error of its own: where it stands is written into it on the way up."""
+    CHECKING.get().steps.take(_KEYWORD)
+    copied: Any = ValidationError.create_from(error)
+    copied._type_checker = cast(Any, error)._type_checker  # which `create_from` forgets, and `best_match` asks
+    copied.context = [_copied(cause) for cause in (error.context or ())[:_MOST_CAUSES]]
+    for cause in copied.context:
+        cause.parent = copied
+    return cast(ValidationError, copied)
 
 
 def _properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -136,8 +200,10 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if isinstance(instance, list):
         first = len(schema.get("prefixItems", ()))
+        CHECKING.get().steps.take(len(instance) // 4)
+        fits = _fitting(items)
         for index in range(first, len(instance)):
-            if not _fits(items, instance[index]):
+            if not fits(instance[index]):
                 yield from _into(validator, instance[index], items, index)
 
 

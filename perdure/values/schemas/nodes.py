@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from perdure.values.jsons import Json, JsonObject
-from perdure.values.schemas.steps import Steps
+from perdure.values.schemas.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
 
 Part: TypeAlias = Callable[[Any, Steps], bool]
 """One keyword's verdict on a value of a type that it speaks of."""
 ALL: Final = (dict, list, str, int, float, bool, type(None))
 """The types of JSON."""
-_COSTLY: Final = 2_000
-"""Steps. What took more is remembered by identity: many calls may read one large value (R18.2)."""
-_REMEMBERED: Final = 4
 
 
 class UncoveredError(Exception):
@@ -34,15 +31,14 @@ class Draft(NamedTuple):
 
 
 class Node:
-    """A schema as functions. `remembered` values are those found to fit; callers never change a value that was checked."""
+    """A schema as functions."""
 
-    __slots__ = ("parts", "plain", "remembered")
+    __slots__ = ("parts", "plain")
 
     def __init__(self, parts: dict[type, tuple[Part, ...]]) -> None:
         self.parts = parts
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
         """The types of which any value fits."""
-        self.remembered: list[Any] = []
 
     def fits(self, value: Json, steps: Steps) -> bool:
         parts = self.parts.get(type(value))
@@ -53,16 +49,31 @@ class Node:
         steps.left -= 1
         if steps.left < 0:
             steps.take(0)
-        for known in self.remembered:
-            if known is value:
-                return True
+        known = steps.checks.verdicts.get(id(value))
+        if known is not None and id(self) in known:
+            return self._known(known[id(self)][2])
         before = steps.left
-        for part in parts:
-            if not part(value, steps):
-                return False
-        if before - steps.left > _COSTLY:
-            self.remembered = [*self.remembered[1 - _REMEMBERED :], value]
-        return True
+        verdict = True
+        try:
+            for part in parts:
+                if not part(value, steps):
+                    verdict = False
+                    break
+        except TooMuchError:
+            if before > MOST_STEPS // 2:
+                self._remember(value, steps, None)
+            raise
+        if before - steps.left > COSTLY:
+            self._remember(value, steps, verdict)
+        return verdict
+
+    def _known(self, verdict: bool | None) -> bool:
+        if verdict is None:
+            raise TooMuchError
+        return verdict
+
+    def _remember(self, value: Json, steps: Steps, verdict: bool | None) -> None:
+        steps.checks.verdicts.setdefault(id(value), {})[id(self)] = self, value, verdict
 
 
 ANYTHING: Final = Node(dict.fromkeys(ALL, ()))
