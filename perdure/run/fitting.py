@@ -181,9 +181,7 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
 def _said(run_id: str, name: str, whole: Any, shown: Any, size: int) -> str:
     """What was cut of a part, and how to read it whole."""
     counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
-    what = f"the last {len(shown):,} of {len(whole):,}" if counts else "in part"
-    return (
-        f"{name} have {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"
-        if name[-1] == "s"
-        else (f"{name} has {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}")
-    )
+    newest = name != "output"  # of which the first items are kept
+    what = f"the last {len(shown):,} of {len(whole):,}" if counts and newest else "in part"
+    have = "have" if name[-1] == "s" else "has"
+    return f"{name} {have} {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

@@ -155,3 +155,9 @@ def test_r18_5_a_list_of_many_numbers_is_cut_by_its_beginning() -> None:
     assert cut["list"][:3] == [0, 1, 2]
     assert cut["list"][-1] == "… 395000 more"
     assert cut["object"]["…"] == "95000 more"
+
+
+def test_what_is_kept_of_a_list_is_said_as_it_is() -> None:
+    view = RunView(run_id="r", output=["x" * 90] * 1000)
+    assert fit(view, 60_000).output[0] == "x" * 90
+    assert fit(view, 60_000).cut == ["output has 93,001 bytes, shown in part; whole: perdure show r --value output"]
