@@ -18,6 +18,8 @@ from perdure.values.schemas.steps import Checks
 from perdure.values.state import METHODS
 from perdure.values.templates import parse_template
 
+TOO_MUCH: Final = "too_many_names"
+"""Code of a call that names more than a call, or a plan, may."""
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
 
@@ -32,11 +34,19 @@ def check_call(
     instances: Collection[str] = (),
     kinds: Collection[str] = (),
     checks: Checks | None = None,
+    too_much: str | None = None,
 ) -> Call:
-    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6)."""
+    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
+
+    `too_much`: why it is not even read.
+    """
     if not isinstance(raw, dict):
         return _invalid(
             Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        )
+    if too_much is not None:
+        return _invalid(
+            Call(id, index, {key: value for key, value in raw.items() if key not in NOTES}), TOO_MUCH, too_much
         )
     call = _checked(raw, id, index, tools, state_schema, instances, checks)
     instance = call.raw.get("_instance")

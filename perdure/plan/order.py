@@ -26,7 +26,7 @@ def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[st
     """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list."""
     items = value if isinstance(value, list) else [value]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
-    paths = [item for item in items if item not in ids]
+    paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
     template, malformed = parse_template(paths)
     problems = [f"$._after: {problem.error}" for problem in malformed]
     whole = all(isinstance(item, str) and is_expression(item) for item in paths)

@@ -16,8 +16,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from perdure.errors import CallError, clip
+from perdure.plan import refusals
 from perdure.plan.calls import Call, Status, find_branch
-from perdure.plan.checks import check_call
+from perdure.plan.checks import TOO_MUCH, check_call
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.wiring import Node, Wiring
@@ -25,7 +26,6 @@ from perdure.plan.explanations import missing_path, state_shape, unknown_branch
 from perdure.plan.order import AFTER_ID
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.readiness import judge
-from perdure.plan.refusals import cycle_errors, impossible_error, refuse_surplus
 from perdure.plan.revisions import adopt, revise
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
@@ -79,6 +79,7 @@ class Plan:
         self._dry_run = dry_run
         self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
+        self._named = 0  # references, output paths and calls that the calls name
         self._completion: dict[int, int] = {}
         self._running = 0
         self._ready: list[Call] = []
@@ -95,7 +96,9 @@ class Plan:
         index = len(self.calls)
         call = self._checked(raw, f"{self.request}.{index}", index, self.checks)
         if index >= self.max_calls:
-            refuse_surplus(call, self.max_calls)
+            refusals.refuse_surplus(call, self.max_calls)
+        elif call.error is None or call.error.code != TOO_MUCH:
+            self._named += refusals.names_in(raw) + (len(call.paths) if "_outputPath" not in call.raw else 0)
         self.calls.append(call)
         self._known = None
         node = self._wiring.add(call)
@@ -123,13 +126,14 @@ class Plan:
             instances=self._instances,
             kinds=self._wiring.base.keys(),
             checks=checks,
+            too_much=refusals.too_many_names(raw, self._named),
         )
 
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
         self.closed, self.drained = True, drain
         if len(self.calls) > self.max_calls:
-            refuse_surplus(self.calls[self.max_calls], self.max_calls, len(self.calls) + self._uncounted)
+            refusals.refuse_surplus(self.calls[self.max_calls], self.max_calls, len(self.calls) + self._uncounted)
         if drain:
             self._step = False
             self._slots.drain()
@@ -296,7 +300,9 @@ class Plan:
 
     def _settle(self, node: Node) -> None:
         """Everything that the call reads has ended: it is ready, skipped or invalid."""
-        if node.blocked:
+        if node.crowded:
+            self._refuse_impossible(node)
+        if node.blocked or node.crowded:
             return
         verdict = judge(node, self.calls, self._completion, self._missing, dry_run=self._dry_run, checks=self.checks)
         if isinstance(verdict, Binding):
@@ -312,14 +318,15 @@ class Plan:
 
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
-        error = impossible_error(node, self.request, self._missing)
+        crowded = refusals.refuse_crowded(node.call) if node.crowded else None
+        error = crowded or refusals.impossible_error(node, self.request, self._missing)
         if error is not None and node.call.ended:
             node.call.error = error
         elif error is not None:
             self._end_without_result(node.call, "invalid", error=error)
 
     def _refuse_cycles(self, *, first: bool = False) -> None:
-        for index, error in list(cycle_errors(self._wiring.edges(first=first), self.calls)):
+        for index, error in list(refusals.cycle_errors(self._wiring.edges(first=first), self.calls)):
             self._end_without_result(self.calls[index], "invalid", error=error)
 
     def _missing(self, reference: Reference, where: str) -> CallError:

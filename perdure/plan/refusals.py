@@ -10,7 +10,10 @@ from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, impossible, why_skipped
-from perdure.values.references import MISSING, Reference, evaluate
+from perdure.plan.order import AFTER
+from perdure.values.jsons import Json
+from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
+from perdure.values.references import DAGGER, MISSING, Reference, evaluate
 from perdure.values.templates import EMPTY_TEMPLATE
 
 
@@ -29,6 +32,39 @@ def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
     call.error = CallError("too_many_calls", message) if first else None
     call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+
+
+def names_in(raw: Json) -> int:
+    """How many references, output paths and calls a call names; counted as written, so that none of them has to be read."""
+    if not isinstance(raw, dict):
+        return 0
+    after = raw.get(AFTER)
+    count = sum(DAGGER not in item for item in after if isinstance(item, str)) if isinstance(after, list) else 0
+    left: list[Json] = [value for key, value in raw.items() if key != "_output"]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            count += item.count(DAGGER) - 2 * item.count(DAGGER * 2)
+        elif isinstance(item, dict | list):
+            left.extend(item.values() if isinstance(item, dict) else item)
+    return count
+
+
+def too_many_names(raw: Json, before: int) -> str | None:
+    """Why a call is not even read: it names too much, or too much with the calls before it, which name so many (R18.5)."""
+    count, what = names_in(raw), "references, output paths and calls"
+    if count > MAX_NAMED_BY_CALL:
+        return f"the call names {count:,} {what}; a call may name {MAX_NAMED_BY_CALL:,} at most"
+    if before + count > MAX_NAMED:
+        return f"the call names {count:,} {what}, and those before it {before:,}; a plan may name {MAX_NAMED:,} at most"
+    return None
+
+
+def refuse_crowded(call: Call) -> CallError:
+    """A call that would bring the plan more edges than it has room for; it reads nothing (R18.5)."""
+    call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+    message = f"too many calls write what this one reads: a plan has {MAX_EDGES:,} edges at most, from a writer to a reference"
+    return CallError("too_many_edges", message)
 
 
 def impossible_error(node: Node, request: int, missing: Callable[[Reference, str], CallError]) -> CallError | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from itertools import islice
+from typing import Final, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.references import DAGGER, Both, Either, Expression, Path, Reference, parse_expression, reference_at
+
+_CLAIMED: Final = 20
+"""Paths that are looked for where an output path cannot be read."""
 
 
 def show(path: Path) -> str:
@@ -31,7 +35,8 @@ def parse_output_path(text: str) -> Alternatives:
 def claimed_paths(text: str) -> tuple[Path, ...]:
     """Every path that an output path names, also where it cannot be read as a whole."""
     text = text.replace(",", " ")  # "†state.a, †state.b" is a slip that models make
-    found = (reference_at(text, at) for at, character in enumerate(text) if character == DAGGER)
+    places = islice((at for at, character in enumerate(text) if character == DAGGER), _CLAIMED)
+    found = (reference_at(text, at) for at in places)
     return _once(reference.path for reference in found if reference is not None and reference.kind == "state")
 
 

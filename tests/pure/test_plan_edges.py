@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from perdure.model.dialects.tools_reader import ToolsReader
 from perdure.model.wire import Vocabulary
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
+from perdure.values.limits import MAX_EDGES
 from tests.pure.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses
 
 A, B, READ = {"_tool": "a"}, {"_tool": "b"}, {"_tool": "read"}
@@ -224,3 +226,70 @@ def test_r4_3_a_tool_addresses_the_alternative_that_it_names_before_one_that_onl
     assert plan.state.snapshot() == {"a": 1}
     plan = played([paths], {"1.0": Returned(1, "†state.b")})
     assert plan.state.snapshot() == {"a": 1, "b": 1}
+
+
+def wired(calls: list[dict[str, Any]]) -> Plan:
+    """The plan with these calls and their edges, of which none has run."""
+    plan = new_plan()
+    plan.extend(calls)
+    plan.close()
+    return plan
+
+
+def refused(plan: Plan) -> dict[str, int]:
+    return dict(Counter(call.error.code for call in plan.calls if call.error is not None))
+
+
+MANY_PATHS = [f"†state.a{index}" for index in range(500)]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [A | {"p": MANY_PATHS, "_outputPath": path} for path in MANY_PATHS],
+        [A | {"p": f"{{{'} {'.join(MANY_PATHS)}}}", "_outputPath": path} for path in MANY_PATHS],
+        [A | {"_outputPath": " && ".join(MANY_PATHS)} for _ in MANY_PATHS],
+        [A | {"_after": [f"1.{other}" for other in range(500) if other != index]} for index in range(500)],
+        [A | {"p": "†a" * 500} for _ in range(500)],
+    ],
+)
+def test_r18_5_what_calls_name_is_bounded_as_a_sum(calls: list[dict[str, Any]]) -> None:
+    plan = wired([*calls[:400], B])
+    assert refused(plan)["too_many_names"] >= 380
+    assert plan.calls[400].status == "ready"
+    assert len(plan.edges()) <= 10_000
+
+
+def test_r18_5_one_call_names_a_thousand_at_most() -> None:
+    paths = [f"†state.a{index}" for index in range(1001)]
+    plan = wired([A | {"p": [*paths, "a note ††", "††"]}, B])
+    assert error(plan, 0) == "the call names 1,001 references, output paths and calls; a call may name 1,000 at most"
+    assert statuses(plan) == ["invalid", "ready"]
+    assert "too_many_names" not in refused(wired([A | {"p": [*paths[1:], "††" * 900]}]))
+
+
+def pushers(count: int, reads: int) -> list[dict[str, Any]]:
+    items = [f"†state.a[{index}]" for index in range(reads)]
+    return [READ | {"p": items, "_outputPath": "†state.a", "_outputMethod": "push"} for _ in range(count)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_r18_5_edges_are_bounded_as_a_sum(late: bool) -> None:
+    calls = pushers(500, 15)
+    if late:  # those that wait are bound once a call sets the whole
+        calls[-1] = A | {"_outputPath": "†state.a"}
+    plan = wired(calls)
+    assert refused(plan)["too_many_edges"] > 100
+    assert 100_000 < len(plan.edges()) <= MAX_EDGES
+    for call in plan.take_ready():
+        plan.end(call, Returned([]))
+    assert plan.settled
+
+
+def test_r18_5_five_hundred_calls_that_add_to_what_all_of_them_read_have_room() -> None:
+    reader = READ | {"p": "†state.a", "_outputPath": "†state.a", "_outputMethod": "push"}
+    plan = new_plan({"a": []})
+    plan.extend([reader] * 500)
+    plan.close()
+    assert len(plan.edges()) == 500 * 499 / 2
+    assert not refused(plan)

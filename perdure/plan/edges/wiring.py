@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from perdure.plan.calls import Call
@@ -11,6 +11,7 @@ from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.writers import PathIndex, Writers
 from perdure.plan.order import AFTER_ID, index_of, label
 from perdure.values.jsons import Json
+from perdure.values.limits import MAX_EDGES
 from perdure.values.references import MISSING, Path, Reference
 from perdure.values.state import stands_alone
 
@@ -32,6 +33,10 @@ class Node:
     waiting: set[int] = field(default_factory=set)
     """Indexes of the bound writers that have not ended. Only asked for members and emptiness, never for its order."""
     readers: list[int] = field(default_factory=list)
+    edges: int = 0
+    """How many edges lead to it."""
+    crowded: bool = False
+    """Whether there were more than the plan has room for: then it is left without any."""
     filed: list[tuple[Path, bool]] = field(default_factory=list)
     """Where it is known to write, and whether it sets the path."""
 
@@ -66,6 +71,7 @@ class Wiring:
         self._awaited: dict[int, list[Node]] = {}
         """Who waits, by `_after`, for the call of an index that has not arrived."""
         self._final = False
+        self._edges = 0
 
     def add(self, call: Call) -> Node:
         """The next call of the list, bound to what stands before it."""
@@ -82,13 +88,30 @@ class Wiring:
                     binding.bind(self._writers)
                     bindings[reference] = binding
                     self._note_open(node, binding)
+                    if not self._count(node, len(binding.writers)):
+                        return node
+        if not self._count(node, len(call.after_ids)):
+            return node
         for index in dict.fromkeys(map(index_of, call.after_ids)):
             node.after.append(index)
             if index >= len(self.nodes):
                 node.absent.add(index)
                 self._awaited.setdefault(index, []).append(node)
-        self._wait_for_writers(node)
+        self._wait_for_all(node)
         return node
+
+    def _count(self, node: Node, more: int) -> bool:
+        """Take more edges to a node into the sum, where there is room. Else it loses those that it has (R18.5)."""
+        if self._edges + more <= MAX_EDGES:
+            self._edges, node.edges = self._edges + more, node.edges + more
+            return True
+        self._edges -= node.edges
+        for binding in node.all_bindings():
+            binding.open = False
+        for held in (node.bindings, node.order, node.after, node.absent, node.waiting):
+            held.clear()
+        node.edges, node.crowded = 0, True
+        return False
 
     def refile(self, call: Call) -> list[Node]:
         """A person made the call write elsewhere. Returns the nodes that found nothing so far and are bound to it now."""
@@ -101,7 +124,7 @@ class Wiring:
                 if binding.open and not binding.writers and reader is not node:
                     binding.bind_anew(self._writers)
                     if not binding.open:
-                        self._wait_for_writers(reader)
+                        self._wait_for(reader, binding.writers)
                         bound.append(reader)
         return bound
 
@@ -113,16 +136,18 @@ class Wiring:
         bound = self._awaited.pop(writer.index, [])
         for node in bound:
             node.absent.discard(writer.index)
-            self._wait_for_writers(node)
+            self._wait_for(node, [writer.index])
         if writer.method != "set":
             return bound
         for path in _written_paths(writer):
             for waiting in self._open_near(path):
                 for node, binding in waiting:
                     if binding.open and node.call is not writer:
+                        before = len(binding.writers)
                         binding.bind_forward(self._writers, final=False)
                         if not binding.open:
-                            self._wait_for_writers(node)
+                            if self._count(node, len(binding.writers) - before):
+                                self._wait_for(node, binding.writers)
                             bound.append(node)
                 waiting[:] = [(node, binding) for node, binding in waiting if binding.open]
         return bound
@@ -133,10 +158,12 @@ class Wiring:
         still_open = [node for node in self.nodes if node.open]
         for node in still_open:
             node.closed = True
-            for binding in node.all_bindings():
-                if binding.open:
-                    binding.bind_forward(self._writers, final=True)
-            self._wait_for_writers(node)
+            for binding in [binding for binding in node.all_bindings() if binding.open]:
+                before = len(binding.writers)
+                binding.bind_forward(self._writers, final=True)
+                if not self._count(node, len(binding.writers) - before):
+                    break
+            self._wait_for_all(node)
         return still_open
 
     def end(self, call: Call) -> Iterator[Node]:
@@ -151,7 +178,7 @@ class Wiring:
         """A writer went another branch: bind to the next ones. Whether there are, or may be, any."""
         moved = binding.move_on(self._writers, [node.call for node in self.nodes], final=self._final)
         self._note_open(node, binding)
-        self._wait_for_writers(node)
+        self._wait_for(node, binding.writers)
         return moved
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
@@ -172,9 +199,13 @@ class Wiring:
         if binding.open:
             self._open.add(binding.reference.path, (node, binding))
 
-    def _wait_for_writers(self, node: Node) -> None:
-        awaited = [writer for binding in node.all_bindings() for writer in binding.writers]
-        for writer in (*awaited, *(index for index in node.after if index not in node.absent)):
+    def _wait_for_all(self, node: Node) -> None:
+        for binding in node.all_bindings():
+            self._wait_for(node, binding.writers)
+        self._wait_for(node, [index for index in node.after if index not in node.absent])
+
+    def _wait_for(self, node: Node, writers: Iterable[int]) -> None:
+        for writer in writers:
             if writer not in node.waiting and not self.nodes[writer].call.ended:
                 node.waiting.add(writer)
                 self.nodes[writer].readers.append(node.call.index)

@@ -55,6 +55,14 @@ HISTORY_FULL: Final = "history_full"
 MAX_MESSAGE: Final = 10_000
 """Characters of an error's message: more is nothing that a model or a person reads."""
 
+MAX_NAMED_BY_CALL: Final = 1_000
+"""References, output paths and calls that one call names: one that joins the results of 500 names 500."""
+MAX_NAMED: Final = 10_000
+"""The same of all calls of a plan: to read one and look it up takes up to 30 µs (R18.5)."""
+MAX_EDGES: Final = 130_000
+"""Edges of a plan, each a pair of a reference and a call that may write there. 500 calls that all read one path, and add to it,
+have 124,750."""
+
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 
