@@ -190,7 +190,7 @@ class RunResult(Wire):
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
-        del plain["worked"], plain["output_size"]
+        del plain["worked"], plain["outputSize"]
         for name in ("error", "cut"):
             if not plain[name]:
                 del plain[name]
