@@ -83,10 +83,10 @@ async def test_answers_that_break_off_after_the_same_calls_are_stuck(
 
     def answer(request: ChatRequest) -> Turn | dict[str, Any]:
         broken = Turn({"calls": calls, "output": None}, fault=Fault("cut", after))
-        return broken if request.number <= 3 else Turn("Enough.") if dialect == "tools" else DONE
+        return broken if request.number <= 4 else Turn("Enough.") if dialect == "tools" else DONE
 
     async with harness(dev_server.client, [add], answer, chunk=after) as it:
         it.model.dialect = dialect
         view = await it.run(agent("add", config={"dialect": dialect}))
-    assert [error["error"]["code"] for error in view.errors] == ["interrupted"] * 3
-    assert (view.status, view.stop_reason, view.requests) == ("completed", "stuck", 4)
+    assert [error["error"]["code"] for error in view.errors] == ["interrupted"] * 4, "after three it is told so once"
+    assert (view.status, view.stop_reason, view.requests) == ("completed", "stuck", 5)

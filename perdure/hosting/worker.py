@@ -32,7 +32,7 @@ from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
 from perdure.hosting.equipment import GRACE, Equipment
 from perdure.hosting.signals import interrupts
-from perdure.hosting.telemetry import metrics_runtime
+from perdure.hosting.telemetry import flush, metrics_runtime
 from perdure.model.usage import Price
 from perdure.people.policies import Ask
 from perdure.run.wire import TASK_QUEUE
@@ -149,9 +149,12 @@ async def serve(
             grace=grace,
             underway=underway,
         )
-        with interrupts() as interrupted:
-            async with worker:
-                where = f"task queue {task_queue!r}, namespace {client.namespace!r}"
-                print(f"worker: {len(registry)} tools, {where}", file=sys.stderr)
-                await interrupted.get()
-                await drain(worker, underway, interrupted, grace)
+        try:
+            with interrupts() as interrupted:
+                async with worker:
+                    where = f"task queue {task_queue!r}, namespace {client.namespace!r}"
+                    print(f"worker: {len(registry)} tools, {where}", file=sys.stderr)
+                    await interrupted.get()
+                    await drain(worker, underway, interrupted, grace)
+        finally:
+            flush()  # the process is left without the interpreter's own end, which would send the last spans
