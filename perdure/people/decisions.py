@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perdure.errors import DecisionError, JsonError
 from perdure.plan.approval import Kind
 from perdure.values.jsons import Json, JsonObject, check, dumps, shorten
+from perdure.values.limits import MAX_EDITED
 from perdure.values.messages import first_problem
 
 KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
@@ -46,6 +47,9 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     if not isinstance(raw, dict):
         example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
         raise DecisionError(f"{shorten(raw, 60)} is no decision: expected an object such as {example}")
+    calls = raw.get("calls")
+    if isinstance(calls, list) and len(calls) > MAX_EDITED:  # told before each of them is looked at
+        raise DecisionError(f"an edit may have {MAX_EDITED:,} calls at most, and this one has {len(calls):,}")
     try:
         check(raw, source="the decision")
     except JsonError as error:

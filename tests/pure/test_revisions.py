@@ -128,6 +128,8 @@ def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
     plan.add({"_tool": "a"})
     plan.close()
     assert desk.offer_plan(plan, "") is not None
-    with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 300,000"):
-        desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 300_000}))
+    with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 4"):
+        desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 4}))
+    with pytest.raises(DecisionError, match=r"an edit may have 10,000 calls at most, and this one has 300,000"):
+        parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 300_000})
     assert list(desk.waiting) == ["1"]

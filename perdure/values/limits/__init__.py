@@ -63,6 +63,9 @@ MAX_EDGES: Final = 130_000
 """Edges of a plan, each a pair of a reference and a call that may write there. 500 calls that all read one path, and add to it,
 have 124,750."""
 
+MAX_EDITED: Final = 10_000
+"""Calls of a plan that a person sends: of more it is not even looked at what they are (R18.6). `max_calls` is mostly less."""
+
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 
