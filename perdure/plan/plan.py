@@ -126,7 +126,7 @@ class Plan:
             instances=self._instances,
             kinds=self._wiring.base.keys(),
             checks=checks,
-            too_much=refusals.too_many_names(raw, self._named),
+            too_much=refusals.too_many_names(raw, self._named, self.max_calls),
         )
 
     def close(self, *, drain: bool = False) -> None:

@@ -50,13 +50,16 @@ def names_in(raw: Json) -> int:
     return count
 
 
-def too_many_names(raw: Json, before: int) -> str | None:
-    """Why a call is not even read: it names too much, or too much with the calls before it, which name so many (R18.5)."""
+def too_many_names(raw: Json, before: int, max_calls: int) -> str | None:
+    """Why a call is not even read: it names too much, or too much with the calls before it, which name so many (R18.5).
+
+    Whoever allows a plan more calls allows it more names.
+    """
     count, what = names_in(raw), "references, output paths and calls"
     if count > MAX_NAMED_BY_CALL:
         return f"the call names {count:,} {what}; a call may name {MAX_NAMED_BY_CALL:,} at most"
-    if before + count > MAX_NAMED:
-        return f"the call names {count:,} {what}, and those before it {before:,}; a plan may name {MAX_NAMED:,} at most"
+    if before + count > (most := max(MAX_NAMED, MAX_NAMED * max_calls // 500)):
+        return f"the call names {count:,} {what}, and those before it {before:,}; a plan may name {most:,} at most"
     return None
 
 

@@ -21,7 +21,7 @@ which costs 5 ms, and neither the task nor the history grows (R18.2)."""
 MAX_SENT: Final = 3_000_000
 """Bytes of all commands of one workflow task. The server takes 4 MiB, and ends a run that sends more."""
 
-MAX_COMMANDS: Final = 40
+MAX_COMMANDS: Final = 50
 """Commands of one workflow task: its CPU time grows with them too (R18.5), and each activity that it starts may be back, as two
 events, while the next is under way: of more than 100 the server breaks that task off. So as many start as come back."""
 
@@ -58,7 +58,7 @@ MAX_MESSAGE: Final = 10_000
 MAX_NAMED_BY_CALL: Final = 1_000
 """References, output paths and calls that one call names: one that joins the results of 500 names 500."""
 MAX_NAMED: Final = 10_000
-"""The same of all calls of a plan: to read one and look it up takes up to 30 µs (R18.5)."""
+"""The same of all calls of a plan of up to 500; of more, as many for each: to read one and look it up takes up to 30 µs (R18.5)."""
 MAX_EDGES: Final = 130_000
 """Edges of a plan, each a pair of a reference and a call that may write there. 500 calls that all read one path, and add to it,
 have 124,750."""
