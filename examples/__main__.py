@@ -16,10 +16,10 @@ from openai import AsyncOpenAI
 from rich.console import Console
 
 from perdure.activities.registry import load_tools
+from perdure.authoring.files import read_agent
 from perdure.cli.errors import one_line_errors
 from perdure.cli.render import print_run
 from perdure.client.runs import fetch_run, start_run
-from perdure.hosting.files import read_agent
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.run.wire import DECIDE, WAITING_QUERY, RunView, WaitingView

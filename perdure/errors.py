@@ -12,6 +12,7 @@
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
     ├── RunError                 what was asked of a run from outside cannot be done: it is not there, has ended, nobody answers
+    │   └── OutputError          its output fits the schema and is not of the type that it is read as (R13.2)
     └── ToolError                raised by a tool's own code (R12.3)
 
 What goes wrong with one call of a plan is not an exception but data: `CallError`, which becomes an error message for the
@@ -84,6 +85,10 @@ class ServerError(PerdureError):
 
 class RunError(PerdureError):
     """What was asked of a run from outside cannot be done, and why; the run is as it was."""
+
+
+class OutputError(RunError):
+    """A run's output that the type of its agent's output does not take, e.g. by a validator that no JSON Schema can say."""
 
 
 class ToolError(PerdureError):

@@ -12,11 +12,11 @@ from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import load_tools
+from perdure.authoring.files import read_agent
 from perdure.cli.demo import TASK
 from perdure.client.runs import AgentHandle, start_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
-from perdure.hosting.files import read_agent
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.run.wire import WAITING_QUERY

@@ -12,11 +12,11 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from perdure.authoring.files import json_option
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.keys import read_key
 from perdure.client.approvals import age
-from perdure.hosting.files import json_option
 from perdure.people.policies import ASKS
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
 from perdure.values.marks import changes

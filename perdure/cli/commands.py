@@ -12,6 +12,7 @@ from rich.live import Live
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from perdure.authoring.files import json_option, read_agent
 from perdure.cli.errors import INTERRUPTED, TIMEOUT, USAGE, CommandError
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
@@ -23,7 +24,6 @@ from perdure.client.runs import read_value as read_value_of
 from perdure.client.watching import tell_trouble, watch_run
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
-from perdure.hosting.files import json_option, read_agent
 from perdure.hosting.telemetry import flush, silent_runtime
 from perdure.people.policies import parse_policy
 from perdure.run.agents import Context

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.activities.registry import load_tools
+from perdure.authoring.files import json_option
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.plans import PlanFile, read_plan
 from perdure.cli.worker_options import names
-from perdure.hosting.files import json_option
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, Step, simulate

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.activities.registry import Registry
+from perdure.authoring.files import read_json
 from perdure.cli.errors import USAGE, CommandError
-from perdure.hosting.files import read_json
 from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context, parse_agent
 from perdure.run.documents import agent_document, is_context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from perdure.authoring.files import agents_folder
 from perdure.hosting.equipment import Equipment
-from perdure.hosting.files import agents_folder
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import endpoints, prices
 from perdure.hosting.signals import until_interrupted

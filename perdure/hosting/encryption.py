@@ -12,8 +12,8 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
 from perdure.activities.secrets import keep_secret
+from perdure.authoring.files import json_option
 from perdure.errors import SettingsError
-from perdure.hosting.files import json_option
 
 try:
     from cryptography.exceptions import InvalidTag

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from perdure.authoring.files import read_agent
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
-from perdure.hosting.files import read_agent
 from perdure.people.policies import Ask
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage

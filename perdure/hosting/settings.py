@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from perdure.activities.endpoints import Endpoint
 from perdure.activities.registry import Registry
+from perdure.authoring.files import json_option, read_json
 from perdure.errors import SettingsError
-from perdure.hosting.files import json_option, read_json
 from perdure.model.usage import Price
 from perdure.values.jsons import Json
 from perdure.values.messages import first_problem

@@ -194,10 +194,10 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
     try:
         arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
-        parameters = _clean(arguments.model_json_schema(by_alias=True))
+        parameters = plain_schema(arguments.model_json_schema(by_alias=True))
         returns = hints.get("return", Any)
         result = None if returns in (Any, Branch) else TypeAdapter(returns)
-        output = None if result is None else _clean(result.json_schema(mode="serialization"))
+        output = None if result is None else plain_schema(result.json_schema(mode="serialization"))
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
     description = "\n".join(filter(None, (documented.short_description, documented.long_description)))
@@ -229,15 +229,17 @@ def open_tool(
 _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}
 
 
-def _clean(schema: Any) -> Any:
+def plain_schema(schema: Any) -> Any:
     """Without the titles that pydantic makes from names, which cost tokens and say nothing, and without patterns that cannot be
     checked in linear time (a `Decimal` has one): the function's own types check again."""
     if isinstance(schema, list):
-        return [_clean(item) for item in schema]
+        return [plain_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {name: _clean(child) for name, child in value.items()} if key in ("properties", "$defs") else _clean(value)
+        key: {name: plain_schema(child) for name, child in value.items()}
+        if key in ("properties", "$defs")
+        else plain_schema(value)
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str))
         and not (key == "pattern" and isinstance(value, str) and pattern_problem(value))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from perdure.authoring.files import read_agent
 from perdure.errors import AgentError, JsonError
-from perdure.hosting.files import read_agent
 from perdure.model.wire import RequestResult
 from perdure.plan.outcomes import Returned
 from perdure.run.agents import Context, Models, parse_agent

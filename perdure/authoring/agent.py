@@ -1,0 +1,223 @@
+"""An agent in Python: the same thing as an agent file, both ways (R13.2)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, overload
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypeVar, Unpack
+
+from perdure.authoring.files import read_agent
+from perdure.authoring.options import AgentOptions
+from perdure.authoring.types import JsonType
+from perdure.errors import AgentError, ProtocolError
+from perdure.run.agents import parse_agent
+from perdure.run.documents import agent_document
+from perdure.tools.functions import ToolFunction, tool_function
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import InputMessage, merge_data
+
+OutputT = TypeVar("OutputT", default=Any, covariant=True)
+T = TypeVar("T")
+
+AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Agent[Any]"
+"""A tool of the worker's by name, a definition, a function decorated with `@tool`, or an agent that is delegated to."""
+
+_REQUEST: JsonObject = {
+    "properties": {"request": {"type": "string", "description": "What to do."}},
+    "required": ["request"],
+}
+"""Parameters of a delegate that says nothing of its input."""
+
+
+class Agent(Generic[OutputT]):
+    """A saved Request: what an agent file holds (section 11), with the Python types that its values have.
+
+    `name`: of the agent, and the beginning of its runs' ids. `instructions`: the system message. `tools`: see `AgentTool`; a function
+    is named, its code is the worker's; an agent becomes a delegate (R8.1), recorded when a run starts. `input` and `output`: a type that
+    pydantic's `TypeAdapter` takes, or a JSON Schema; by default any JSON. `context`: further messages, after these. `options`: the keys
+    of `config`, see `AgentOptions`.
+
+    Raises `AgentError` (or `ToolDefinitionError`) with one line for what cannot be run as it stands.
+    """
+
+    @overload
+    def __init__(
+        self: Agent[OutputT],
+        name: str,
+        *,
+        output: type[OutputT],
+        instructions: str = ...,
+        tools: Iterable[AgentTool] = ...,
+        input: Any = ...,
+        context: Sequence[Mapping[str, Any]] = ...,
+        description: str = ...,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Agent[Any],
+        name: str,
+        *,
+        output: Any = ...,
+        instructions: str = ...,
+        tools: Iterable[AgentTool] = ...,
+        input: Any = ...,
+        context: Sequence[Mapping[str, Any]] = ...,
+        description: str = ...,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: Any = None,
+        instructions: str = "",
+        tools: Iterable[AgentTool] = (),
+        input: Any = None,
+        context: Sequence[Mapping[str, Any]] = (),
+        description: str = "",
+        **options: Unpack[AgentOptions],
+    ) -> None:
+        where = f"agent {name!r}"
+        given = JsonType[Any](input, f"{where}: input")
+        wanted = JsonType[OutputT](output, f"{where}: output")
+        named = list(tools)
+        messages: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
+        messages += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
+        messages += [] if input is None else [{"type": "input", "schema": given.schema}]
+        document: JsonObject = {"name": name, "context": [*messages, *context]}
+        document |= {"description": description} if description else {}
+        document |= {"config": options} if options else {}
+        document |= {} if output is None else {"schema": wanted.schema}
+        self._set(document, wanted, where)
+        for tool in named:
+            self._add(tool, where)
+
+    def _set(self, document: Json, output: JsonType[OutputT], where: str) -> None:
+        try:
+            self._document: JsonObject = to_jsonable_python(document, by_alias=True)
+        except PydanticSerializationError as error:
+            raise AgentError(f"{where} cannot be written as JSON: {error}") from None
+        self.parsed = parse_agent(self._document, source=where)
+        """As a run reads it."""
+        self._output = output
+        self._functions: dict[str, ToolFunction] = {}
+        self._delegates: dict[str, JsonObject] = {}
+
+    def _add(self, tool: AgentTool, where: str) -> None:
+        """Take along what a document only names."""
+        agent = tool if isinstance(tool, Agent) else None
+        function = tool_function(tool)
+        functions = agent._functions if agent else {function.name: function} if function else {}
+        for name, found in functions.items():
+            if self._functions.setdefault(name, found).function is not found.function:
+                raise AgentError(f"{where} has two tools called {name!r}")
+        for name, document in ({agent.name: agent._document} | agent._delegates if agent else {}).items():
+            if self._delegates.setdefault(name, document) != document:
+                raise AgentError(f"{where} delegates to two agents called {name!r}")
+
+    @overload
+    @classmethod
+    def read(cls, path: str | Path) -> Agent[Any]: ...
+
+    @overload
+    @classmethod
+    def read(cls, path: str | Path, *, output: type[T]) -> Agent[T]: ...
+
+    @classmethod
+    def read(cls, path: str | Path, *, output: Any = None) -> Agent[Any]:
+        """An agent file, or by name one of the agents folder (`PERDURE_AGENTS`, or `agents` here).
+
+        `output`: the type that its outputs are read as; their schema is the file's, where it has one. Raises `SettingsError` when
+        there is no such file or it is no JSON, `AgentError` when it is no agent.
+        """
+        _, document = read_agent(str(path))
+        return cls.of(document, output=output, source=str(path))
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, name: str = ..., source: str = ...) -> Agent[Any]: ...
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, output: type[T], name: str = ..., source: str = ...) -> Agent[T]: ...
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, output: Any, name: str = ..., source: str = ...) -> Agent[Any]: ...
+
+    @classmethod
+    def of(cls, document: Json, *, output: Any = None, name: str = "agent", source: str = "the agent") -> Agent[Any]:
+        """What the JSON of an agent file says; `name` is that of a document without one. `output` as in `read`. Raises `AgentError`."""
+        wanted = JsonType[Any](output, f"{source}: output")
+        document = agent_document(document, name)
+        if isinstance(document, dict) and output is not None:
+            document = {"schema": wanted.schema, **document}
+        agent: Agent[Any] = cls.__new__(cls)
+        agent._set(document, wanted, source)
+        return agent
+
+    @property
+    def name(self) -> str:
+        return self.parsed.name
+
+    @property
+    def description(self) -> str:
+        return self.parsed.description
+
+    @property
+    def functions(self) -> list[ToolFunction]:
+        """The tools that it, and those it delegates to, were given as functions: what a worker of its own needs."""
+        return list(self._functions.values())
+
+    def document(self) -> JsonObject:
+        """The agent file: JSON, whoever changes it changes a copy."""
+        return copy.deepcopy(self._document)
+
+    def delegates(self) -> dict[str, JsonObject]:
+        """By name the agent files of those that it was given as tools, however far down; copies."""
+        return copy.deepcopy(self._delegates)
+
+    def read_output(self, value: Json) -> OutputT:
+        """A run's output as the type that this agent was given. Raises `OutputError` for what is none."""
+        return self._output.read(value)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r})"
+
+
+def _named(tool: AgentTool, where: str) -> str | JsonObject:
+    """How an agent file names it."""
+    if isinstance(tool, str):
+        return tool
+    if isinstance(tool, Mapping):
+        return dict(tool)
+    if isinstance(tool, Agent):
+        return _delegation(tool, where)
+    function = tool_function(tool)
+    if function is None:
+        raise AgentError(
+            f"{where}: {tool!r} is no tool: decorate the function with @tool, or name a tool of the worker's"
+        )
+    return function.name
+
+
+def _delegation(agent: Agent[Any], where: str) -> JsonObject:
+    """The agent as a tool of another, with the schemas of its input and output (R8.4)."""
+    definition: JsonObject = {"name": agent.name, "description": agent.description, "_delegate": agent.name}
+    definition["_resolution"] = "upfront"
+    inputs = merge_data(message for message in agent.parsed.messages() if isinstance(message, InputMessage))
+    if not any(each.data_schema for each in inputs):
+        definition |= _REQUEST
+    try:
+        parse_tool(definition)
+    except ProtocolError as error:
+        raise AgentError(f"{where}: {error}") from None
+    return definition

@@ -1,0 +1,95 @@
+"""The keys of an agent file's `config` as keyword arguments of `Agent`, with types for whoever writes them (section 11).
+
+What they mean, and how they are checked, is `perdure.run.agents.Config`'s and its parts' to say; a test compares the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class ModelOptions(TypedDict, total=False):
+    """Which model answers (R9.4)."""
+
+    fast: str
+    smart: str
+    policy: str
+    """`auto` (default), `fast`, `smart`, or `module:function` of the worker's."""
+    fallback: Sequence[str]
+    """Asked in their order when the chosen one is down."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How a model writes, as its server takes it (R9.8)."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    seed: int
+    reasoning_effort: str
+
+
+class ModelSamplingOptions(SamplingOptions, total=False):
+    """For all models, and under `fast` and `smart` what is another for these."""
+
+    fast: SamplingOptions
+    smart: SamplingOptions
+
+
+class PriceOptions(TypedDict):
+    """Dollars per million tokens."""
+
+    prompt: float
+    completion: float
+
+
+class ApprovalOptions(TypedDict, total=False):
+    """Which calls a person is asked about (R7.1)."""
+
+    scope: Literal["calls", "plan"]
+    """`plan` offers a Request's whole plan once (R7.6)."""
+    ask: Literal["never", "dangerous", "unsafe", "always"]
+    """`dangerous` by default; `unsafe` is all that is not declared safe."""
+    tools: Mapping[str, Literal["never", "always"] | Mapping[str, Any]]
+    """Exceptions by tool name; a condition is `{"when": <JSON Schema of the parameters>}`."""
+    approver: str
+    """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
+    timeout: float | None
+    """Seconds that a decision is waited for; `None`, the default, waits for ever (R7.4)."""
+    on_timeout: Literal["reject", "approve", "fail"]
+    """`reject` by default."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """The `config` of an agent; what is left out has the default of section 11."""
+
+    models: ModelOptions
+    sampling: ModelSamplingOptions
+    dialect: Literal["solution", "tools", "script"]
+    """What the model writes (R9.2); `solution` by default."""
+    start: Literal["model", "plan"]
+    """Whether a `plan` in the context is only shown to the model (default), or is run first (R5.9)."""
+    execution: Literal["drain", "step"]
+    """Whether all calls of a Solution run (default), or only those that need no other, before the model is asked again (R5.10)."""
+    stream: bool
+    """Whether calls start while the model is still writing (R6.3); true by default."""
+    parallel: int | None
+    """Calls at once; `None`, the default: as many as the wiring allows (R5.12)."""
+    max_requests: int
+    """Model invocations per run; 20 by default (R9.5)."""
+    max_calls: int
+    """Calls per Solution; 500 by default (R6.8)."""
+    token_budget: int | None
+    """Tokens of the run and its delegates (R9.5)."""
+    cost_budget: float | None
+    """Dollars of the run and its delegates, by `prices`."""
+    deadline: float
+    """Seconds of work; 600 by default. Time spent waiting for a person does not count."""
+    stuck_after: int
+    """So many answers in a row that ask for the same end the run; 3 by default."""
+    refine: bool
+    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    prices: Mapping[str, PriceOptions]
+    """By model; those not named here are the worker's."""
+    approval: ApprovalOptions | Literal["calls", "plan"]
