@@ -13,8 +13,9 @@ from rich.text import Text
 
 from perdure.activities.registry import load_tools
 from perdure.authoring.files import json_option
+from perdure.authoring.planned import Planned
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
-from perdure.cli.plans import PlanFile, read_plan
+from perdure.cli.plans import read_plan
 from perdure.cli.worker_options import names
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
@@ -111,7 +112,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
     print(f"{svg}: {len(drawing.nodes)} calls, {len(drawing.edges)} edges", file=sys.stderr)
 
 
-def _read(file: Path, input: str | None, state: str | None, tools: str) -> PlanFile:
+def _read(file: Path, input: str | None, state: str | None, tools: str) -> Planned:
     return read_plan(
         file,
         registry=load_tools(names(tools)),
@@ -130,7 +131,7 @@ def _problems(plan: Plan) -> list[dict[str, str]]:
     ]
 
 
-def _simulate(found: PlanFile, durations: str | None, assume: list[str] | None) -> Simulation:
+def _simulate(found: Planned, durations: str | None, assume: list[str] | None) -> Simulation:
     known: Any = {} if durations is None else json_option(durations, "--durations")
     if not isinstance(known, dict) or not all(
         isinstance(value, int | float) and value >= 0 for value in known.values()
@@ -139,7 +140,7 @@ def _simulate(found: PlanFile, durations: str | None, assume: list[str] | None) 
     return simulate(found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=Guard().asks)
 
 
-def _assumed(found: PlanFile, assume: list[str] | None) -> dict[str, str]:
+def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
     outcomes = dict(item.split("=", 1) for item in assume or [] if "=" in item)
     ids = {f"1.{index}" for index in range(len(found.calls))}
     for item in assume or []:
@@ -196,7 +197,7 @@ def _row(step: Step) -> list[str]:
     return [level, step.call.id, step.call.tool_name, *times, "asks" if step.asks else "", step.status]
 
 
-def _warn(found: PlanFile) -> None:
+def _warn(found: Planned) -> None:
     if found.unknown:
         names = ", ".join(dict.fromkeys(found.unknown))
         print(

@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.activities.registry import Registry
 from perdure.authoring.files import read_json
+from perdure.authoring.planned import Planned, plan_of
 from perdure.cli.errors import USAGE, CommandError
-from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context, parse_agent
 from perdure.run.documents import agent_document, is_context
-from perdure.tools.tool import Tool, parse_tool
-from perdure.values.jsons import Json, JsonObject
-from perdure.values.messages import deep_merge
-from perdure.values.schemas import Schema
-from perdure.values.state import State, Write
-
-
-@dataclass(frozen=True)
-class PlanFile:
-    """A plan with all that is needed to judge it."""
-
-    calls: list[Json]
-    tools: dict[str, Tool]
-    unknown: list[str]
-    """Tools of which only the name is known: their parameters cannot be checked."""
-    context: Context
-    state: JsonObject
-    parallel: int | None = None
-
-    def new_plan(self) -> Plan:
-        """An empty plan to play the calls on, as Request 1."""
-        schema = self.context.state.data_schema
-        return Plan(
-            1,
-            tools=self.tools,
-            state=State([Write(path=(), value=self.state)] if self.state else []),
-            data=self.context.values(),
-            state_schema=None if schema is None else Schema(schema),
-            max_calls=max(500, len(self.calls)),
-            parallel=self.parallel,
-            dry_run=True,
-        )
-
-    def checked(self) -> Plan:
-        """The plan with all its calls, judged as far as can be before anything runs."""
-        plan = self.new_plan()
-        for raw in self.calls:
-            plan.add(raw)
-        plan.close()
-        return plan
+from perdure.values.jsons import Json
 
 
 def read_plan(
     path: Path, *, registry: Registry, run_input: Json = None, has_input: bool = False, state: Json = None
-) -> PlanFile:
+) -> Planned:
     """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution, or a bare list of calls.
 
     Raises `CommandError` for a file that is none of them, `AgentError` or `InputError` for what is wrong in it.
@@ -78,34 +37,4 @@ def read_plan(
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
     context = Context(agent, run_input, has_input=has_input)
-    given = context.state.value if context.state.exists else {}
-    tools, unknown = _tools(context, calls, registry)
-    return PlanFile(calls, tools, unknown, context, deep_merge(given, state or {}), agent.config.parallel)
-
-
-def _tools(context: Context, calls: Iterable[Json], registry: Registry) -> tuple[dict[str, Tool], list[str]]:
-    """The tools as far as they are known here: from the file, and from the modules given with --tools."""
-    known = registry.definitions()
-    wanted: list[str | JsonObject] = list(context.tools)
-    if not wanted:
-        # No list of tools to check against: those of the modules, and any other that a call names.
-        names = [call.get("_tool") for call in calls if isinstance(call, dict)]
-        wanted = list(dict.fromkeys([*known, *(name for name in names if isinstance(name, str))]))
-    tools: dict[str, Tool] = {}
-    unknown = [item for item in wanted if isinstance(item, str) and item not in known]
-    for item in wanted:
-        if isinstance(item, str):
-            tool = _offline_tool(
-                known.get(item) or {"name": item, "additionalProperties": True, "_activity": item}, known
-            )
-        else:
-            tool = _offline_tool(item, known)
-        tools[tool.name] = tool
-    return tools, unknown
-
-
-def _offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
-    """Nobody can tell here which activities a worker will have; one that is named, or meant by the name, is taken to exist."""
-    activity = definition.get("_activity") or ("" if "_output" in definition else definition.get("name", ""))
-    named = {"_activity": activity} if activity and "_delegate" not in definition else {}
-    return parse_tool({**definition, **named}, activities=[*known, activity])
+    return plan_of(calls, context, registry.definitions(), parallel=agent.config.parallel, state=state)
