@@ -230,12 +230,13 @@ async def killed_round(server: WorkflowEnvironment, chance: random.Random, folde
     return problems if it.effects() == ran else [*problems, f"effects {it.effects()}, calls {ran}"]
 
 
-async def test_chaos(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.soak)])
+async def test_chaos(dev_server: WorkflowEnvironment, tmp_path: Path, count: int) -> None:
     """Random streams, whole, cut or refused, with stray deliveries, and workers killed: each call ran once."""
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     print(f"chaos seed {seed}")
-    schedules = [random.Random(f"{seed}-{number}") for number in range(50)]
-    for start in range(0, 50, 10):
+    schedules = [random.Random(f"{seed}-{number}") for number in range(count)]
+    for start in range(0, count, 10):
         killed, *others = schedules[start : start + 10]
         folder = tmp_path / str(start)
         folder.mkdir()

@@ -77,6 +77,7 @@ async def executions(client: Client, handle: AgentHandle) -> list[tuple[int, int
     return found
 
 
+@pytest.mark.soak
 async def test_r6_8_three_hundred_requests_and_three_thousand_calls(dev_server: WorkflowEnvironment) -> None:
     memory: dict[int, int] = {}
     answer = steps(300)

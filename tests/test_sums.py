@@ -91,15 +91,23 @@ async def troubles(client: Client, handle: AgentHandle) -> list[str]:
 
 
 async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], str]:
-    """The same of one execution, and the run id of the one that went on from it."""
+    """The same of one execution, and the run id of the one that went on from it.
+
+    A server breaks off a task beside which more than 100 events came in, which a slow machine may meet; once is no trouble.
+    """
     ended = (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED
     events = (await execution.fetch_history()).events
     found = [f"{execution.id} was terminated"] if ended else []
+    broken_off = False
     for event in events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            broken_off = False
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             why = event.workflow_task_failed_event_attributes
             cause = WorkflowTaskFailedCause.Name(why.cause)
-            found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
+            if broken_off or not cause.endswith("FORCE_CLOSE_COMMAND"):
+                found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
+            broken_off = True
     return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 
