@@ -80,7 +80,7 @@ class ToolActivity:
     async def _call(self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
         given_up = threading.Event()
         context = _context(function, call, reads, say, given_up)
-        arguments = function.bind(with_own_names(reads.params, context.tool), context)
+        arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
         if function.is_async:
             return await function.function(**arguments)
         work = functools.partial(function.function, **arguments)

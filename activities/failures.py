@@ -145,9 +145,9 @@ def tool_failure(error: Exception) -> ApplicationError:
 
 
 def tellable(error: Exception) -> Exception | None:
-    """The error, if a failure can carry its whole story as its cause: it tells no key, and is text (see `_text`)."""
+    """The error, if a failure can carry its whole story as its cause: it is text (see `_text`)."""
     story = "".join(traceback.format_exception(error))
-    return error if _text(masked(story)) == story else None
+    return error if _text(story) == story else None
 
 
 def _text(words: str) -> str:

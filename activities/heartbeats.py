@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from temporalio import activity
 
-from perdure.activities.secrets import masked_details
-
 SHORTEST: Final = 1.0
 """Seconds between two heartbeats at least. A cancellation reaches an activity in the answer to one, and each is billed."""
 _SHARE: Final = 0.25
@@ -40,7 +38,7 @@ class Heart:
 
     def tell(self, *details: Any) -> None:
         """Progress, sent with the next heartbeat; that comes sooner for it. On the event loop only."""
-        self._details = tuple(map(masked_details, details))
+        self._details = details
         self._news.set()
 
     def end(self) -> None:

@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.asking import ask_run
+from perdure.activities.secrets import masked_value
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError
 from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
@@ -63,7 +64,7 @@ class ApproveActivity:
             check(answer, source="the approver's answer")
         except JsonError as error:
             raise _refused(str(error)) from None
-        return answer
+        return masked_value(answer)
 
 
 async def _offer(call: str) -> JsonObject:

@@ -559,11 +559,11 @@ async def test_ask_person_on_the_command_line(dev_server: WorkflowEnvironment) -
     async with harness(dev_server.client, [stamp], [{"calls": [ASK]}, DONE]) as it:
         handle = await it.start(agent("ask_person"))
         await it.until_waiting(handle.id, "1.0")
-        wrong = await perdure("answer", handle.id, "1.0", "green", env=env)
+        wrong = await perdure("answer", handle.id, "1.0", "", env=env)  # an empty answer is one, too
         right = await perdure("answer", handle.id, "1.0", "red", "--by", "ann", env=env)
         await handle.result()
     assert (wrong.code, right.code, right.out.strip()) == (1, 0, f"{handle.id} 1.0: answer")
-    assert wrong.err.strip() == 'perdure: nothing changed: 1.0 ask_person: "green" is none of the choices: red, blue'
+    assert wrong.err.strip() == 'perdure: nothing changed: 1.0 ask_person: "" is none of the choices: red, blue'
 
 
 async def test_a_question_that_nobody_answers_fails_the_call(time_skipping: WorkflowEnvironment) -> None:

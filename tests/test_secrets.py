@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import logging
+import re
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
@@ -11,9 +15,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolError, tool
+from perdure import ToolContext, ToolError, tool
 from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
 from perdure.hosting.telemetry import mask_logs
 from tests.support import DONE, agent, harness, serving
@@ -33,17 +38,32 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     value = {"a": [f"x{KEY}"], KEY: 1, "n": 2}
     assert masked_value(value) == {"a": [f"x{MASK}"], MASK: 1, "n": 2}
     assert masked_value(same := {"a": "b"}) is same
-    assert masked_details({"said": [KEY]}) == {"said": [MASK]}
-    assert masked_details(7) == 7
+    for said in ([KEY], (KEY,), {KEY}, Deep(KEY), [(1, {"x": (KEY,)})], KEY.encode()):
+        assert KEY not in str(masked_details({"said": said})), said
+    assert masked_details((same, 7)) == (same, 7)
+
+
+@dataclass
+class Deep:
+    said: str
 
 
 @tool(retries=0)
-def leak(how: str) -> str:
+def leak(how: str, context: ToolContext) -> str:
     """Say the key."""
     if how == "result":
+        context.heartbeat(("so", (KEY,)), Deep(KEY))
         return f"the key is {KEY}"
     if how == "failure":
         raise ToolError("wrong", f"wrong key {KEY}")
+    if how == "code":
+        raise ToolError(f"wrong {KEY}", "no")
+    if how == "class":
+        raise type(f"Wrong_{KEY}", (Exception,), {})("no")
+    if how == "details":
+        raise ApplicationError("no", {"said": (KEY,)}, Deep(KEY), type=KEY, non_retryable=True)
+    if how == "cause":
+        raise RuntimeError("no") from ApplicationError("no", [KEY])
     try:
         raise KeyError(KEY)
     except KeyError as error:
@@ -55,11 +75,19 @@ def echo(text: str) -> str:
     return text
 
 
+def details_in(history: str) -> str:
+    """What a history holds as bytes."""
+    return "".join(base64.b64decode(data).decode() for data in re.findall(r'"data": "([^"]+)"', history))
+
+
+HOWS = ("result", "failure", "bug", "code", "class", "details", "cause")
+
+
 async def test_a_tool_that_says_a_key(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BANK_SECRET", KEY)
-    calls = [{"_tool": "leak", "how": how, "_outputPath": f"†state.{how}"} for how in ("result", "failure", "bug")]
+    calls = [{"_tool": "leak", "how": how, "_outputPath": f"†state.{how}"} for how in HOWS]
     with caplog.at_level(logging.DEBUG):
         async with harness(dev_server.client, [leak], [{"calls": calls}, DONE, DONE]) as it:
             handle = await it.start(agent("leak"))
@@ -69,8 +97,14 @@ async def test_a_tool_that_says_a_key(
             prompts = "".join(request.shown for request in it.model.requests)
     assert view.state["result"] == f"the key is {MASK}"
     assert view.calls[1].error == {"code": "wrong", "message": f"wrong key {MASK}"}
-    for text in (history, prompts, caplog.text):
+    for text in (history, details_in(history), prompts, caplog.text):
         assert KEY not in text
+    assert [call.error["code"] for call in view.calls[3:] if call.error] == [
+        f"wrong {MASK}",
+        f"Wrong_{MASK}",
+        "ApplicationError",
+        "RuntimeError",
+    ]
 
 
 async def test_a_model_server_that_echoes_the_key(
@@ -133,3 +167,25 @@ async def test_a_workers_log_tells_no_key(monkeypatch: pytest.MonkeyPatch) -> No
             each.setFormatter(formatter)
     assert f"ValueError: wrong {MASK}" in written.getvalue()
     assert KEY not in written.getvalue()
+
+
+def fails_with_a_key(offer: dict[str, Any]) -> str:
+    del offer
+    raise RuntimeError(f"no answer from a server that said {KEY}") from ApplicationError("no", KEY, type=KEY)
+
+
+async def test_a_program_that_decides_and_fails_with_a_key(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", KEY)
+    approval = {"ask": "always", "approver": f"{__name__}:fails_with_a_key"}
+    script = [{"calls": [{"_tool": "echo", "text": "so"}]}, DONE]
+    async with harness(dev_server.client, [echo], script, named=[__name__]) as it:
+        handle = await it.start(agent("echo", config={"approval": approval}))
+        await it.until_waiting(handle.id, "1.0")
+        await handle.signal("approve", {"call": "1.0"})
+        await handle.result()
+        history = (await handle.fetch_history()).to_json()
+        view = await it.view(handle.id)
+    assert f"a server that said {MASK}" in view.refusals[0]["problem"]
+    assert KEY not in history + details_in(history)

@@ -30,6 +30,12 @@ from perdure import tool
 def greet(name: str) -> str:
     """Greet somebody."""
     return f"Hello {name}"
+
+@tool(retries=0)
+def leak() -> str:
+    """Fail with a key of the worker's."""
+    import os
+    raise RuntimeError(os.environ["BANK_SECRET"]) from ValueError(os.environ["BANK_SECRET"])
 '''
 
 
@@ -68,7 +74,7 @@ async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[st
     )
     assert process.stderr is not None
     try:
-        assert b"3 tools" in await asyncio.wait_for(process.stderr.readline(), 30)
+        assert b"4 tools" in await asyncio.wait_for(process.stderr.readline(), 30)
         yield
     finally:
         process.terminate()
@@ -79,12 +85,13 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     queue = uuid.uuid4().hex
-    script = [{"calls": [{"_tool": "greet", "name": "Ann", "_outputPath": "†state.text"}], "output": None}, DONE]
-    path = write(tmp_path, agent("greet"))
+    calls = [{"_tool": "greet", "name": "Ann", "_outputPath": "†state.text"}, {"_tool": "leak"}]
+    script = [{"calls": calls, "output": None}, DONE]
+    path = write(tmp_path, agent("greet", "leak"))
     async with Receiver() as receiver, ScriptedModel(script, api_key="k") as model:
         address = dev_server.client.service_client.config.target_host
         env = {"TEMPORAL_ADDRESS": address, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
-        env |= {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "k"}
+        env |= {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "k", "BANK_SECRET": "of-the-bank-0001"}
         async with worker_process(tmp_path, queue, env=env):
             ran = await perdure("run", path, "--json", "--task-queue", queue, env=env)
     assert ran.code == 0, ran.err
@@ -95,6 +102,9 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     start = next(span for span in receiver.spans if span.name == "StartWorkflow:Agent")
     run = [span for span in receiver.spans if span.name.split(":")[0] in ("RunWorkflow", "RunActivity")]
     assert {span.trace_id for span in run} == {start.trace_id}
+    failed = next(span for span in receiver.spans if span.name == "RunActivity:leak")
+    assert "[masked]" in str(failed)
+    assert "of-the-bank" not in "".join(map(str, receiver.spans))
 
 
 async def test_metrics_for_prometheus(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.model.intake import Intake
     from perdure.model.usage import RunUsage
     from perdure.model.wire import Delivery, RequestResult
-    from perdure.people.desk import Offer, Verdict
+    from perdure.people.offers import Offer, Verdict
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan.plan import Plan

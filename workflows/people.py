@@ -20,7 +20,8 @@ from perdure.workflows.sending import Sender
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.people.decisions import Decision, parse_decision
-    from perdure.people.desk import Desk, Judged, Offer, Verdict
+    from perdure.people.desk import Desk
+    from perdure.people.offers import Judged, Offer, Verdict
     from perdure.people.policies import Policy, parse_policy
     from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind

@@ -91,8 +91,13 @@ def _listed_row(one: Any) -> list[str]:
 
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
-    shown = shorten(offer.params, 200) if offer.calls is None else f"{len(offer.calls)} calls"
+    shown = shorten(_shown(offer), 200) if offer.calls is None else f"{len(offer.calls)} calls"
     return [one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at)]
+
+
+def _shown(offer: Any) -> JsonObject:
+    """What a call would run with: its parameters, and what it would run for each of."""
+    return offer.params if offer.items is None else {**offer.params, "_each": offer.items}
 
 
 @approvals_app.command()
@@ -214,8 +219,8 @@ def inbox(
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
-    decision = {key: value for key, value in keys.items() if value not in (None, "", False)}
-    done = execute(lambda do: do.decide(run_id, decision))
+    said = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
+    done = execute(lambda do: do.decide(run_id, said))
     print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
 
 
@@ -272,7 +277,7 @@ def _walk(run_id: str | None, by: str) -> None:
 
 def _decision(key: str, one: Any) -> JsonObject | None:
     if key == "a" and one.offer.question:
-        return {"decision": "answer", "answer": click.prompt("answer")}
+        return {"decision": "answer", "answer": click.prompt("answer", default="", show_default=False)}
     if one.offer.question and key != "j":
         return None
     if key == "a":
@@ -292,7 +297,7 @@ def _decision(key: str, one: Any) -> JsonObject | None:
 
 def _panel(one: Any) -> RenderableType:
     offer = one.offer
-    shown = dumps(offer.params if offer.calls is None else offer.calls, indent=2)
+    shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
     title = f"{one.run_id} · {offer.call} · {offer.tool}"
     return Panel(
         Syntax(shown, "json", background_color="default"),

@@ -25,6 +25,7 @@ from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
+from perdure.activities.secrets.masking import Masking
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import WaitingAttribute
 from perdure.hosting import settings
@@ -105,6 +106,7 @@ def build_worker(
         activities=[tools.run, *([] if tools_only else orchestration)],
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         max_cached_workflows=cached_workflows,
+        interceptors=[Masking()],
         # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
         max_heartbeat_throttle_interval=timedelta(seconds=SHORTEST),
         default_heartbeat_throttle_interval=timedelta(seconds=SHORTEST),

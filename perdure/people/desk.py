@@ -12,69 +12,20 @@ from typing import Any, Final
 
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.people.decisions import Decision, approval_digest, digest, parse_decision
+from perdure.people.offers import Judged, Offer, Verdict, what_runs
 from perdure.people.policies import Guard, Policy
 from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.plan.refusals import surplus_words
 from perdure.tools.engine import answer_problem
 from perdure.values.jsons import Json, JsonObject, shorten
-from perdure.values.marks import held_marks, marked_call, written_call
+from perdure.values.marks import held_marks, written_call
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
 _STRICTEST: Final = ("fail", "reject", "approve")
-
-
-@dataclass(slots=True, eq=False)
-class Offer:
-    """One call, or a whole plan, that waits."""
-
-    id: str
-    """The call's id, or the Request's number for its plan."""
-    reason: str
-    plan: Plan
-    approval: Approval
-    call: Call | None = None
-    """`None`: it is the plan."""
-    floor: bool = False
-    """The worker's floor asks: nothing but a person can let it pass."""
-    question: bool = False
-    """It asks something, and the answer is its result."""
-
-    @property
-    def shown(self) -> Any:
-        """What the digest names: the resolved parameters, or the calls as written, with their references marked."""
-        if self.call is None:
-            return [marked_call(call.raw) for call in self.plan.calls]
-        return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
-
-    @property
-    def title(self) -> str:
-        return f"the plan of Request {self.id}" if self.call is None else f"{self.id} {self.call.tool_name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of an offer: without an outcome it runs."""
-
-    outcome: Outcome | None = None
-    plan: Plan | None = None
-    """The plan that takes the place of the one offered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A decision that can be followed."""
-
-    offer: Offer
-    decision: Decision
-    call: Call | None = None
-    """The revised call."""
-    plan: Plan | None = None
-    """The revised plan."""
-    by_person: bool = True
 
 
 @dataclass
@@ -106,6 +57,7 @@ class Desk:
             return None
         call.approval = Approval(requested_at=time)
         offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool))
+        offer.reason += what_runs(offer)
         self.waiting[offer.id] = offer
         plan.hold(call)
         return offer
@@ -123,6 +75,7 @@ class Desk:
         if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
             return None
         offer = Offer(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
+        offer.reason += what_runs(offer)
         self.waiting[offer.id] = offer
         for call in plan.calls:
             call.approval = None if call.ended else offer.approval
@@ -328,7 +281,7 @@ def _approve(call: Call) -> None:
 
 def _written(offer: Offer, call: Any) -> Any:
     """A call, or its parameters, as a person sends them, in the engine's own writing. Raises `DecisionError`."""
-    held = () if offer.call is None else set(held_marks(offer.call.params))
+    held = None if offer.call is None else set(held_marks(offer.shown))
     try:
         return written_call(call, held)
     except ReferenceSyntaxError as error:

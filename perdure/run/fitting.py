@@ -110,7 +110,7 @@ def _size_of_model(model: BaseModel) -> int:
     return len(model.model_dump_json(by_alias=True).encode()) + 1
 
 
-_LARGE_OF_OFFER: Final = ("params", "parameters", "calls", "simulation", "reason", "description")
+_LARGE_OF_OFFER: Final = ("params", "items", "parameters", "calls", "simulation", "runs", "reason", "description")
 
 
 def offer_size(view: WaitingView, sizes: Sizes) -> int:

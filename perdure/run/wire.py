@@ -134,6 +134,10 @@ class WaitingView(Wire):
     """Resolved."""
     parameters: JsonObject = Field(default_factory=dict)
     """JSON Schema of the parameters."""
+    items: list[Any] | None = None
+    """What `_each` resolved to: the call runs once for each. The digest is of the parameters with these as `_each`."""
+    runs: dict[str, str] = Field(default_factory=dict)
+    """Tool → the activity, or the agent, that runs, where that is not called like the tool."""
     reason: str
     requested_at: str
     digest: str

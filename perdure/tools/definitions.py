@@ -112,16 +112,31 @@ def _own_names(properties: JsonObject) -> dict[str, str]:
     names: dict[str, str] = {}
     for name in properties:
         if name.startswith("_"):
-            alias = f"{name.strip('_') or 'underscore'}_"
+            alias = f"{_stem(name)}_"
             while alias in properties or alias in names:
                 alias += "_"
             names[alias] = name
     return names
 
 
-def with_own_names(params: JsonObject, definition: JsonObject) -> JsonObject:
-    """The parameters of a call under the names that the tool's code knows."""
-    names = definition.get("_names") or {}
+def _stem(name: str) -> str:
+    return name.strip("_") or "underscore"
+
+
+def is_alias(alias: str, name: str) -> bool:
+    """Whether `alias` is what `name` may be called. A call cannot have a parameter of such a name, so that no two are ever swapped,
+    and whoever approves the one sees that it is the other."""
+    return name.startswith("_") and alias.endswith("_") and alias.rstrip("_") == _stem(name)
+
+
+def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | None = None) -> JsonObject:
+    """The parameters of a call under the names that the tool's code knows.
+
+    `code` is the worker's own definition. `given`, an agent file's of the same code, has a say only where that has none: a
+    person approved what the call shows, and no definition turns it into something else.
+    """
+    named = plain_definition(code).get("_names") or (given or {}).get("_names") or {}
+    names = {alias: name for alias, name in named.items() if is_alias(alias, name)}
     return {names.get(name, name): value for name, value in params.items()} if names else params
 
 

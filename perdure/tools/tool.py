@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
-from perdure.tools.definitions import SCHEMA_KEYS, plain_definition
+from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
@@ -129,6 +129,14 @@ class Tool(BaseModel):
             raise ValueError(f"{shorten(queue, 60)} is no task queue: 1 to 200 printable characters")
         return queue
 
+    @field_validator("names")
+    @classmethod
+    def _aliases_alone(cls, names: dict[str, str]) -> dict[str, str]:
+        for alias, name in names.items():
+            if not is_alias(alias, name):
+                raise ValueError(f"_names: {shorten(alias, 40)} is no other name for {shorten(name, 40)}")
+        return names
+
     @field_validator("delegate")
     @classmethod
     def _a_name_and_no_path(cls, name: str | None) -> str | None:
@@ -160,6 +168,14 @@ class Tool(BaseModel):
     def heartbeat_timeout(self) -> float:
         """Seconds between signs of life of its activity."""
         return min(self.heartbeat or HEARTBEAT_TIMEOUT, self.attempt_timeout)
+
+    @property
+    def runs(self) -> str:
+        """The activity, or the agent, behind it where that is not called as it is; else empty: a harmless name says nothing of the code."""
+        code = self.activity if self.delegate is None else self.delegate
+        if code is None or self.name == code.removeprefix(RESERVED_PREFIX):
+            return ""
+        return code if self.delegate is None else f"the agent {code}"
 
     @property
     def latent(self) -> bool:

@@ -14,12 +14,18 @@ from perdure.values.references import DAGGER
 from perdure.values.templates import as_data, has_reference, parse_template
 
 REF: Final = "_ref"
+DATA: Final = "_data"
+"""In a plan, `{"_data": {"_ref": "…"}}` stands for an object that only looks like a mark."""
 
 
 def marked(value: Json) -> Json:
-    """Something written with references, with each string that holds any marked; every other string stands for itself."""
+    """Something written with references, with each string that holds any marked; every other string stands for itself.
+
+    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`.
+    """
     if isinstance(value, dict):
-        return {key: marked(item) for key, item in value.items()}
+        shown = {key: marked(item) for key, item in value.items()}
+        return {DATA: shown} if _is_mark(shown) or (len(shown) == 1 and DATA in shown) else shown
     if isinstance(value, list):
         return [marked(item) for item in value]
     if not isinstance(value, str) or DAGGER not in value:
@@ -34,18 +40,25 @@ def _nothing(_: object) -> Json:
     return None
 
 
-def written(value: Json, held: Collection[str] = ()) -> Json:
+def _is_mark(value: JsonObject) -> bool:
+    return len(value) == 1 and isinstance(value.get(REF), str)
+
+
+def written(value: Json, held: Collection[str] | None = None) -> Json:
     """What a person sends, as it is written where references are read: only what they mark is one.
 
-    `held`: texts of marks that stood in the data which they were shown; whoever wrote that data meant nothing by them, so they stay
-    data. Raises `ReferenceSyntaxError` for a mark without a reference in it.
+    Of a plan, which they were shown as `marked` writes it, everything comes back as it was. Of a call they were shown values:
+    `held` are then the texts of marks that stood in these; whoever wrote that data meant nothing by them, so they stay data.
+    Raises `ReferenceSyntaxError` for a mark without a reference in it.
     """
     if isinstance(value, list):
         return [written(item, held) for item in value]
     if not isinstance(value, dict):
         return as_data(value)
+    if held is None and len(value) == 1 and isinstance(value.get(DATA), dict):
+        return {key: written(item) for key, item in value[DATA].items()}
     text = value.get(REF)
-    if len(value) != 1 or not isinstance(text, str) or text in held:
+    if not isinstance(text, str) or not _is_mark(value) or text in (held or ()):
         return {key: written(item, held) for key, item in value.items()}
     if not has_reference(text):
         raise ReferenceSyntaxError(f'{{"{REF}": {shorten(text, 60)}}} holds no reference such as †state.name')
@@ -58,9 +71,8 @@ def held_marks(value: Json) -> Iterator[str]:
         for item in value:
             yield from held_marks(item)
     elif isinstance(value, dict):
-        text = value.get(REF)
-        if len(value) == 1 and isinstance(text, str):
-            yield text
+        if _is_mark(value):
+            yield str(value[REF])
         for item in value.values():
             yield from held_marks(item)
 
@@ -70,7 +82,7 @@ def marked_call(call: Json) -> Json:
     return _each_parameter(call, marked)
 
 
-def written_call(call: Json, held: Collection[str] = ()) -> Json:
+def written_call(call: Json, held: Collection[str] | None = None) -> Json:
     """A call as a person writes it, back again. Raises `ReferenceSyntaxError`."""
     return _each_parameter(call, lambda value: written(value, held))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from perdure.people.desk import Offer
+from perdure.people.offers import Offer
 from perdure.plan.calls import Call
 from perdure.run.prompts import call_line
 from perdure.run.running import RECENT, Run

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.people.decisions import digest
-from perdure.people.desk import Offer
+from perdure.people.offers import Offer
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
@@ -62,12 +62,13 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         requested_at=offer.approval.requested_at,
         digest=digest(offer.shown),
         question=offer.question,
+        runs=offer.runs,
     )
     call = offer.call
     if call is not None:
         assert call.tool is not None
         view.tool, view.description = call.tool_name, call.tool.description
-        view.params, view.parameters = call.params, call.tool.parameters
+        view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
         return view
     view.calls = offer.shown
     dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.plan.calls], asks=guard.asks)

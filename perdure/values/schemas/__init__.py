@@ -27,6 +27,7 @@ from perdure.values.schemas.drafts import (
 from perdure.values.schemas.keywords import CHECKING, MOST_ERRORS, Checking, additional, known_errors, validator_class
 from perdure.values.schemas.nodes import Draft, UncoveredError
 from perdure.values.schemas.patterns import PatternError
+from perdure.values.schemas.pointers import NOWHERE, step_into
 from perdure.values.schemas.steps import Checks, Steps, TooMuchError
 from perdure.values.schemas.verdicts import Verdicts
 from perdure.values.templates import has_reference, is_expression
@@ -224,7 +225,7 @@ def _child(schema: JsonObject, part: str | int) -> Any:
         return properties[key]
     kind = schema.get("type")
     is_array = kind == "array" or (kind is None and ("items" in schema or "prefixItems" in schema))
-    if is_array and key.isdigit():
+    if is_array and key.isdecimal():
         prefix, rest = schema.get("prefixItems", []), schema.get("items", {})
         if isinstance(rest, list):  # drafts before 2020-12
             prefix, rest = rest, schema.get("additionalItems", {})
@@ -242,11 +243,7 @@ def local(document: JsonObject, reference: str) -> Any:
     for step in reference.lstrip("#").strip("/").split("/"):
         if step == "":
             continue
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and name.isdigit() and int(name) < len(target):
-            target = target[int(name)]
-        elif isinstance(target, dict) and name in target:
-            target = target[name]
-        else:
+        target = step_into(target, step)
+        if target is NOWHERE:
             return None
     return target

@@ -13,6 +13,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.schemas.containers import OF_ARRAYS, OF_OBJECTS, of_array, of_object
 from perdure.values.schemas.nodes import ALL, ANYTHING, NOTHING, Draft, Node, Part, UncoveredError
 from perdure.values.schemas.parts import MAKERS
+from perdure.values.schemas.pointers import NOWHERE, step_into
 from perdure.values.schemas.steps import Steps
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -75,12 +76,8 @@ class Verdicts:
             raise UncoveredError
         target = self._document
         for step in reference[2:].split("/"):
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, list) and name.isdigit() and int(name) < len(target):
-                target = target[int(name)]
-            elif isinstance(target, dict) and name in target:
-                target = target[name]
-            else:
+            target = step_into(target, step)
+            if target is NOWHERE:
                 raise UncoveredError
             self._refuse_names(target)
         return target

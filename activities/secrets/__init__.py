@@ -9,6 +9,8 @@ import os
 import re
 from typing import Any, Final
 
+from pydantic_core import to_jsonable_python
+
 from perdure.values.jsons import Json, dumps
 
 MASK: Final = "[masked]"
@@ -44,8 +46,13 @@ def masked_value(value: Json) -> Json:
 
 
 def masked_details(details: Any) -> Any:
-    """The same of what a tool says while it works, which may be anything that can be written as JSON."""
-    return _walk(details) if isinstance(details, str | list | dict) else details
+    """The same of what a tool says while it works or with its failure, which may be anything that can be written as JSON."""
+    try:
+        plain = to_jsonable_python(details, fallback=str)
+        found = masked_value(plain)
+    except (ValueError, RecursionError):  # no JSON: it cannot leave
+        return details
+    return details if found is plain else found
 
 
 def _walk(value: Json) -> Json:

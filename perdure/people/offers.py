@@ -1,0 +1,81 @@
+"""What waits for a person, and what becomes of it (R7.1, R7.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from perdure.errors import clip
+from perdure.people.decisions import Decision
+from perdure.plan.approval import Approval
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Outcome
+from perdure.plan.plan import Plan
+from perdure.values.marks import marked_call
+
+NAMED: Final = 5
+"""Tools of a plan of which the reason says what they run; its offer names all of them."""
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """One call, or a whole plan, that waits."""
+
+    id: str
+    """The call's id, or the Request's number for its plan."""
+    reason: str
+    plan: Plan
+    approval: Approval
+    call: Call | None = None
+    """`None`: it is the plan."""
+    floor: bool = False
+    """The worker's floor asks: nothing but a person can let it pass."""
+    question: bool = False
+    """It asks something, and the answer is its result."""
+
+    @property
+    def shown(self) -> Any:
+        """What the digest names: the resolved parameters, or the calls as written, with their references marked."""
+        if self.call is None:
+            return [marked_call(call.raw) for call in self.plan.calls]
+        return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """What really runs, by tool, of the tools that are called otherwise."""
+        tools = [call.tool for call in (self.plan.calls if self.call is None else [self.call])]
+        return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
+
+    @property
+    def title(self) -> str:
+        return f"the plan of Request {self.id}" if self.call is None else f"{self.id} {self.call.tool_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of an offer: without an outcome it runs."""
+
+    outcome: Outcome | None = None
+    plan: Plan | None = None
+    """The plan that takes the place of the one offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A decision that can be followed."""
+
+    offer: Offer
+    decision: Decision
+    call: Call | None = None
+    """The revised call."""
+    plan: Plan | None = None
+    """The revised plan."""
+    by_person: bool = True
+
+
+def what_runs(offer: Offer) -> str:
+    """The end of its reason: what runs, of the tools that are called otherwise."""
+    named = [f"{clip(name, 60)} runs {clip(code, 60)}" for name, code in offer.runs.items()]
+    return "".join(f"; {each}" for each in named[:NAMED]) + (
+        f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
+    )
