@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -81,6 +83,17 @@ async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[st
         await asyncio.wait_for(process.communicate(), 30)
 
 
+def check_metrics(text: str) -> list[str]:
+    """What Prometheus' own tool has against what of a scrape is Perdure's."""
+    ours = "".join(line + "\n" for line in text.splitlines() if "perdure_" in line)
+    assert "# TYPE perdure_request_cost_dollars histogram" in ours or "# TYPE perdure_calls_total counter" in ours
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        return []
+    checked = subprocess.run([promtool, "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
+    return [*checked.stdout.splitlines(), *checked.stderr.splitlines()]
+
+
 async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
@@ -92,9 +105,15 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
         address = dev_server.client.service_client.config.target_host
         env = {"TEMPORAL_ADDRESS": address, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
         env |= {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "k", "BANK_SECRET": "of-the-bank-0001"}
-        async with worker_process(tmp_path, queue, env=env):
+        port = free_port()
+        async with worker_process(tmp_path, queue, "--metrics", f"127.0.0.1:{port}", env=env):
             ran = await perdure("run", path, "--json", "--task-queue", queue, env=env)
+            async with httpx2.AsyncClient() as http:
+                text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
     assert ran.code == 0, ran.err
+    assert check_metrics(text) == []
+    assert 'outcome="done"' in next(line for line in text.splitlines() if line.startswith("perdure_calls_total{"))
+    assert "temporal_num_pollers" in text or "temporal_worker_start" in text
     names = [span.name for span in receiver.spans]
     assert names.count("StartWorkflow:Agent") == 1
     assert names.count("RunActivity:perdure.request") == 2
@@ -105,17 +124,6 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     failed = next(span for span in receiver.spans if span.name == "RunActivity:leak")
     assert "[masked]" in str(failed)
     assert "of-the-bank" not in "".join(map(str, receiver.spans))
-
-
-async def test_metrics_for_prometheus(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    port = free_port()
-    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-    async with (
-        worker_process(tmp_path, uuid.uuid4().hex, "--metrics", f"127.0.0.1:{port}", env=env),
-        httpx2.AsyncClient() as http,
-    ):
-        text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
-    assert "temporal_num_pollers" in text or "temporal_worker_start" in text
 
 
 async def test_an_address_for_metrics_that_is_none_is_one_line(dev_server: WorkflowEnvironment) -> None:

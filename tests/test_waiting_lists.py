@@ -15,6 +15,7 @@ from perdure.activities.visibility import WaitingAttribute
 from perdure.client.approvals import list_waiting, offers_below, run_offers
 from perdure.client.runs import start_run
 from perdure.errors import RunError
+from perdure.hosting.operating.waiting import look
 from perdure.run.agents import parse_agent
 from perdure.run.wire import WAITING_NAMED
 from tests.support import agent, harness
@@ -58,6 +59,9 @@ async def test_r7_8_a_list_needs_no_worker_and_names_the_oldest(dev_server: Work
     assert page.unnamed[many.id] == 3
     (short,) = (entry for entry in page.waiting if entry.run_id == one.id)
     assert (short.agent, short.entry.tool, short.entry.params) == ("test", "remove", None)
+    count, oldest = await look(dev_server.client)  # what a worker tells Prometheus
+    assert count >= len(paths) + 1
+    assert oldest > 0
     await many.terminate()
     await one.terminate()
 

@@ -16,6 +16,8 @@ from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Upward
 from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
+from perdure.workflows.observing import tell_request
+from perdure.workflows.observing.ending import end
 from perdure.workflows.people import People
 from perdure.workflows.preparing import prepare
 from perdure.workflows.requests import ask, choose
@@ -54,8 +56,7 @@ with workflow.unsafe.imports_passed_through():
         WaitingView,
     )
     from perdure.tools.wire import Claim, ToolReads
-    from perdure.values.limits import HISTORY_FULL, MAX_MEMO, MAX_MESSAGE, NEAR, RESULT_TOO_LARGE, said
-    from perdure.values.limits.fitting import cut_to
+    from perdure.values.limits import HISTORY_FULL, MAX_MESSAGE, NEAR, RESULT_TOO_LARGE, said
     from perdure.values.packing import pack
 
 
@@ -100,9 +101,7 @@ class AgentWorkflow:
             raise self._failure(str(error), type(error).__name__) from None
         finally:
             watching.cancel()
-            # A delegate's is the run's above: what is a billed Action is not said twice.
-            if run.progress.usage.by_model and not run_input.lineage and not isinstance(sys.exception(), GeneratorExit):
-                workflow.upsert_memo({"usage": cut_to(run.progress.usage.as_json(), MAX_MEMO)})
+            end(run, sys.exception(), below=bool(run_input.lineage))
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
         starts = run.context.starts_with_plan and run_input.snapshot is None
@@ -239,7 +238,7 @@ class AgentWorkflow:
 
     @decide_now.validator
     def _check_decision(self, *said: Any) -> None:
-        self._people.judge(only(said))
+        self._people.check(said)
 
     @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
     def change_policy(self, *said: Any) -> None:
@@ -253,7 +252,7 @@ class AgentWorkflow:
 
     @change_policy_now.validator
     def _check_policy(self, *said: Any) -> None:
-        parse_policy(only(said))
+        self._people.check_policy(said)
 
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
@@ -297,6 +296,7 @@ class AgentWorkflow:
         self._report()
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.plan, result)
+        tell_request(self._run, self._calls.intake.number, result, self._calls.first_call)
         self._show()
         return over
 

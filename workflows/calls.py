@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from types import NoneType
 from typing import Any, TypeAlias, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from perdure.workflows.delegates import run_delegate
+from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import NEXT_TASK, Sender, full, task_number, tool_reads
@@ -31,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.views import observing
     from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
     from perdure.tools.wire import ToolReads
     from perdure.values.jsons import Json
@@ -69,6 +72,11 @@ class CallLoop:
         self._result = RequestResult()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._began = workflow.time()
+        self.first_call: float | None = None
+        """Seconds until the first call started; `None` while none has."""
+        self._told: set[str] = set()
+        """Calls of whose end operators know."""
         self._purse = Purse(
             run.shares,
             usage=lambda: run.progress.usage,
@@ -109,6 +117,8 @@ class CallLoop:
         finally:
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._clock.work(workflow.time())
+            if isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):  # and not a fault of ours
+                self._tell_rest()
             await self._cancel_all()
 
     def reads(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
@@ -123,6 +133,16 @@ class CallLoop:
     def stop(self, limit: Limit) -> None:
         """Run nothing more: what runs is cancelled and has failed, what waits is skipped (R9.5)."""
         self._events.put_nowait(limit)
+
+    def _tell_rest(self) -> None:
+        """Tell operators of the calls that ended without having run, or with the run."""
+        for call in self.plan.calls:
+            if call.id not in self._told:
+                self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        self._told.add(call.id)
+        tell(observing.call_ended(call))
 
     async def _break_off(self) -> None:
         await self._cancel_all()
@@ -182,6 +202,7 @@ class CallLoop:
             del self._running[call.id]
             await self._begin_check()
             self.plan.end(call, outcome, _now())
+            self._tell(call)
 
     async def _begin_check(self) -> None:
         """Wait, where what was checked against schemas has taken this task's time, for the next one (R18.5)."""
@@ -207,6 +228,7 @@ class CallLoop:
 
     def _start_ready(self) -> None:
         while not self._held and (ready := self.plan.take_ready(_now())):
+            self.first_call = workflow.time() - self._began if self.first_call is None else self.first_call
             for call in ready:
                 assert call.tool is not None
                 desk = self._people.desk

@@ -52,3 +52,8 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
 def message_of(error: ActivityError) -> str:
     """The activity's own message, without Temporal's frame around it."""
     return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)
+
+
+def kind_of(error: ActivityError) -> str | None:
+    """The type of the activity's own failure."""
+    return error.cause.type if isinstance(error.cause, ApplicationError) else type(error.cause).__name__

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import only
 from perdure.workflows.children import Children
 from perdure.workflows.failures import message_of
+from perdure.workflows.observing import tell
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
@@ -26,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind
     from perdure.run.fitting import offer_size
+    from perdure.run.views import observing
     from perdure.run.views.run import waiting_entry
     from perdure.run.wire import (
         WAITING_ATTRIBUTE,
@@ -43,6 +45,7 @@ PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """For a program that decides: what it has not answered by then is left to a person."""
 PROGRAMS_AT_ONCE: Final = 100
 """Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
+_NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
@@ -72,6 +75,7 @@ class People:
     async def verdict(self, offer: Offer) -> Verdict:
         """Wait until somebody decides, or until the policy's timeout, counted from the offer; a changed one counts at once."""
         decided, since = self._verdict_of(offer), workflow.time()
+        self._tell_waits(offer)
         program = asyncio.create_task(self._ask_program(offer, decided))
         try:
             while not decided.done():
@@ -87,6 +91,17 @@ class People:
             program.cancel()
             del self._verdicts[offer.id]
             self.desk.withdraw([offer])
+            if offer.approval.decision is not None:
+                self._tell_decided(offer, workflow.time() - since)
+
+    def _tell_waits(self, offer: Offer) -> None:
+        tool = "" if offer.call is None else observing.tool_of(offer.call)
+        tell(observing.waits(offer.id, tool, question=offer.question))
+
+    def _tell_decided(self, offer: Offer, seconds: float) -> None:
+        approval = offer.approval
+        by = "program" if approval.by == self.desk.guard.policy.approver else "person"
+        tell(observing.decided(offer.id, approval.decision, _NOBODY.get(approval.by, by), seconds))
 
     def _verdict_of(self, offer: Offer) -> asyncio.Future[Verdict]:
         """What an offer waits for; a decision may come before anybody waits."""
@@ -137,6 +152,22 @@ class People:
         await self.sender.room(0)
         return asked
 
+    def check(self, said: Sequence[Json]) -> None:
+        """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`."""
+        try:
+            self.judge(only(said))
+        except DecisionError:
+            tell(observing.refused())
+            raise
+
+    def check_policy(self, said: Sequence[Json]) -> None:
+        """The same for a change of policy."""
+        try:
+            parse_policy(only(said))
+        except DecisionError:
+            tell(observing.refused())
+            raise
+
     def judge(self, raw: Json, kind: Kind | None = None) -> Judged:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
         decision: Decision = parse_decision(raw, kind)
@@ -177,6 +208,7 @@ class People:
             self._refuse(said, error)
 
     def _refuse(self, said: Sequence[Json], error: DecisionError) -> None:
+        tell(observing.refused())
         shown = said[0] if len(said) == 1 else list(said)
         self.desk.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 

@@ -8,6 +8,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 
 with workflow.unsafe.imports_passed_through():
@@ -15,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.run.agents import Agent, Context, parse_agent
     from perdure.run.running import Run
+    from perdure.run.views import observing
     from perdure.run.wire import (
         PREPARE_ACTIVITY,
         PREPARED_FORM,
@@ -30,6 +32,17 @@ with workflow.unsafe.imports_passed_through():
 
 async def prepare(run_input: RunInput, people: People) -> Run:
     """The run as its input has it, whether it begins or goes on. Fails with `Refused` where it cannot be run."""
+    try:
+        run = await _prepare(run_input, people)
+    except ApplicationError as error:
+        tell(observing.run_ended("", "failed", error.type))
+        raise
+    if run_input.snapshot is None:
+        tell(observing.run_started(run.agent.name))
+    return run
+
+
+async def _prepare(run_input: RunInput, people: People) -> Run:
     agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
         snapshot = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")

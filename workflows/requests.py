@@ -8,15 +8,17 @@ from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.failures import message_of
+from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.observing import tell
 
 with workflow.unsafe.imports_passed_through():
     from perdure.model.wire import RequestInput, RequestResult
     from perdure.plan.patience import INTERRUPTED
     from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
     from perdure.run.running import Run
+    from perdure.run.views import observing
     from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY
 
 TIMEOUT: Final = timedelta(minutes=10)
@@ -55,11 +57,12 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     asked = 0
+    tell(observing.request_started(run.agent.name, run.past.log[-1]))
     while True:
         try:
             return await _ask_one(run, request, asked, ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS)
         except ActivityError as error:
-            kind = error.cause.type if isinstance(error.cause, ApplicationError) else ""
+            kind = kind_of(error)
             if is_cancelled_exception(error) or released():
                 raise
             asked += 1
@@ -69,8 +72,11 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
                 request = run.ask_again(Choice(request.model, "the context was too long, and was cut"), tight=True)
             elif fallbacks and kind not in _SAME_EVERYWHERE:
                 reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
+                tell(observing.fell_back(request.number, request.model, fallbacks[0], kind))
                 request = run.ask_again(Choice(fallbacks.pop(0), reason))
             else:
+                if run.progress.draft is None:  # else the run goes on without it
+                    tell(observing.request_failed(run.agent.name, run.past.log[-1], kind))
                 raise
 
 

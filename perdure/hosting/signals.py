@@ -1,11 +1,12 @@
-"""Waiting for Ctrl-C or a termination signal, without losing what must be closed."""
+"""Waiting for Ctrl-C or a termination signal, with what goes on meanwhile, without losing what must be closed."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -26,3 +27,15 @@ async def until_interrupted() -> None:
     """Return at the first SIGINT or SIGTERM."""
     with interrupts() as came:
         await came.get()
+
+
+@asynccontextmanager
+async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do these while the context lasts."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,6 +12,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from perdure.activities.secrets import masked
 from perdure.errors import SettingsError
+from perdure.run.views.observing import METRICS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -42,9 +43,11 @@ def flush() -> None:
 
 
 def metrics_runtime(address: str) -> Runtime:
-    """A runtime that serves the SDK's metrics for Prometheus at `HOST:PORT/metrics`. Raises `SettingsError`."""
+    """A runtime that serves Perdure's metrics and the SDK's for Prometheus at `HOST:PORT/metrics`. Raises `SettingsError`."""
+    buckets = {metric.name: metric.buckets for metric in METRICS.values() if metric.buckets}
+    served = PrometheusConfig(bind_address=address, histogram_bucket_overrides=buckets)
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=address)))
+        return Runtime(telemetry=TelemetryConfig(metrics=served))
     except (RuntimeError, ValueError) as error:
         raise SettingsError(
             f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464",

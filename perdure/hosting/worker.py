@@ -32,7 +32,8 @@ from perdure.hosting import settings
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
 from perdure.hosting.equipment import GRACE, Equipment
-from perdure.hosting.signals import interrupts
+from perdure.hosting.operating.waiting import tell_waiting
+from perdure.hosting.signals import beside, interrupts
 from perdure.hosting.telemetry import flush, metrics_runtime
 from perdure.model.usage import Price
 from perdure.people.policies import Ask
@@ -132,7 +133,8 @@ async def serve(
     registry = equipment.registry()
     if equipment.mcp is None:
         equipment.check_agents(registry)  # what is wrong there needs no server to be known
-    client = await connect(metrics_runtime(metrics) if metrics else None)
+    runtime = metrics_runtime(metrics) if metrics else None
+    client = await connect(runtime)
     attribute, underway = WaitingAttribute(), Underway()
     if not tools_only and (problem := await attribute.ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
@@ -153,7 +155,7 @@ async def serve(
         )
         try:
             with interrupts() as interrupted:
-                async with worker:
+                async with worker, beside(*([] if runtime is None else [tell_waiting(client, runtime.metric_meter)])):
                     where = f"task queue {task_queue!r}, namespace {client.namespace!r}"
                     print(f"worker: {len(registry)} tools, {where}", file=sys.stderr)
                     await interrupted.get()
