@@ -7,6 +7,7 @@
     │   ├── InputError           the run's input against its schema (R2.3)
     │   ├── ReferenceSyntaxError a malformed reference or expression (R3.5)
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
+    │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
     │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
@@ -65,6 +66,10 @@ class ReferenceSyntaxError(ProtocolError):
 
 class StateError(ProtocolError):
     """A write that the state cannot take, e.g. a push to something that is no array (R4.1)."""
+
+
+class TooLargeError(ProtocolError):
+    """Values embedded in a text add up to more than it may have; a reference alone would pass one on as it is (R18.1)."""
 
 
 class ToolDefinitionError(ProtocolError):

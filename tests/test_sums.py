@@ -128,6 +128,32 @@ async def test_r18_2_what_many_calls_read(dev_server: WorkflowEnvironment, size:
     assert {call.attempts for call in view.calls} == {1}
 
 
+@tool
+def numbers(count: int) -> list[int]:
+    """Make a list."""
+    return [1000 + n % 9000 for n in range(count)]
+
+
+@pytest.mark.parametrize("readers", [120, pytest.param(450, marks=pytest.mark.soak)])
+async def test_r18_5_what_many_calls_embed_in_a_text(dev_server: WorkflowEnvironment, readers: int) -> None:
+    """Each reader made the text of the value anew, and measured it: with 450 no task came to its end."""
+    calls: list[dict[str, Any]] = [{"_tool": "numbers", "count": 39_000, "_outputPath": "†state.v"}]
+    calls += [{"_tool": "measure", "text": f"{n:04}{{†state.v}}"} for n in range(readers)]
+    calls += [{"_tool": "measure", "text": "{†state.v}" * 150, "_outputPath": "†state.a"}]
+    outputs = [{"all": "{†state.v}" * count} for count in (150, 1)]
+    answers = [{"calls": calls, "output": None}, *({"calls": [], "output": output} for output in outputs)]
+    async with harness(dev_server.client, [numbers, measure], answers, chunk=4000, sandboxed=False) as it:
+        handle = await ended(it, agent("numbers", "measure"))
+        view = await it.view(handle.id)
+        assert await troubles(it.client, handle) == []
+    assert {call.status for call in view.calls[1:-1]} == {"done"}
+    assert {call.shown for call in view.calls[1:-1]} == {str(4 + 195_001)}
+    assert view.calls[-1].error is not None
+    assert view.calls[-1].error["code"] == "params_too_large"
+    assert [error["error"]["code"] for error in view.errors] == ["params_too_large", "invalid_output"]
+    assert (view.status, len(view.output["all"])) == ("completed", 195_001)
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_r18_2_any_mix_of_values_and_readers(dev_server: WorkflowEnvironment, seed: int) -> None:
     dice = random.Random(seed)

@@ -16,9 +16,9 @@ from perdure.people.decisions import approval_digest
 from perdure.tools.tool import Tool, check_rule
 from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits.steps import Checks
 from perdure.values.messages import first_problem
 from perdure.values.schemas import Schema
-from perdure.values.schemas.steps import Checks
 from perdure.values.wire import Wire
 
 Ask: TypeAlias = Literal["never", "dangerous", "unsafe", "always"]

@@ -32,10 +32,12 @@ from perdure.plan.writing import write
 from perdure.tools.tool import Tool
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.limits.steps import Checks
 from perdure.values.references import Path, Reference
 from perdure.values.schemas import Schema
-from perdure.values.schemas.steps import Checks
 from perdure.values.state import State
+from perdure.values.texts import Texts
 
 
 class Plan:
@@ -44,6 +46,7 @@ class Plan:
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
     the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred (R5.10).
     `parallel` calls run at once, and with `step` so many at all (R5.12).
+    `max_payload` is the bytes that one value may have.
     With `dry_run` results are unknown, so nothing is checked against them (R5.6).
     """
 
@@ -60,6 +63,7 @@ class Plan:
         parallel: int | None = None,
         dry_run: bool = False,
         instances: Collection[str] = (),
+        max_payload: int = MAX_PAYLOAD,
     ) -> None:
         self.request = request
         self.calls: list[Call] = []
@@ -70,6 +74,8 @@ class Plan:
         self.state = state
         self.checks = Checks()
         """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
+        self._max_payload = max_payload
+        self._texts = Texts(max_payload, state.sizes, self.checks)
         self._tools = tools
         self._state_schema = state_schema
         self._step = execution == "step"
@@ -220,7 +226,16 @@ class Plan:
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index and what != AFTER_ID}
         now = {**self._wiring.base, "state": self.state.snapshot()}
-        return revise(call, raw, check=self._checked, tools=self._tools, values=now, readers=readers, kept=kept)
+        return revise(
+            call,
+            raw,
+            check=self._checked,
+            tools=self._tools,
+            values=now,
+            readers=readers,
+            kept=kept,
+            texts=Texts(self._max_payload),
+        )
 
     def adopt(self, call: Call, revised: Call) -> None:
         """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""
@@ -304,7 +319,15 @@ class Plan:
             self._refuse_impossible(node)
         if node.blocked or node.crowded:
             return
-        verdict = judge(node, self.calls, self._completion, self._missing, dry_run=self._dry_run, checks=self.checks)
+        verdict = judge(
+            node,
+            self.calls,
+            self._completion,
+            self._missing,
+            dry_run=self._dry_run,
+            checks=self.checks,
+            texts=self._texts,
+        )
         if isinstance(verdict, Binding):
             verdict.exhausted = not self._wiring.move_on(node, verdict)
             self._to_settle.append(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perdure.errors import CallError, StateError, clip
+from perdure.errors import CallError, StateError, TooLargeError, clip
 from perdure.plan.calls import Call, Status
 from perdure.plan.checks import check_resolved
 from perdure.plan.edges.bindings import Binding, Found
@@ -13,8 +13,9 @@ from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
 from perdure.values.jsons import Json, json_path
+from perdure.values.limits.steps import Checks
 from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
-from perdure.values.schemas.steps import Checks
+from perdure.values.texts import Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ def judge(
     *,
     dry_run: bool,
     checks: Checks,
+    texts: Texts,
 ) -> Binding | End | None:
     """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
     to be looked for; where there are none it is `exhausted`, and the call is judged again.
@@ -64,7 +66,10 @@ def judge(
         if evaluate(site.expression, found.__getitem__) is MISSING:
             return _unreadable(node, site.expression, json_path(site.path), why, calls, order, missing)
     if not dry_run:
-        node.call.take_resolved(node.call.template.resolve(found.__getitem__))
+        try:
+            node.call.take_resolved(node.call.template.resolve(found.__getitem__, texts))
+        except TooLargeError as error:
+            return End("invalid", CallError("params_too_large", str(error)))
         if problem := check_resolved(node.call, checks):
             return End("invalid", problem)
     return None

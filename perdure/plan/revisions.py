@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 
-from perdure.errors import DecisionError
+from perdure.errors import DecisionError, TooLargeError
 from perdure.plan.calls import Call
 from perdure.plan.checks import check_resolved
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject, json_path
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Missing, Reference, evaluate
+from perdure.values.texts import Texts
 
 
 def revise(
@@ -21,6 +22,7 @@ def revise(
     tools: Mapping[str, Tool],
     values: Mapping[str, Json],
     readers: Set[str],
+    texts: Texts,
     kept: JsonObject | None = None,
 ) -> Call:
     """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
@@ -49,7 +51,10 @@ def revise(
             raise DecisionError(
                 f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
             )
-    revised.take_resolved(revised.template.resolve(lookup))
+    try:
+        revised.take_resolved(revised.template.resolve(lookup, texts))
+    except TooLargeError as error:
+        raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:
         revised.params, revised.items = revised.params | kept, call.items
     if problem := check_resolved(revised):

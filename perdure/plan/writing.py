@@ -8,10 +8,10 @@ from perdure.errors import StateError
 from perdure.plan.calls import Call
 from perdure.values.instances import without_instance
 from perdure.values.jsons import Json
+from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
-from perdure.values.schemas.steps import Checks
 from perdure.values.state import State, Write
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perdure.errors import JsonError
+from perdure.errors import JsonError, TooLargeError
 from perdure.plan.explanations import missing_path
 from perdure.values.jsons import Json, JsonObject, json_path, loads
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Missing, Reference, evaluate, references
 from perdure.values.schemas import Schema
 from perdure.values.templates import as_data, is_expression, parse_template
+from perdure.values.texts import Texts
 
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
@@ -72,7 +73,7 @@ def _document(text: str) -> Json | Missing:
         return MISSING
 
 
-def resolve_output(output: Json, values: Mapping[str, Json]) -> tuple[Json, list[str]]:
+def resolve_output(output: Json, values: Mapping[str, Json], texts: Texts) -> tuple[Json, list[str]]:
     """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R6.4).
 
     As in a parameter: whole or embedded, at any depth. A call in an output, an object with `_tool`, is data and keeps its
@@ -88,7 +89,10 @@ def resolve_output(output: Json, values: Mapping[str, Json]) -> tuple[Json, list
         if evaluate(site.expression, lookup) is MISSING:
             blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
             wrong.append(missing_path(blamed, json_path(site.path), values).message)
-    return (None, wrong) if wrong else (template.resolve(lookup), [])
+    try:
+        return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
+    except TooLargeError as error:
+        return None, [str(error)]
 
 
 def _calls_as_data(output: Json) -> Json:

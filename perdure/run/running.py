@@ -26,9 +26,11 @@ from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_prin
 from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, check, shorten
+from perdure.values.limits import MAX_OUTPUT_TEXTS
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write, beginning
+from perdure.values.texts import Texts
 
 SHOWN_TEXT: Final = 300
 """Characters of what the model said that `show` prints."""
@@ -180,6 +182,7 @@ class Run:
             parallel=config.parallel,
             dry_run=dry_run,
             instances=self.context.instances,
+            max_payload=self.prepared.max_payload,
         )
 
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
@@ -236,7 +239,8 @@ class Run:
         """An output with its references replaced, and what is wrong with them (R6.4)."""
         if output is None or reason == "task_complete":
             return output, []
-        output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()})
+        texts = Texts(self.prepared.max_payload, self.sizes, total=MAX_OUTPUT_TEXTS)
+        output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()}, texts)
         if not wrong:
             try:
                 check(output, source="it")  # what was read may lie deep in what was written

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from perdure.errors import ReferenceSyntaxError
-from perdure.values.jsons import Json, dumps
-from perdure.values.paths import UNKNOWN
+from perdure.errors import ReferenceSyntaxError, TooLargeError, clip
+from perdure.values.jsons import Json
 from perdure.values.references import (
     DAGGER,
-    MISSING,
     Expression,
     Missing,
     Reference,
@@ -20,6 +18,7 @@ from perdure.values.references import (
     parse_expression,
     references,
 )
+from perdure.values.texts import Texts
 
 _ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
 """`††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
@@ -57,9 +56,12 @@ class Template:
     node: _Node
     sites: tuple[Site, ...]
 
-    def resolve(self, lookup: Lookup) -> Json:
-        """The value with every reference replaced. Call it only when every site's expression has a value."""
-        return _resolve(self.node, lookup)
+    def resolve(self, lookup: Lookup, texts: Texts | None = None) -> Json:
+        """The value with every reference replaced. Call it only when every site's expression has a value.
+
+        `texts` makes those that values are embedded in. Raises `TooLargeError`, with what was embedded.
+        """
+        return _resolve(self.node, lookup, Texts() if texts is None else texts)
 
     def references(self) -> Iterator[Reference]:
         for site in self.sites:
@@ -188,19 +190,18 @@ def _closing_brace(text: str, start: int) -> int:
     raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
 
 
-def _resolve(node: _Node, lookup: Lookup) -> Json:
+def _resolve(node: _Node, lookup: Lookup, texts: Texts) -> Json:
     if isinstance(node, dict):
-        return {key: _resolve(child, lookup) for key, child in node.items()}
+        return {key: _resolve(child, lookup, texts) for key, child in node.items()}
     if isinstance(node, list):
-        return [_resolve(child, lookup) for child in node]
+        return [_resolve(child, lookup, texts) for child in node]
     if isinstance(node, _Literal):
         return node.value
     if isinstance(node, _Text):
-        return "".join(part if isinstance(part, str) else _as_text(evaluate(part, lookup)) for part in node.parts)
+        try:
+            return texts.join([part if isinstance(part, str) else evaluate(part, lookup) for part in node.parts])
+        except TooLargeError as error:
+            embedded = ", ".join(dict.fromkeys(str(part) for part in node.parts if not isinstance(part, str)))
+            hint = "a reference alone passes a value on as it is"
+            raise TooLargeError(f"{error}; it embeds {clip(embedded, 200)}: {hint}") from None
     return evaluate(node, lookup)
-
-
-def _as_text(value: Json | Missing) -> str:
-    if value is UNKNOWN or value is MISSING:
-        return "…"
-    return value if isinstance(value, str) else dumps(value)

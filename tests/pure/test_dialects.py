@@ -26,6 +26,7 @@ from perdure.tools.tool import Tool, parse_tool
 from perdure.values.output_paths import parse_output_path
 from perdure.values.state import State
 from perdure.values.templates import as_data, parse_template
+from perdure.values.texts import Texts
 from tests.pure.strategies import json_values
 
 TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]
@@ -132,7 +133,7 @@ def meaning(call: dict[str, Any]) -> Any:
 @example(output={"ª": None}, sizes=[3])
 def test_r6_4_an_output_in_script_means_what_it_means_elsewhere(output: Any, sizes: list[int]) -> None:
     solution, _, _ = read("script", {"calls": [], "output": as_data(output)}, sizes)
-    assert resolve_output(solution.output, {}) == (output, [])
+    assert resolve_output(solution.output, {}, Texts()) == (output, [])
 
 
 def script(text: str, kinds: list[str] | None = None, tools: list[str] | None = None) -> Solution:

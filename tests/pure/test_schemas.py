@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from perdure.values.limits.steps import MOST_STEPS, Checks, Steps
 from perdure.values.schemas import Schema
 from perdure.values.schemas.drafts import VALIDATORS, draft_of
 from perdure.values.schemas.nodes import UncoveredError
 from perdure.values.schemas.patterns import PatternError, compile_pattern
-from perdure.values.schemas.steps import MOST_STEPS, Checks, Steps
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
 NAMES = {

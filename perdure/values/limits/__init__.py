@@ -66,6 +66,15 @@ have 124,750."""
 MAX_EDITED: Final = 10_000
 """Calls of a plan that a person sends: of more it is not even looked at what they are (R18.6). `max_calls` is mostly less."""
 
+MAX_TEXT: Final = 10_000_000
+"""Bytes of one text that values are embedded in, also where values travel by external storage: to make it takes 0.2 s (R18.5)."""
+MAX_TEXTS: Final = 200_000_000
+"""Bytes of all texts of a plan that values are embedded in: each is a copy, where a reference alone is none."""
+MAX_OUTPUT_TEXTS: Final = 20_000_000
+"""The same of an output, which is made in one task."""
+MAX_TEXTS_KEPT: Final = 20_000_000
+"""Characters of the texts of values that are kept for the next reader, but for one that is longer by itself."""
+
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 

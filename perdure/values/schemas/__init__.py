@@ -16,6 +16,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema_specifications import REGISTRY
 
 from perdure.values.jsons import Json, JsonObject, dumps, json_path, shorten
+from perdure.values.limits.steps import Checks, Steps, TooMuchError
 from perdure.values.references import Path
 from perdure.values.schemas.drafts import (
     draft_of,
@@ -28,7 +29,6 @@ from perdure.values.schemas.keywords import CHECKING, MOST_ERRORS, Checking, add
 from perdure.values.schemas.nodes import Draft, UncoveredError
 from perdure.values.schemas.patterns import PatternError
 from perdure.values.schemas.pointers import NOWHERE, step_into
-from perdure.values.schemas.steps import Checks, Steps, TooMuchError
 from perdure.values.schemas.verdicts import Verdicts
 from perdure.values.templates import has_reference, is_expression
 
@@ -97,7 +97,7 @@ class Schema:
 
         With `references` a string that is or holds a reference passes as whatever the reference will turn out to be
         (R3.1); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
-        ends within the steps of `perdure.values.schemas.steps`.
+        ends within the steps of `perdure.values.limits.steps`.
         """
         wrong, undecided = self._checked(value, references, root, checks)
         return wrong if undecided is None else [undecided]

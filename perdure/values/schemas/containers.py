@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from perdure.values.jsons import JsonObject
+from perdure.values.limits.steps import Steps
 from perdure.values.schemas.equality import all_distinct
 from perdure.values.schemas.nodes import ANYTHING, Maker, Node, Part, uncovered
 from perdure.values.schemas.patterns import PatternError, compile_pattern
-from perdure.values.schemas.steps import Steps
 
 OF_OBJECTS: Final = frozenset({"properties", "patternProperties", "additionalProperties"})
 """Keywords that `of_object` decides together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.values.schemas.steps import Steps
+from perdure.values.limits.steps import Steps
 
 
 def scalar_key(value: Any) -> Any:

@@ -17,11 +17,11 @@ from jsonschema.validators import extend
 from referencing.jsonschema import lookup_recursive_ref
 
 from perdure.values.jsons import JsonObject
+from perdure.values.limits.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
 from perdure.values.schemas.drafts import VALIDATORS
 from perdure.values.schemas.equality import all_distinct
 from perdure.values.schemas.nodes import UncoveredError
 from perdure.values.schemas.patterns import compile_pattern
-from perdure.values.schemas.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
 from perdure.values.schemas.verdicts import Verdicts
 
 _KEYWORD: Final = 40

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from perdure.values.jsons import Json, JsonObject
-from perdure.values.schemas.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
+from perdure.values.limits.steps import COSTLY, MOST_STEPS, Steps, TooMuchError
 
 Part: TypeAlias = Callable[[Any, Steps], bool]
 """One keyword's verdict on a value of a type that it speaks of."""

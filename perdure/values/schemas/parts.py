@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from perdure.values.jsons import JsonObject
+from perdure.values.limits.steps import Steps
 from perdure.values.schemas.containers import contains, dependent, distinct, property_names, required
 from perdure.values.schemas.equality import scalar_key
 from perdure.values.schemas.nodes import ALL, Maker, Node, Part, UncoveredError, uncovered
 from perdure.values.schemas.patterns import PatternError, compile_pattern
-from perdure.values.schemas.steps import Steps
 
 _NUMBERS: Final = (int, float)
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.values.jsons import JsonObject
+from perdure.values.limits.steps import Steps
 from perdure.values.schemas.containers import OF_ARRAYS, OF_OBJECTS, of_array, of_object
 from perdure.values.schemas.nodes import ALL, ANYTHING, NOTHING, Draft, Node, Part, UncoveredError
 from perdure.values.schemas.parts import MAKERS
 from perdure.values.schemas.pointers import NOWHERE, step_into
-from perdure.values.schemas.steps import Steps
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),

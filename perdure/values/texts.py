@@ -1,0 +1,91 @@
+"""Values inside a longer text: the text of each made once, and their sum bounded before anything is built (R3.1, R18.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perdure.errors import TooLargeError
+from perdure.values.jsons import Json, dumps
+from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, said
+from perdure.values.limits.sizes import Sizes
+from perdure.values.limits.steps import Checks
+from perdure.values.paths import UNKNOWN
+from perdure.values.references import MISSING, Missing
+
+_REMEMBERED: Final = 512
+"""Characters of a text from which on it is remembered: below that making it again is as fast."""
+_MADE: Final = 16
+_JOINED: Final = 200
+"""Bytes of text that take as long to make of a value, and to join, as one step of a check."""
+
+
+class Texts:
+    """The texts of one plan, or of one output.
+
+    One may have `most` bytes, as much as any value but no more than `MAX_TEXT`, and all together `total`. `sizes` knows what the
+    values measure.
+
+    A value is known by its identity: it must not be changed once it was embedded. What is made counts as steps of `checks`, so
+    that what does not fit into a task goes with the next (R18.5).
+    """
+
+    def __init__(
+        self,
+        most: int = MAX_PAYLOAD,
+        sizes: Sizes | None = None,
+        checks: Checks | None = None,
+        *,
+        total: int = MAX_TEXTS,
+    ) -> None:
+        self._most, self._total = min(most, MAX_TEXT), total
+        self._sizes = Sizes() if sizes is None else sizes
+        self._checks = Checks() if checks is None else checks
+        # The value is kept beside its text, so that its id cannot be used again while it counts; the oldest first.
+        self._made: dict[int, tuple[Json, str]] = {}
+        self._kept = 0
+        self._joined = 0
+
+    def join(self, parts: Sequence[Json | Missing]) -> str:
+        """The parts as one text: a text as it is, any other value as JSON, what is not known as `…`.
+
+        Raises `TooLargeError`, and has built nothing, where the text would be larger than it may be, by itself or with those before.
+        """
+        known = ["…" if part is UNKNOWN or part is MISSING else part for part in parts]
+        self._check(sum(map(self._least, known)))
+        texts = [part if isinstance(part, str) else self._text(part) for part in known]
+        size = 2 + sum(self._sizes.of(text) - 2 for text in texts)
+        self._check(size)
+        text = "".join(texts)
+        self._sizes.note(text, size)
+        self._joined += size
+        self._checks.taken += size // _JOINED
+        return text
+
+    def _least(self, part: Json) -> int:
+        """Bytes that the part has at least: as JSON it is a text that has to be quoted once more."""
+        return self._sizes.of(part) - (2 if isinstance(part, str) else 0)
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise TooLargeError(
+                f"a text would have {said(size)} with what is embedded in it, and {self._most:,} is the most"
+            )
+        if self._joined + size > self._total:
+            raise TooLargeError(
+                f"the texts here that values are embedded in would have {said(self._joined + size)} together, and "
+                f"{self._total:,} is the most"
+            )
+
+    def _text(self, value: Json) -> str:
+        made = self._made.get(id(value))
+        if made is not None:
+            return made[1]
+        text = dumps(value)
+        self._checks.taken += len(text) // _MADE
+        if len(text) >= _REMEMBERED:
+            self._made[id(value)] = value, text
+            self._kept += len(text)
+            while self._kept > MAX_TEXTS_KEPT and len(self._made) > 1:
+                self._kept -= len(self._made.pop(next(iter(self._made)))[1])
+        return text
