@@ -11,22 +11,20 @@ before it offers waits for later calls.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from perdure.errors import CallError, clip
 from perdure.plan import refusals
-from perdure.plan.calls import Call, Status, find_branch
-from perdure.plan.checks import TOO_MUCH, check_call
-from perdure.plan.edges.bindings import Binding
+from perdure.plan.calls import Call, find_branch
+from perdure.plan.checks import check_call
 from perdure.plan.edges.cycles import Edge
-from perdure.plan.edges.wiring import Node, Wiring
-from perdure.plan.explanations import missing_path, state_shape, unknown_branch
-from perdure.plan.order import AFTER_ID
+from perdure.plan.edges.order import AFTER_ID
+from perdure.plan.edges.wiring import Wiring
+from perdure.plan.explanations import unknown_branch
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
-from perdure.plan.readiness import judge
 from perdure.plan.revisions import adopt, revise
+from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
@@ -34,7 +32,7 @@ from perdure.values.instances import values_for
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.steps import Checks
-from perdure.values.references import Path, Reference
+from perdure.values.references import Path
 from perdure.values.schemas import Schema
 from perdure.values.state import State
 from perdure.values.texts import Texts
@@ -66,31 +64,30 @@ class Plan:
         max_payload: int = MAX_PAYLOAD,
     ) -> None:
         self.request = request
-        self.calls: list[Call] = []
-        self.done = 0
-        """Calls that ended well."""
         self.closed = False
         self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
         self.checks = Checks()
         """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
+        self.max_calls = max_calls
         self._max_payload = max_payload
-        self._texts = Texts(max_payload, state.sizes, self.checks)
         self._tools = tools
         self._state_schema = state_schema
-        self._step = execution == "step"
-        self._slots = Slots(parallel, step=self._step)
-        self.max_calls = max_calls
+        self._slots = Slots(parallel, step=execution == "step")
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
-        self._dry_run = dry_run
         self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
         self._named = 0  # references, output paths and calls that the calls name
-        self._completion: dict[int, int] = {}
-        self._running = 0
-        self._ready: list[Call] = []
-        self._to_settle: deque[Node] = deque()
-        self._known: Mapping[str, Json] | None = None
+        texts = Texts(max_payload, state.sizes, self.checks)
+        self._settling = Settling(
+            request, self._wiring, state, self.checks, texts, step=execution == "step", dry_run=dry_run
+        )
+        self.calls = self._settling.calls
+
+    @property
+    def done(self) -> int:
+        """Calls that ended well."""
+        return self._settling.done
 
     def add(self, raw: Json) -> Call:
         """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
@@ -100,19 +97,14 @@ class Plan:
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
-        call = self._checked(raw, f"{self.request}.{index}", index, self.checks)
+        named = refusals.names_in(raw)
+        too_much = refusals.too_many_names(named, self._named, self.max_calls)
+        call = self._checked(raw, f"{self.request}.{index}", index, self.checks, too_much)
         if index >= self.max_calls:
             refusals.refuse_surplus(call, self.max_calls)
-        elif call.error is None or call.error.code != TOO_MUCH:
-            self._named += refusals.names_in(raw) + (len(call.paths) if "_outputPath" not in call.raw else 0)
-        self.calls.append(call)
-        self._known = None
-        node = self._wiring.add(call)
-        if call.ended:
-            self._completion[index] = len(self._completion)
-        self._refuse_impossible(node)
-        self._to_settle.extend([node, *self._wiring.rebind_open(call)])
-        self._settle_all()
+        elif too_much is None:
+            self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
+        self._settling.add(call)
         return call
 
     def extend(self, raws: Sequence[Json]) -> None:
@@ -122,7 +114,9 @@ class Plan:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
 
-    def _checked(self, raw: Json, id: str, index: int, checks: Checks | None = None) -> Call:
+    def _checked(
+        self, raw: Json, id: str, index: int, checks: Checks | None = None, too_much: str | None = None
+    ) -> Call:
         return check_call(
             raw,
             id=id,
@@ -132,8 +126,13 @@ class Plan:
             instances=self._instances,
             kinds=self._wiring.base.keys(),
             checks=checks,
-            too_much=refusals.too_many_names(raw, self._named, self.max_calls),
+            too_much=too_much,
         )
+
+    def _rechecked(self, raw: Json, id: str, index: int) -> Call:
+        """A call that a person would put in the place of one of the plan's."""
+        too_much = refusals.too_many_names(refusals.names_in(raw), self._named, self.max_calls)
+        return self._checked(raw, id, index, too_much=too_much)
 
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
@@ -141,38 +140,31 @@ class Plan:
         if len(self.calls) > self.max_calls:
             refusals.refuse_surplus(self.calls[self.max_calls], self.max_calls, len(self.calls) + self._uncounted)
         if drain:
-            self._step = False
+            self._settling.step = False
             self._slots.drain()
-        for node in self._wiring.close():
-            self._refuse_impossible(node)
-        self._refuse_cycles(first=True)
-        for node in self._wiring.nodes:
-            if self._step and node.call.status == "pending" and node.wired:
-                self._end_without_result(
-                    node.call, "deferred", reason="step mode: it reads what another call of this plan writes"
-                )
-        self._to_settle.extend(self._wiring.nodes)
+        self._settling.close()
         self.go_on()
 
     @property
     def held_back(self) -> bool:
         """Whether calls may be ready, and are looked at in the next task: those before them took this one's time (R18.5)."""
-        return bool(self._to_settle)
+        return self._settling.held_back
 
     def go_on(self) -> None:
         """Look at what was held back."""
-        self._settle_all()
-        for call in self._slots.surplus(self._ready) if self.closed and not self.held_back else ():
-            self._ready.remove(call)
-            self._end_without_result(call, "deferred", reason="step mode: other calls of this plan go first")
-        self._settle_all()
+        self._settling.go_on()
+        ready = self._settling.ready
+        for call in self._slots.surplus(ready) if self.closed and not self.held_back else ():
+            ready.remove(call)
+            self._settling.end(call, "deferred", reason="step mode: other calls of this plan go first")
+        self._settling.go_on()
 
     def take_ready(self, time: str = "") -> list[Call]:
         """The calls that are ready and have room beside what runs, now running, with their parameters resolved."""
         if self._slots.by_list and not self.closed and any(node.open for node in self._wiring.nodes):
             return []  # which calls are the first of the list shows at its end
-        taken = self._slots.take_from(self._ready)
-        self._running += len(taken)
+        taken = self._slots.take_from(self._settling.ready)
+        self._settling.running += len(taken)
         for call in taken:
             call.status, call.started = "running", time
         return taken
@@ -180,7 +172,7 @@ class Plan:
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
         call.ended_at = time
-        self._running -= 1
+        self._settling.running -= 1
         self._slots.give_back(call)
         if isinstance(outcome, Rejected):
             call.status, call.reason = "rejected", outcome.reason
@@ -194,8 +186,8 @@ class Plan:
                 problem = self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
                 if problem is not None:
                     call.error = CallError(error.code, f"{error.message}; nor could that be written: {clip(problem)}")
-        self._note_end(call)
-        self._settle_all()
+        self._settling.note_end(call)
+        self._settling.go_on()
 
     def hold(self, call: Call) -> None:
         """A call that was taken waits for a person. Others run meanwhile (R7.5)."""
@@ -213,11 +205,11 @@ class Plan:
 
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
         """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
-        self._ready.clear()
+        self._settling.ready.clear()
         for call in self.calls:
             if not call.ended:
                 call.ended_at = time
-                self._end_without_result(call, status, reason=reason)
+                self._settling.end(call, status, reason=reason)
 
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
         """A waiting call as a person would have it, checked like the model's own (R7.2).
@@ -229,7 +221,7 @@ class Plan:
         return revise(
             call,
             raw,
-            check=self._checked,
+            check=self._rechecked,
             tools=self._tools,
             values=now,
             readers=readers,
@@ -240,13 +232,12 @@ class Plan:
     def adopt(self, call: Call, revised: Call) -> None:
         """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""
         adopt(call, revised)
-        self._to_settle.extend(self._wiring.refile(call))
-        self._settle_all()
+        self._settling.refile(call)
 
     @property
     def settled(self) -> bool:
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
-        return self.closed and len(self._completion) == len(self.calls)
+        return self._settling.settled
 
     @property
     def errors(self) -> list[Call]:
@@ -282,77 +273,3 @@ class Plan:
 
     def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> str | None:
         return write(call, paths, value, to=self.state, schema=self._state_schema, time=time, checks=self.checks)
-
-    def _end_without_result(
-        self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
-    ) -> None:
-        call.status, call.error, call.reason, call.branch = status, error, reason, branch
-        self._note_end(call)
-
-    def _note_end(self, call: Call) -> None:
-        self.done += call.status == "done"
-        self._completion[call.index] = len(self._completion)
-        self._to_settle.extend(self._wiring.end(call))
-
-    # How a call becomes ready.
-
-    def _settle_all(self) -> None:
-        while True:
-            while self._to_settle:
-                if self.checks.spent and not self._dry_run:
-                    return
-                node = self._to_settle.popleft()
-                if node.call.status == "pending" and not (self._step and node.wired):
-                    self._settle(node)
-            self._refuse_deadlock()
-            if not self._to_settle:
-                return
-
-    def _refuse_deadlock(self) -> None:
-        """Readers that moved on past a branch not taken may have come to wait for each other (R5.4)."""
-        if self.closed and not self._running and not self._ready and not self.settled:
-            self._refuse_cycles()
-
-    def _settle(self, node: Node) -> None:
-        """Everything that the call reads has ended: it is ready, skipped or invalid."""
-        if node.crowded:
-            self._refuse_impossible(node)
-        if node.blocked or node.crowded:
-            return
-        verdict = judge(
-            node,
-            self.calls,
-            self._completion,
-            self._missing,
-            dry_run=self._dry_run,
-            checks=self.checks,
-            texts=self._texts,
-        )
-        if isinstance(verdict, Binding):
-            verdict.exhausted = not self._wiring.move_on(node, verdict)
-            self._to_settle.append(node)
-        elif verdict is not None:
-            self._end_without_result(
-                node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch
-            )
-        else:
-            node.call.status = "ready"
-            self._ready.append(node.call)
-
-    def _refuse_impossible(self, node: Node) -> None:
-        """An expression that nothing can ever satisfy is a structural error (R5.5)."""
-        crowded = refusals.refuse_crowded(node.call) if node.crowded else None
-        error = crowded or refusals.impossible_error(node, self.request, self._missing)
-        if error is not None and node.call.ended:
-            node.call.error = error
-        elif error is not None:
-            self._end_without_result(node.call, "invalid", error=error)
-
-    def _refuse_cycles(self, *, first: bool = False) -> None:
-        for index, error in list(refusals.cycle_errors(self._wiring.edges(first=first), self.calls)):
-            self._end_without_result(self.calls[index], "invalid", error=error)
-
-    def _missing(self, reference: Reference, where: str) -> CallError:
-        if self._known is None:
-            self._known = {**self._wiring.base, "state": state_shape(self.state.snapshot(), self.calls)}
-        return missing_path(reference, where, self._known)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from perdure.errors import CallError, clip
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding, Found
-from perdure.plan.edges.cycles import Edge, find_cycles, show_cycle
+from perdure.plan.edges.cycles import Edge, find_cycles, has_cycle, show_cycle
+from perdure.plan.edges.order import AFTER
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, impossible, why_skipped
-from perdure.plan.order import AFTER
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
 from perdure.values.references import DAGGER, MISSING, Reference, evaluate
@@ -50,12 +50,12 @@ def names_in(raw: Json) -> int:
     return count
 
 
-def too_many_names(raw: Json, before: int, max_calls: int) -> str | None:
-    """Why a call is not even read: it names too much, or too much with the calls before it, which name so many (R18.5).
+def too_many_names(count: int, before: int, max_calls: int) -> str | None:
+    """Why a call that names so much is not even read: too much, or too much with the calls `before` it (R18.5).
 
     Whoever allows a plan more calls allows it more names.
     """
-    count, what = names_in(raw), "references, output paths and calls"
+    what = "references, output paths and calls"
     if count > MAX_NAMED_BY_CALL:
         return f"the call names {count:,} {what}; a call may name {MAX_NAMED_BY_CALL:,} at most"
     if before + count > (most := max(MAX_NAMED, MAX_NAMED * max_calls // 500)):
@@ -89,7 +89,7 @@ def impossible_error(node: Node, request: int, missing: Callable[[Reference, str
 def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
     """The calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
     pending = [edge for edge in edges if not (calls[edge[0]].ended or calls[edge[1]].ended)]
-    if all(writer < reader for writer, reader, _ in pending):
+    if all(writer < reader for writer, reader, _ in pending) or not has_cycle(pending):
         return
     names = [call.title for call in calls]
     for index, cycle in find_cycles(pending).items():
@@ -103,6 +103,8 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
     `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took another
     branch, so the next ones are to be looked for.
     """
+    if not (node.order or node.after):
+        return None
     why: dict[Reference, Found] = {}
     for reference, binding in node.order.items():
         if binding.looks_on(calls):

@@ -31,8 +31,8 @@ from perdure.values.messages import (
     merge_data,
     parse_messages,
 )
-from perdure.values.nullable import or_null
 from perdure.values.schemas import Schema
+from perdure.values.schemas.nullable import or_null
 
 
 class Models(BaseModel):

@@ -20,9 +20,9 @@ from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.messages import first_problem
-from perdure.values.nullable import or_null
 from perdure.values.output_paths import parse_output_path
 from perdure.values.schemas import Schema
+from perdure.values.schemas.nullable import or_null
 from perdure.values.state import OutputMethod
 
 RESERVED_PREFIX: Final = "perdure."

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from perdure.errors import AgentError
 from perdure.values.history import ChatMessage, check_history
 from perdure.values.jsons import Json, JsonObject, json_path
-from perdure.values.nullable import or_null
 from perdure.values.references import MISSING, Missing
+from perdure.values.schemas.nullable import or_null
 from perdure.values.state import Tree, Write
 
 _RESERVED = frozenset({"type", "kind", "schema", "description", "_instance"})

@@ -33,7 +33,7 @@ def array_index(part: str | int) -> int | None:
     """The array index that a step means, or `None` if it can only be a key."""
     if isinstance(part, int):
         return part
-    return int(part) if part.isascii() and part.isdigit() and len(part) <= 9 else None
+    return int(part) if part.isdigit() and part.isascii() and len(part) <= 9 else None
 
 
 def get(value: Json, path: Path) -> Json | Missing:
@@ -47,7 +47,9 @@ def get(value: Json, path: Path) -> Json | Missing:
 
 def overlaps(first: Path, second: Path) -> bool:
     """Whether one path is the other, its prefix or its extension (R5.1)."""
-    return all(str(a) == str(b) for a, b in zip(first, second, strict=False))
+    count = min(len(first), len(second))
+    first, second = first[:count], second[:count]
+    return first == second or list(map(str, first)) == list(map(str, second))
 
 
 def way_into(value: Json, path: Path) -> tuple[int, Json]:

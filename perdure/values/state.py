@@ -55,6 +55,9 @@ class State:
     def append(self, write: Write) -> None:
         """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
         self._tree.apply(write)
+        self._note(write)
+
+    def _note(self, write: Write) -> None:
         self.writes.append(write)
         if write.value is not UNKNOWN and (size := self.sizes.of(write.value)) > LARGE:
             self._large.append((write.path, write.value, size))
@@ -67,11 +70,12 @@ class State:
         """
         tree = self._tree if len(writes) == 1 else Tree(self.snapshot())
         for write in writes:
-            check(write, tree.preview(write)[0])
-            if tree is not self._tree:
-                tree.apply(write)
+            value, containers = tree.preview(write)
+            check(write, value)
+            tree.put(write, value, containers)
+        self._tree = tree
         for write in writes:
-            self.append(write)
+            self._note(write)
 
     def snapshot(self) -> JsonObject:
         """The whole value now; later writes do not show in it."""
@@ -155,11 +159,11 @@ def covers(write: Write, path: Path) -> bool:
 
 def stands_alone(method: OutputMethod, path: Path) -> bool:
     """Whether a write needs nothing of what was there before: it sets, and not through the index of an array."""
-    return method == "set" and all(array_index(part) is None for part in path)
+    return method == "set" and not [part for part in path if array_index(part) is not None]
 
 
 def is_prefix(prefix: Path, path: Path) -> bool:
-    return len(prefix) <= len(path) and all(str(a) == str(b) for a, b in zip(prefix, path, strict=False))
+    return len(prefix) <= len(path) and overlaps(prefix, path)
 
 
 class Tree:
@@ -197,7 +201,10 @@ class Tree:
 
     def apply(self, write: Write) -> None:
         """Raises `StateError`, and changes nothing, when a value on the way cannot take the write."""
-        value, containers = self.preview(write)
+        self.put(write, *self.preview(write))
+
+    def put(self, write: Write, value: Json, containers: list[Json | Missing]) -> None:
+        """Apply a write that was looked at: `value` and `containers` are what `preview` said of it."""
         if len(containers) < len(write.path):
             return  # it lies inside an unknown value
         for depth in range(len(containers) - 1, -1, -1):

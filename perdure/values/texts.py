@@ -52,6 +52,9 @@ class Texts:
         Raises `TooLargeError`, and has built nothing, where the text would be larger than it may be, by itself or with those before.
         """
         known = ["…" if part is UNKNOWN or part is MISSING else part for part in parts]
+        if (short := _short(known)) is not None:
+            self._joined += len(short)
+            return short
         self._check(sum(map(self._least, known)))
         texts = [part if isinstance(part, str) else self._text(part) for part in known]
         size = 2 + sum(self._sizes.of(text) - 2 for text in texts)
@@ -89,3 +92,19 @@ class Texts:
             while self._kept > MAX_TEXTS_KEPT and len(self._made) > 1:
                 self._kept -= len(self._made.pop(next(iter(self._made)))[1])
         return text
+
+
+def _short(parts: Sequence[Json]) -> str | None:
+    """The parts as one text if it is so short that there is nothing to measure: most are."""
+    left = _REMEMBERED
+    texts = []
+    for part in parts:
+        if not isinstance(part, str):
+            if not isinstance(part, int | float):
+                return None
+            part = dumps(part)
+        left -= len(part)
+        if left < 0:
+            return None
+        texts.append(part)
+    return "".join(texts)

@@ -17,7 +17,7 @@ from perdure.run.running import Run
 from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import loads_commented
-from perdure.values.nullable import or_null
+from perdure.values.schemas.nullable import or_null
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
 CALLED: list[dict[str, Any]] = [

@@ -14,6 +14,23 @@ Edge = tuple[int, int, Reference | str]
 """Writer, reader, and what the reader reads, by index in the plan; of an edge of order its name."""
 
 
+def has_cycle(edges: Iterable[Edge]) -> bool:
+    """Whether some calls wait for themselves: found out by taking away, again and again, those that wait for nobody."""
+    waits_for: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for writer, reader, _ in edges:
+        readers.setdefault(writer, []).append(reader)
+        waits_for[reader] = waits_for.get(reader, 0) + 1
+    free = [writer for writer in readers if writer not in waits_for]
+    while free:
+        for reader in readers.get(free.pop(), ()):
+            waits_for[reader] -= 1
+            if not waits_for[reader]:
+                del waits_for[reader]
+                free.append(reader)
+    return bool(waits_for)
+
+
 def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
     """For each call on a cycle, by index, one cycle to show; calls of one knot may share it."""
     graph: nx.DiGraph[int] = nx.DiGraph()

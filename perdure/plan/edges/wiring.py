@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
+from perdure.plan.edges.order import AFTER_ID, index_of, label
 from perdure.plan.edges.writers import PathIndex, Writers
-from perdure.plan.order import AFTER_ID, index_of, label
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EDGES
 from perdure.values.references import MISSING, Path, Reference
@@ -43,7 +43,12 @@ class Node:
     @property
     def open(self) -> bool:
         """Whether something that it reads or waits for may yet be written by a call that has not arrived."""
-        return (bool(self.absent) and not self.closed) or any(binding.open for binding in self.all_bindings())
+        if self.absent and not self.closed:
+            return True
+        for binding in self.bindings.values():  # a loop: this is asked each time that something ends
+            if binding.open:
+                return True
+        return any(binding.open for binding in self.order.values())
 
     @property
     def blocked(self) -> bool:

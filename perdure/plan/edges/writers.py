@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from perdure.values.references import Path
@@ -24,45 +24,60 @@ class PathIndex(Generic[T]):
         """The items filed under exactly this path; a change to the list is kept."""
         node = self._root
         for part in path:
-            node = node.children.setdefault(str(part), _Node())
+            if node.children is None:
+                node.children = {}
+            key = str(part)
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = _Node()
+            node = child
+        if node.items is None:
+            node.items = []
         return node.items
 
-    def above(self, path: Path) -> Iterator[list[T]]:
+    def above(self, path: Path) -> list[list[T]]:
         """The items filed under each prefix of the path and under the path itself, shortest first."""
-        node: _Node[T] | None = self._root
+        found: list[list[T]] = []
+        node = self._root
         for part in path:
-            assert node is not None
             if node.items:
-                yield node.items
-            node = node.children.get(str(part))
-            if node is None:
-                return
-        if node is not None and node.items:
-            yield node.items
+                found.append(node.items)
+            child = None if node.children is None else node.children.get(str(part))
+            if child is None:
+                return found
+            node = child
+        if node.items:
+            found.append(node.items)
+        return found
 
-    def below(self, path: Path) -> Iterator[list[T]]:
+    def below(self, path: Path) -> list[list[T]]:
         """The items filed under each extension of the path, not under the path itself."""
-        node: _Node[T] | None = self._root
+        found: list[list[T]] = []
+        node = self._root
         for part in path:
-            assert node is not None
-            node = node.children.get(str(part))
-            if node is None:
-                return
-        assert node is not None
+            child = None if node.children is None else node.children.get(str(part))
+            if child is None:
+                return found
+            node = child
+        if node.children is None:
+            return found
         stack = list(node.children.values())
         while stack:
             node = stack.pop()
             if node.items:
-                yield node.items
-            stack.extend(node.children.values())
+                found.append(node.items)
+            if node.children is not None:
+                stack.extend(node.children.values())
+        return found
 
 
 class _Node(Generic[T]):
+    # Most paths have one writer and nothing below: what is empty is not made.
     __slots__ = ("children", "items")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node[T]] = {}
-        self.items: list[T] = []
+        self.children: dict[str, _Node[T]] | None = None
+        self.items: list[T] | None = None
 
 
 class Writers:
@@ -92,9 +107,10 @@ class Writers:
 
         Returns their indexes, rising, and whether the first of them covers.
         """
-        nearest = max(
-            (items[at - 1] for items in self._setters.above(path) if (at := bisect_left(items, index))), default=-1
-        )
+        nearest = -1
+        for items in self._setters.above(path):
+            if (at := bisect_left(items, index)) and items[at - 1] > nearest:
+                nearest = items[at - 1]
         found = {
             item
             for items in self._adding(path)
@@ -119,7 +135,5 @@ class Writers:
             found.add(nearest)
         return sorted(found), nearest >= 0
 
-    def _adding(self, path: Path) -> Iterator[list[int]]:
-        yield from self._adders.above(path)
-        yield from self._adders.below(path)
-        yield from self._setters.below(path)
+    def _adding(self, path: Path) -> list[list[int]]:
+        return [*self._adders.above(path), *self._adders.below(path), *self._setters.below(path)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from perdure.plan.order import is_order
+from perdure.plan.edges.order import is_order
 from perdure.plan.plan import Plan
 from perdure.run.views.layers import layered
 from perdure.run.wire import RunView
