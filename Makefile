@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint audit licences format bench histories picture constraints clean env
+.PHONY: help demo test test-uncached soak lint audit licences format bench histories picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ histories: $(DEV) ## Record a history of each kind of run anew, until their vers
 
 picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
 	@$(BIN)/python -m scripts.picture
+
+settings: $(DEV) ## Make the table in docs/settings.md anew, from the settings themselves.
+	@$(BIN)/python -m scripts.settings
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
 	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints

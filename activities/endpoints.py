@@ -11,11 +11,11 @@ from typing import Any, Final
 import httpx2
 import openai
 from openai import AsyncOpenAI
-from pydantic import BaseModel, ConfigDict
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.failures import refusal_in
 from perdure.activities.secrets import keep_secret
+from perdure.model.endpoint import Endpoint
 from perdure.model.refusals import Refusal
 from perdure.model.stepping import step_down, without
 from perdure.values.jsons import JsonObject, dumps
@@ -26,16 +26,6 @@ IDLE_TIMEOUT = 120.0
 
 REMEMBERED: Final = 1000
 """Schemas of which it is remembered what was refused of them."""
-
-
-class Endpoint(BaseModel):
-    """An OpenAI-compatible server beside the default one. Its key is named, not written down."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    base_url: str
-    api_key_env: str | None = None
-    """Environment variable with the key; `None`: the server wants none."""
 
 
 class Endpoints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,7 +34,9 @@ class PrepareActivity:
         prices: Mapping[str, Price] | None = None,
         attribute: WaitingAttribute | None = None,
         functions: NamedFunctions | None = None,
+        models: Mapping[str, str] | None = None,
     ) -> None:
+        self._models = dict(models or {})
         self._functions = functions or NamedFunctions()
         self._registry = registry
         self._folder = AgentFolder(agents)
@@ -46,7 +47,7 @@ class PrepareActivity:
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
-        """The run's tools, and its models with the worker's defaults: `PERDURE_FAST_MODEL`, `PERDURE_SMART_MODEL` (R9.4)."""
+        """The run's tools, and its models with the worker's defaults (R9.4)."""
         try:
             tools = resolve_tools(wanted.tools, self._registry.definitions())
             delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
@@ -57,10 +58,7 @@ class PrepareActivity:
                     tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
-        defaults = {
-            key: value for key in ("fast", "smart") if (value := os.environ.get(f"PERDURE_{key.upper()}_MODEL"))
-        }
-        models = Models.model_validate(defaults | wanted.models)
+        models = Models.model_validate(self._models | wanted.models)
         if models.policy not in POLICIES:
             self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:

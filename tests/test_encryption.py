@@ -239,7 +239,7 @@ async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch,
         ("perdure.hosting.encryption:aes_gcm", "{}", "openssl rand -base64 32"),
         ("perdure.hosting.encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
         ("perdure.hosting.encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
-        ("perdure.hosting.encryption:aes_gcm", '{"a": 5}', "the key 'a' must be 32 bytes in base64"),
+        ("perdure.hosting.encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
     ],
 )
 async def test_a_codec_that_cannot_be_used_is_one_line(

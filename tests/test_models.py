@@ -11,11 +11,11 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
-from perdure.activities.endpoints import Endpoint
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import print_run
 from perdure.client.audit import exchanges
 from perdure.hosting.worker import build_worker
+from perdure.model.endpoint import Endpoint
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES, Situation, auto
 from perdure.testing.scripted_model import ScriptedModel

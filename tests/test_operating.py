@@ -108,3 +108,15 @@ async def test_watching_a_run_that_waits_asks_it_once(dev_server: WorkflowEnviro
     assert looks > 5
     assert last is not None
     assert last.status == "completed"
+
+
+async def test_a_worker_that_goes_by_cpu_and_memory_works(dev_server: WorkflowEnvironment) -> None:
+    tuned: dict[str, Any] = {
+        "target_cpu": 1.0,
+        "target_memory": 1.0,
+        "activity_pollers": "auto",
+        "workflow_pollers": 2,
+        "threads": 2,
+    }
+    async with harness(dev_server.client, [], [DONE], **tuned) as it:
+        assert (await it.run(agent())).status == "completed"

@@ -13,10 +13,11 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.activities.endpoints import Endpoint, Endpoints
+from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
 from perdure.client.watching import tell_trouble, watch_run
 from perdure.hosting.worker import build_worker
+from perdure.model.endpoint import Endpoint
 from perdure.model.refusals import refusal_of
 from perdure.run.wire import CONTEXT_TOO_LONG
 from perdure.testing.scripted_model import ScriptedModel

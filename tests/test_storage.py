@@ -19,7 +19,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.connection import data_converter
-from perdure.hosting.storage import DEFAULT_THRESHOLD, FileStorage
+from perdure.hosting.settings import Settings
+from perdure.hosting.storage import FileStorage
 from perdure.run.wire import DECIDE
 from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
@@ -78,7 +79,10 @@ async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
     assert max(stored(tmp_path)) > 5_000_000
 
 
-@pytest.mark.parametrize(("size", "outside"), [(DEFAULT_THRESHOLD - 1000, False), (DEFAULT_THRESHOLD + 1000, True)])
+THRESHOLD = Settings().storage_threshold
+
+
+@pytest.mark.parametrize(("size", "outside"), [(THRESHOLD - 1000, False), (THRESHOLD + 1000, True)])
 async def test_r6_9_both_sides_of_the_threshold(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, outside: bool
 ) -> None:
@@ -216,4 +220,7 @@ async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> No
 async def test_a_threshold_that_is_no_number_is_one_line(tmp_path: Path) -> None:
     env = {"PERDURE_STORAGE": str(tmp_path), "PERDURE_STORAGE_THRESHOLD": "lots"}
     refused = await perdure("run", write(tmp_path, agent()), env=env)
-    assert (refused.code, "must be a number of bytes, not 'lots'" in one_line(refused.err)) == (2, True)
+    assert (
+        refused.code,
+        'PERDURE_STORAGE_THRESHOLD: must be a valid integer, not "lots"' in one_line(refused.err),
+    ) == (2, True)

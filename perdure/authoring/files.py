@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Final
 
 from perdure.errors import JsonError, SettingsError
 from perdure.run.agents import Agent, parse_agent
 from perdure.run.documents import agent_document
 from perdure.values.jsons import Json, loads, loads_commented
 
-
-def agents_folder() -> Path:
-    """Where agents are found by name: `PERDURE_AGENTS`, or `agents` here."""
-    return Path(os.environ.get("PERDURE_AGENTS") or "agents")
+AGENTS: Final = Path("agents")
+"""Where agents are found by name, unless a setting says otherwise."""
 
 
-def read_agent(name: str) -> tuple[Agent, Json]:
-    """An agent by file or by name in the agents folder: read, and as the document that it is.
+def read_agent(name: str, folder: Path = AGENTS) -> tuple[Agent, Json]:
+    """An agent by file, or by name in the folder: read, and as the document that it is.
 
     Raises `SettingsError` when there is no such file or it is no JSON, `AgentError` when it is no agent.
     """
-    by_name = agents_folder() / f"{name}.json"
+    by_name = folder / f"{name}.json"
     path = Path(name)
     if not path.is_file():
         if not by_name.is_file():

@@ -10,18 +10,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from perdure.cli import worker
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.model_commands import models_app
+from perdure.cli.options import DEV, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
 from perdure.cli.render import print_result, print_run
-from perdure.cli.worker_options import equipped
-from perdure.hosting.equipment import Equipment
+from perdure.cli.settings_command import settings_app
+from perdure.hosting.settings import Settings
 from perdure.people.policies import ASKS
 from perdure.run.views.drawing import draw_run
-from perdure.run.wire import TASK_QUEUE, RunView
+from perdure.run.wire import RunView
 from perdure.values.jsons import dumps
 
 app = typer.Typer(
@@ -34,12 +34,13 @@ app = typer.Typer(
 app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(approvals_app)
-app.command("worker")(worker.main)
-TaskQueue = Annotated[str, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Where the workers listen.")]
+app.add_typer(settings_app)
 
 
 @app.command()
+@configured("task_queue", "agents")
 def run(
+    settings: Settings,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
     id: Annotated[
@@ -51,13 +52,14 @@ def run(
         str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
     ] = None,
     as_json: Json = False,
-    task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Start an agent and print its result."""
     live = watch and not as_json
     approval = {} if ask is None else {"ask": ask}
     view = execute(
-        lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, task_queue=task_queue, approval=approval)
+        lambda do: do.run(
+            agent, input, id, no_wait=no_wait, live=live, task_queue=settings.task_queue, approval=approval
+        )
     )
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
@@ -140,37 +142,36 @@ def list_command(
 
 
 @app.command()
-@equipped
-def dev(
-    equipment: Equipment,
-    port: Annotated[int, typer.Option(help="The server's port.")] = 7233,
-    ui_port: Annotated[int, typer.Option(help="The Web UI's port.")] = 8233,
-    db: Annotated[
-        str | None, typer.Option(help="A file to keep runs in; without one they are gone at the end.")
-    ] = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+@configured(*WORKER)
+def worker(settings: Settings) -> None:
+    """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
+    from perdure.hosting.worker import (
+        serve,  # a model's client and Temporal's worker are not needed by any other command
+    )
+
+    execute(lambda _: serve(settings))
+
+
+@app.command()
+@configured(*DEV, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
+def dev(settings: Settings) -> None:
     """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
     from perdure.hosting.dev import serve_dev  # the server and the worker are not needed by any other command
 
-    execute(lambda _: serve_dev(equipment, port=port, ui_port=ui_port, db=db, task_queue=task_queue))
+    execute(lambda _: serve_dev(settings))
 
 
 @app.command("codec-server")
+@configured(flags={"codec_token": "--token", "codec_origin": "--origin"})
 def codec_server(
+    settings: Settings,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8081,
-    token: Annotated[
-        str, typer.Option(envvar="PERDURE_CODEC_TOKEN", help="What whoever wants to read has to know.")
-    ] = "",
-    origin: Annotated[
-        str, typer.Option(envvar="PERDURE_CODEC_ORIGIN", help="The Web UI that may ask, as scheme://host:port.")
-    ] = "http://localhost:8233",
 ) -> None:
     """Show what PERDURE_CODEC encrypts in Temporal's Web UI and command line, until Ctrl-C."""
     from perdure.pages.serve import serve_codec  # a web server is not needed by any other command
 
-    execute(lambda _: serve_codec(host=host, port=port, token=token, origin=origin))
+    execute(lambda _: serve_codec(host=host, port=port, token=settings.codec_token, origin=settings.codec_origin))
 
 
 @app.command()

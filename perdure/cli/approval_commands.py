@@ -16,7 +16,9 @@ from perdure.authoring.files import json_option
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.keys import read_key
+from perdure.cli.options import configured
 from perdure.client.approvals import age
+from perdure.hosting.settings import Settings
 from perdure.people.policies import ASKS
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
 from perdure.values.marks import changes
@@ -205,17 +207,16 @@ def policy(
 
 
 @approvals_app.command()
+@configured(flags={"inbox_token": "--token"})
 def inbox(
+    settings: Settings,
     host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
-    token: Annotated[
-        str | None, typer.Option(envvar="PERDURE_INBOX_TOKEN", help="What whoever looks has to know.")
-    ] = None,
 ) -> None:
     """Serve a page on which people decide, until Ctrl-C."""
     from perdure.pages.serve import serve_inbox  # a web server is not needed by any other command
 
-    execute(lambda _: serve_inbox(host=host, port=port, token=token))
+    execute(lambda _: serve_inbox(host=host, port=port, token=settings.inbox_token))
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:

@@ -24,6 +24,7 @@ from perdure.client.runs import read_value as read_value_of
 from perdure.client.watching import tell_trouble, watch_run
 from perdure.errors import RunError
 from perdure.hosting.connection import connect
+from perdure.hosting.settings import in_force
 from perdure.hosting.telemetry import flush, silent_runtime
 from perdure.people.policies import parse_policy
 from perdure.run.agents import Context
@@ -65,7 +66,7 @@ async def run(
     """Start an agent; its run, or with `no_wait` its id."""
     if run_id is not None and not run_id.strip():
         raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
-    found, document = read_agent(agent)
+    found, document = read_agent(agent, in_force().agents_folder)
     value = None if run_input is None else json_option(run_input, "--input")
     parse_policy(approval)
     Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused

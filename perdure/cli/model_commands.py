@@ -14,7 +14,8 @@ from perdure.checking.report import Played, Report, Row
 from perdure.checking.tasks import TASKS, Task
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, execute
-from perdure.run.agents import Models
+from perdure.cli.options import configured
+from perdure.hosting.settings import Settings
 from perdure.values.jsons import JsonObject, dumps
 
 models_app = typer.Typer(help="Try the models that are configured.", no_args_is_help=True)
@@ -28,11 +29,9 @@ def models() -> None:
 
 
 @models_app.command()
+@configured("endpoints", "prices", flags={"fast_model": "--fast", "smart_model": "--smart"})
 def check(
-    fast: Annotated[
-        str, typer.Option(envvar="PERDURE_FAST_MODEL", help="The model for choosing tools.")
-    ] = Models().fast,
-    smart: Annotated[str, typer.Option(envvar="PERDURE_SMART_MODEL", help="The model for thinking.")] = Models().smart,
+    settings: Settings,
     dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(t.name for t in TASKS))] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a server of one's own may want 1.")] = 4,
@@ -53,9 +52,7 @@ def check(
         words = "ok" if played.passed else played.problems[0]
         console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
 
-    report: Report = execute(
-        lambda _: _check(fast, smart, dialects, tasks, parallel=parallel, timeout=timeout, told=told)
-    )
+    report: Report = execute(lambda _: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told))
     if as_json:
         print(dumps(report.as_json()))
     else:
@@ -63,16 +60,16 @@ def check(
     raise SystemExit(FAILED if report.recommendation.config is None else 0)
 
 
-async def _check(fast: str, smart: str, dialects: list[str], tasks: list[Task], **how: object) -> Report:
+async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> Report:
     from perdure.activities.endpoints import Endpoints  # as for `dev`: the server and the worker are needed only now
     from perdure.checking.playing import check_models
-    from perdure.hosting import settings
 
+    fast, smart = settings.fast_model, settings.smart_model
     if not os.environ.get("OPENAI_API_KEY") and all("@" not in model for model in (fast, smart)):
         raise CommandError(
             "no model to check: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own)", USAGE
         )
-    endpoints, prices = Endpoints(None, settings.endpoints()), settings.prices()
+    endpoints, prices = Endpoints(None, settings.endpoints), settings.prices
     return await check_models(fast, smart, endpoints=endpoints, prices=prices, dialects=dialects, tasks=tasks, **how)  # type: ignore[arg-type]
 
 

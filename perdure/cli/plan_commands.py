@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,9 @@ from perdure.activities.registry import load_tools
 from perdure.authoring.files import json_option
 from perdure.authoring.planned import Planned
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli.options import configured
 from perdure.cli.plans import read_plan
-from perdure.cli.worker_options import names
+from perdure.hosting.settings import Settings
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, Step, simulate
@@ -30,7 +32,6 @@ File = Annotated[
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
 State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="What the state holds before.")]
-Tools = Annotated[str, typer.Option(envvar="PERDURE_TOOLS", help="Modules with tools, comma-separated.")]
 Durations = Annotated[str | None, typer.Option(metavar="JSON|@FILE", help='Seconds by tool: {"fetch": 2.5}.')]
 Assume = Annotated[list[str] | None, typer.Option(metavar="ID=OUTCOME", help="1.0=failed, or 1.3=†state.notSunny.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -38,10 +39,11 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an
 
 
 @plan_app.command()
-def validate(file: File, input: Input = None, state: State = None, tools: Tools = "", as_json: AsJson = False) -> None:
+@configured("tools")
+def validate(settings: Settings, file: File, input: Input = None, state: State = None, as_json: AsJson = False) -> None:
     """List every problem of a plan, with call id and JSON path."""
     with one_line_errors():
-        found = _read(file, input, state, tools)
+        found = _read(file, input, state, settings.tools)
         plan = found.checked()
     problems = _problems(plan)
     if as_json:
@@ -59,18 +61,19 @@ def validate(file: File, input: Input = None, state: State = None, tools: Tools 
 
 
 @plan_app.command("simulate")
+@configured("tools")
 def simulate_command(
+    settings: Settings,
     file: File,
     input: Input = None,
     state: State = None,
-    tools: Tools = "",
     durations: Durations = None,
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
     """A dry run: levels, what would run in parallel, what would need approval, and how long it would take."""
     with one_line_errors():
-        found = _read(file, input, state, tools)
+        found = _read(file, input, state, settings.tools)
         simulation = _simulate(found, durations, assume)
     if as_json:
         print(dumps(_as_json(simulation)))
@@ -80,18 +83,19 @@ def simulate_command(
 
 
 @plan_app.command()
+@configured("tools")
 def draw(
+    settings: Settings,
     file: File,
     input: Input = None,
     state: State = None,
-    tools: Tools = "",
     assume: Assume = None,
     svg: Svg = None,
     calls: Annotated[bool, typer.Option("--calls", help="Draw calls only, and not what they read and write.")] = False,
 ) -> None:
     """Draw a plan as Mermaid, or as SVG: calls, and the paths between them; with --assume as it would end."""
     with one_line_errors():
-        found = _read(file, input, state, tools)
+        found = _read(file, input, state, settings.tools)
         if assume:
             plan = found.new_plan()
             simulate(plan, found.calls, assume=_assumed(found, assume))
@@ -112,10 +116,10 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
     print(f"{svg}: {len(drawing.nodes)} calls, {len(drawing.edges)} edges", file=sys.stderr)
 
 
-def _read(file: Path, input: str | None, state: str | None, tools: str) -> Planned:
+def _read(file: Path, input: str | None, state: str | None, tools: Iterable[str]) -> Planned:
     return read_plan(
         file,
-        registry=load_tools(names(tools)),
+        registry=load_tools(tools),
         run_input=None if input is None else json_option(input, "--input"),
         has_input=input is not None,
         state=None if state is None else json_option(state, "--state"),

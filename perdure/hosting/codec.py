@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Final
 
 from temporalio.converter import PayloadCodec
 
 from perdure.errors import SettingsError
+from perdure.hosting.settings import in_force
 
 CODEC: Final = "PERDURE_CODEC"
 """`module:function`; the function takes nothing and gives a `PayloadCodec`. Workers, clients and the codec server need the same."""
@@ -17,7 +17,7 @@ CODEC: Final = "PERDURE_CODEC"
 
 def payload_codec() -> PayloadCodec | None:
     """What `PERDURE_CODEC` says; `None` when it says nothing. Raises `SettingsError` when it cannot be used."""
-    named = os.environ.get(CODEC)
+    named = in_force().codec
     if not named:
         return None
     module, colon, function = named.partition(":")

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import sys
 
-from perdure.authoring.files import agents_folder
-from perdure.hosting.equipment import Equipment
+from perdure.hosting.equipment import equipped, registry_of
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import endpoints, prices
+from perdure.hosting.settings import Settings
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.worker import build_worker
 
 
-async def serve_dev(equipment: Equipment, *, port: int, ui_port: int, db: str | None, task_queue: str) -> None:
+async def serve_dev(settings: Settings) -> None:
     """Serve until interrupted; agents are looked for in `agents`, if it is there. Raises a `PerdureError` when something cannot start."""
-    registry = equipment.registry()
-    async with equipment.opened(registry), embedded_server(port=port, ui_port=ui_port, db=db) as server:
-        worker = build_worker(
-            server.client,
-            registry,
-            task_queue=task_queue,
-            approval_floor=equipment.approval_floor,
-            agents=equipment.agents or (agents_folder() if agents_folder().is_dir() else None),
-            endpoints=endpoints(),
-            prices=prices(),
-            functions=equipment.functions,
-        )
-        async with worker:
+    registry = registry_of(settings)
+    port, ui_port = settings.dev_port, settings.dev_ui_port
+    async with (
+        equipped(settings, registry),
+        embedded_server(port=port, ui_port=ui_port, db=settings.dev_db) as server,
+    ):
+        agents = settings.agents_folder if settings.agents_folder.is_dir() else None
+        async with build_worker(server.client, registry, settings=settings, agents=agents):
             print(f"Temporal  localhost:{port}", file=sys.stderr)
             print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)
-            print(f"worker    {len(registry)} tools, task queue {task_queue!r}; Ctrl-C ends all three", file=sys.stderr)
+            tools = f"worker    {len(registry)} tools, task queue {settings.task_queue!r}"
+            print(f"{tools}; Ctrl-C ends all three", file=sys.stderr)
             await until_interrupted()

@@ -12,8 +12,8 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
 from perdure.activities.secrets import keep_secret
-from perdure.authoring.files import json_option
 from perdure.errors import SettingsError
+from perdure.hosting.settings import in_force
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -66,20 +66,19 @@ class AesGcm(PayloadCodec):
 
 def aes_gcm() -> PayloadCodec:
     """With the keys that `PERDURE_CODEC_KEYS` names. Raises `SettingsError` where there is none, or one is no key."""
-    text = os.environ.get(KEYS)
-    named = json_option(text, KEYS) if text else None
-    if not isinstance(named, dict) or not named:
+    named = in_force().codec_keys
+    if not named:
         raise SettingsError(
             f'{KEYS} must name keys: {{"2026-11": "<32 bytes, base64>"}}, made with: openssl rand -base64 32'
         )
     keys = {name: _read_key(name, value) for name, value in named.items()}
-    keep_secret(*(value for value in named.values() if isinstance(value, str)))
+    keep_secret(*named.values())
     return AesGcm(keys)
 
 
-def _read_key(name: str, value: object) -> bytes:
+def _read_key(name: str, value: str) -> bytes:
     try:
-        key = base64.b64decode(value if isinstance(value, str) else "", validate=True)
+        key = base64.b64decode(value, validate=True)
     except binascii.Error:
         key = b""
     if len(key) != _KEY_BYTES:

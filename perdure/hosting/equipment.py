@@ -1,105 +1,103 @@
-"""What a worker is equipped with: its tools, the agents it knows, and who is asked before it acts."""
+"""What a worker is equipped with: its tools, and the agents it knows (R12.5)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from perdure.authoring.files import read_agent
+from pydantic import TypeAdapter, ValidationError
+
+from perdure.authoring.files import read_agent, read_json
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
-from perdure.people.policies import Ask
+from perdure.hosting.settings.model import Settings
 from perdure.tools.tool import resolve_tools
-from perdure.values.messages import ToolMessage
+from perdure.values.messages import ToolMessage, first_problem
 
 if TYPE_CHECKING:
     from perdure.activities.registry import Registry
 
 
-GRACE: Final = 75.0
-"""Seconds that what runs has to end once a worker is told to. Above the minute that a tool's attempt may take unless it says
-otherwise, so that no such call is cut off by a deploy."""
+def registry_of(settings: Settings) -> Registry:
+    """The tools of the modules, and those that come along. Raises `ToolDefinitionError`."""
+    # Web clients and file tools: half a second that no command without a worker needs to wait.
+    from perdure.activities.registry import load_tools
+    from perdure.activities.tools import ToolSettings, built_in
+
+    registry = load_tools(settings.tools)
+    reach = ToolSettings(
+        files=settings.files,
+        http_hosts=list(settings.http_hosts),
+        http_private=settings.http_private,
+        commands=list(settings.commands),
+    )
+    registry.add_missing(built_in(reach))
+    return registry
 
 
-@dataclass(frozen=True)
-class Equipment:
-    """The settings that `perdure worker` and `perdure dev` share. What is not given is not offered."""
+@asynccontextmanager
+async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None]:
+    """Keep the tools of the MCP servers in the registry while the context lasts; the agent files are checked with them.
 
-    tools: tuple[str, ...] = ()
-    """Modules with tools."""
-    agents: Path | None = None
-    """The folder of agent files, where delegates are found by name (R8.1)."""
-    files: Path | None = None
-    """The folder that `read_file`, `write_file` and `list_files` see."""
-    http_hosts: tuple[str, ...] = ()
-    """Hosts that `http_request` may ask; `http_private`: also where their addresses are private."""
-    http_private: bool = False
-    commands: tuple[str, ...] = ()
-    """Programs that `run_command` may run."""
-    mcp: Path | None = None
-    """A standard `mcpServers` file."""
-    functions: tuple[str, ...] = ()
-    """Modules whose functions agent files may name: `config.models.policy`, `config.approval.approver` (R7.9, R9.4)."""
-    approval_floor: Ask = "never"
-    """What people are asked about whatever an agent file or a run says (R7.1)."""
+    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
+    missing, it is a line on stderr, for the file may be right once the server answers.
+    """
+    from perdure.hosting.telemetry import mask_logs
 
-    def registry(self) -> Registry:
-        """The tools of the modules, and those that come along. Raises `ToolDefinitionError`."""
-        # Web clients and file tools: half a second that no command without a worker needs to wait.
-        from perdure.activities.registry import load_tools
-        from perdure.activities.tools import ToolSettings, built_in
+    mask_logs()
+    async with _mcp_tools(settings.mcp, registry) as missing:
+        try:
+            check_agents(settings.agents, registry)
+        except PerdureError as error:
+            if not missing:
+                raise
+            print(f"worker: {error}", file=sys.stderr)
+        yield
 
-        registry = load_tools(self.tools)
-        settings = ToolSettings(
-            files=self.files,
-            http_hosts=list(self.http_hosts),
-            http_private=self.http_private,
-            commands=list(self.commands),
-        )
-        registry.add_missing(built_in(settings))
-        return registry
 
-    @asynccontextmanager
-    async def opened(self, registry: Registry) -> AsyncIterator[None]:
-        """Keep the tools of the MCP servers in the registry while the context lasts; the agent files are checked with them.
+def check_agents(folder: Path | None, registry: Registry) -> None:
+    """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
 
-        Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
-        missing, it is a line on stderr, for the file may be right once the server answers.
-        """
-        from perdure.hosting.settings import mcp_tools
-        from perdure.hosting.telemetry import mask_logs
+    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
+    """
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise SettingsError(f"the agents folder {folder} does not exist")
+    from perdure.activities.folder import AgentFolder
 
-        mask_logs()
-        async with mcp_tools(self.mcp, registry) as missing:
-            try:
-                self.check_agents(registry)
-            except PerdureError as error:
-                if not missing:
-                    raise
-                print(f"worker: {error}", file=sys.stderr)
-            yield
+    for path in sorted(folder.glob("*.json")):
+        agent, _ = read_agent(str(path))
+        wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
+        try:
+            resolve_tools(wanted, registry.definitions())
+        except ProtocolError as error:
+            raise AgentError(f"{path}: {error}") from None
+        _, problems = AgentFolder(folder).collect(wanted, {})
+        for problem in problems.values():
+            raise AgentError(f"{path}: {problem}")
 
-    def check_agents(self, registry: Registry) -> None:
-        """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
 
-        Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
-        """
-        if self.agents is None:
-            return
-        if not self.agents.is_dir():
-            raise SettingsError(f"the agents folder {self.agents} does not exist")
-        from perdure.activities.folder import AgentFolder
+@asynccontextmanager
+async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
+    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts; the servers that are missing.
 
-        for path in sorted(self.agents.glob("*.json")):
-            agent, _ = read_agent(str(path))
-            wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
-            try:
-                resolve_tools(wanted, registry.definitions())
-            except ProtocolError as error:
-                raise AgentError(f"{path}: {error}") from None
-            _, problems = AgentFolder(self.agents).collect(wanted, {})
-            for problem in problems.values():
-                raise AgentError(f"{path}: {problem}")
+    Raises `SettingsError` for what is wrong with the file. What is wrong with a server is one line on stderr.
+    """
+    if path is None:
+        yield []
+        return
+    try:
+        from perdure.activities import mcp  # half a second that a worker without MCP servers need not wait
+    except ImportError:
+        raise SettingsError("--mcp needs the package mcp: pip install 'perdure[mcp]'") from None
+    try:
+        config = TypeAdapter(mcp.McpConfig).validate_python(read_json(path))
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {first_problem(error)}") from None
+    for name, problem in mcp.check_servers(config).items():
+        raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
+    async with mcp.mcp_tools(config, registry, lambda line: print(f"worker: {line}", file=sys.stderr)) as missing:
+        yield missing

@@ -21,12 +21,10 @@ from temporalio.converter import (
 )
 
 from perdure.errors import SettingsError
+from perdure.hosting.settings import in_force
 
 STORAGE: Final = "PERDURE_STORAGE"
 """A folder, or `s3://bucket`; client and workers need the same."""
-THRESHOLD: Final = "PERDURE_STORAGE_THRESHOLD"
-DEFAULT_THRESHOLD: Final = 256 * 1024
-"""Bytes of a payload from which on it is stored outside."""
 
 
 class FileStorage(StorageDriver):
@@ -83,14 +81,12 @@ class FileStorage(StorageDriver):
 
 def external_storage() -> ExternalStorage | None:
     """What `PERDURE_STORAGE` says; `None` when it says nothing. Raises `SettingsError` when it cannot be used."""
-    place = os.environ.get(STORAGE)
-    if not place:
+    settings = in_force()
+    place = settings.storage
+    if place is None:
         return None
-    text = os.environ.get(THRESHOLD) or str(DEFAULT_THRESHOLD)
-    if not text.isdecimal():
-        raise SettingsError(f"{THRESHOLD} must be a number of bytes, not {text!r}")
     driver = _s3(place.removeprefix("s3://")) if place.startswith("s3://") else FileStorage(Path(place))
-    return ExternalStorage(drivers=[driver], payload_size_threshold=int(text))
+    return ExternalStorage(drivers=[driver], payload_size_threshold=settings.storage_threshold)
 
 
 def _s3(bucket: str) -> StorageDriver:

@@ -1,0 +1,36 @@
+"""`perdure settings`: what is in force, and where each value comes from."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.execute import Json
+from perdure.cli.options import ALL, configured
+from perdure.hosting.settings import Settings
+from perdure.hosting.settings.reading import unknown_variables
+from perdure.hosting.settings.showing import shown
+from perdure.values.jsons import dumps
+
+settings_app = typer.Typer()
+
+
+@settings_app.command("settings")
+@configured(*ALL)
+def print_settings(settings: Settings, as_json: Json = False) -> None:
+    """Print the settings in force, and where each comes from; secrets are masked."""
+    rows = shown(settings)
+    if as_json:
+        print(dumps({row.name: {"value": row.value, "source": row.source} for row in rows}))
+    else:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for title in ("setting", "value", "from"):
+            table.add_column(title, no_wrap=title == "setting", overflow="fold")
+        for row in rows:
+            value = row.value if isinstance(row.value, str) else dumps(row.value)
+            table.add_row(row.name, Text(value), row.source, style="dim" if row.source == "default" else None)
+        Console().print(table)
+    for problem in unknown_variables():
+        typer.echo(f"perdure: {problem}", err=True)

@@ -1,0 +1,169 @@
+"""Every setting of every program, said once: flags, variables, the keys of `perdure.toml` and the table in the docs are made from it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pydantic import PrivateAttr
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from perdure.authoring.files import AGENTS
+from perdure.hosting.settings.fields import ByName, Names, Pollers, setting
+from perdure.model.endpoint import Endpoint
+from perdure.model.usage import Price
+from perdure.people.policies import ASKS, Ask
+from perdure.run.agents import Models
+from perdure.run.wire import TASK_QUEUE
+
+PREFIX: Final = "PERDURE_"
+CONFIG: Final = "PERDURE_CONFIG"
+"""Names the file of settings, `FILE` otherwise."""
+FILE: Final = Path("perdure.toml")
+
+WORK = "What a worker offers"
+PEOPLE = "Who is asked"
+MODELS = "Models"
+SERVICE = "A worker as a service"
+TUNING = "Tuning of a worker"
+DATA = "What Temporal stores"
+PAGES = "Pages and the embedded server"
+
+
+class Settings(BaseSettings):
+    """What is in force: a flag before its environment variable, before the key in `perdure.toml`, before the default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        enable_decoding=False,
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+    )
+
+    tools: Names = setting((), "Modules with tools", WORK, "A,B,…")
+    agents: Path | None = setting(
+        None, "Folder of agent files: delegates, and agents by name; `agents` for clients and `dev`", WORK, "FOLDER"
+    )
+    files: Path | None = setting(None, "Offer read_file, write_file, list_files in this folder", WORK, "FOLDER")
+    http_hosts: Names = setting((), "Offer http_request to these: api.example.com,*.example.org", WORK, "A,B,…")
+    http_private: bool = setting(False, "Also where their addresses are private", WORK)
+    commands: Names = setting((), "Offer run_command for these programs: git,df", WORK, "A,B,…")
+    mcp: Path | None = setting(None, "Offer the tools of a standard mcpServers file", WORK, "FILE")
+    functions: Names = setting(
+        (),
+        "Modules whose functions agent files may name: config.models.policy, config.approval.approver",
+        WORK,
+        "A,B,…",
+    )
+    task_queue: str = setting(
+        TASK_QUEUE, "Where workers listen, and where runs are started", WORK, "NAME", min_length=1
+    )
+    tools_only: bool = setting(False, "Offer tools, run no agents", WORK)
+
+    approval_floor: Ask = setting("never", "What people are always asked about: " + " < ".join(ASKS), PEOPLE, "ASK")
+
+    fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
+    smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
+    endpoints: ByName[Endpoint] = setting(
+        {}, 'Further model servers: {"backup": {"base_url": "…", "api_key_env": "BACKUP_KEY"}}', MODELS, "JSON|@FILE"
+    )
+    prices: ByName[Price] = setting(
+        {}, 'Dollars per million tokens: {"my-model": {"prompt": 0.5, "completion": 1.5}}', MODELS, "JSON|@FILE"
+    )
+
+    wait: float = setting(0.0, "Seconds to wait for a Temporal server that is not there yet", SERVICE, "SECONDS", ge=0)
+    grace: float = setting(
+        75.0,  # above the minute that a tool's attempt may take unless it says otherwise: no such call is cut off by a deploy
+        "Seconds that calls have to end after SIGTERM; the rest is handed over. Whoever stops the worker waits longer",
+        SERVICE,
+        "SECONDS",
+        ge=0,
+    )
+    metrics: str | None = setting(None, "Serve Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT")
+
+    activities: int = setting(
+        100, "Tool calls and Requests at once; a sync tool has a thread for each", TUNING, "N", ge=1
+    )
+    workflow_tasks: int = setting(100, "Workflow tasks at once", TUNING, "N", ge=2)
+    threads: int | None = setting(None, "Threads for workflow tasks; as many as tasks by default", TUNING, "N", ge=1)
+    activity_pollers: Pollers = setting(5, "Polls for calls at once; auto: as many as there is work", TUNING, "N|auto")
+    workflow_pollers: Pollers = setting(5, "Polls for workflow tasks at once", TUNING, "N|auto")
+    cached_workflows: int = setting(
+        1000, "Runs that are kept in memory between their tasks; 0 replays each from its history", TUNING, "N", ge=0
+    )
+    heartbeat: float = setting(
+        1.0,
+        "Seconds between two heartbeats of a call at least: how fast it learns that it was cancelled",
+        TUNING,
+        "SECONDS",
+        gt=0,
+        le=60,
+    )
+    target_cpu: float | None = setting(
+        None,
+        "Take work while the machine's CPU is below this share; `activities` and `workflow_tasks` are the most",
+        TUNING,
+        "0.0–1.0",
+        gt=0,
+        le=1,
+    )
+    target_memory: float | None = setting(
+        None, "The same for its memory, 0.8 with `target_cpu` alone", TUNING, "0.0–1.0", gt=0, le=1
+    )
+
+    storage: str | None = setting(
+        None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
+    )
+    storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
+    codec: str | None = setting(
+        None, "What encrypts all that Temporal stores: perdure.hosting.encryption:aes_gcm", DATA, "MODULE:FUNCTION"
+    )
+    codec_keys: ByName[str] = setting(
+        {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
+    )
+
+    inbox_token: str | None = setting(None, "What whoever looks at the inbox has to know", PAGES, "TEXT", secret=True)
+    codec_token: str = setting("", "What whoever asks the codec server has to know", PAGES, "TEXT", secret=True)
+    codec_origin: str = setting("http://localhost:8233", "The Web UI that may ask the codec server", PAGES, "ORIGIN")
+    dev_port: int = setting(7233, "The port of `dev`'s server", PAGES, "PORT", ge=0, le=65535)
+    dev_ui_port: int = setting(8233, "The port of `dev`'s Web UI", PAGES, "PORT", ge=0, le=65535)
+    dev_db: str | None = setting(
+        None, "A file in which `dev` keeps runs; without one they are gone at its end", PAGES, "FILE"
+    )
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The flag, variable or key that each setting comes from that is no default."""
+        return self._sources
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+
+    @property
+    def agents_folder(self) -> Path:
+        """Where a client finds agents by name."""
+        return self.agents or AGENTS
+
+
+def config_file() -> Path:
+    """The file of settings: `PERDURE_CONFIG`, or `perdure.toml` here. It need not exist."""
+    return Path(os.environ.get(CONFIG) or FILE)

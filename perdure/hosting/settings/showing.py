@@ -1,0 +1,58 @@
+"""Settings as they are shown: what is in force, and the table of all of them in the docs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from perdure.hosting.settings.fields import about
+from perdure.hosting.settings.model import Settings
+from perdure.hosting.settings.reading import flag, variable
+from perdure.values.jsons import Json
+
+MASK = "•••"
+"""In place of a secret that is set."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One setting as it is in force."""
+
+    name: str
+    group: str
+    value: Json
+    source: str
+    """A flag, a variable, a key of the file, or `default`."""
+
+
+def shown(settings: Settings) -> list[Shown]:
+    """Every setting, in the order of the model; secrets are masked."""
+    plain = settings.model_dump(mode="json")
+    rows = []
+    for name, field in Settings.model_fields.items():
+        value = MASK if about(field).secret and plain[name] else plain[name]
+        rows.append(Shown(name, about(field).group, value, settings.sources.get(name, "default")))
+    return rows
+
+
+def shown_default(name: str) -> str:
+    """A setting's default in a help text and in the docs."""
+    default = Settings.model_fields[name].default
+    if default in (None, "", (), {}):
+        return "none"
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def table() -> str:
+    """The settings as Markdown, a table a group."""
+    lines: list[str] = []
+    for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
+        lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]
+        for name, field in fields:
+            form = about(field).form.replace("|", "\\|")
+            names = f"`{name}`, `{flag(name)}{' ' + form if form else ''}`, `{variable(name)}`"
+            secret = "; never shown" if about(field).secret else ""
+            lines.append(f"| {names} | {shown_default(name)} | {field.description}{secret} |")
+    return "\n".join(lines).lstrip() + "\n"

@@ -1,0 +1,150 @@
+"""One model of settings for all programs: flag, variable, file, default; one line for what is wrong; a table that is up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.worker import PollerBehaviorAutoscaling, PollerBehaviorSimpleMaximum
+from typer.testing import CliRunner, Result
+
+from perdure.cli.app import app
+from perdure.errors import SettingsError
+from perdure.hosting.settings import Settings, changed, in_force, load, using
+from perdure.hosting.settings.tuning import tuning
+from scripts.settings import PAGE, page
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def settings_of(*words: str) -> dict[str, Any]:
+    found = invoke("settings", "--json", *words)
+    assert found.exit_code == 0, found.stderr
+    return dict(json.loads(found.stdout))
+
+
+def test_the_table_in_the_docs_is_made_from_the_settings() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: make settings"
+
+
+def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "perdure.toml").write_text(
+        'grace = 1\nactivities = 2\ntools = ["a", "b"]\n[prices.m]\nprompt=1\ncompletion=2\n'
+    )
+    monkeypatch.setenv("PERDURE_GRACE", "3")
+    monkeypatch.setenv("PERDURE_ACTIVITIES", "4")
+    monkeypatch.setenv("PERDURE_COMMANDS", "")
+    found = settings_of("--grace", "5")
+    assert found["grace"] == {"value": 5.0, "source": "--grace"}
+    assert found["activities"] == {"value": 4, "source": "PERDURE_ACTIVITIES"}
+    assert found["tools"] == {"value": ["a", "b"], "source": "tools in perdure.toml"}
+    assert found["prices"]["value"] == {"m": {"prompt": 1.0, "completion": 2.0}}
+    assert found["commands"] == {"value": [], "source": "default"}
+
+
+@pytest.mark.parametrize("named", ["--config", "PERDURE_CONFIG"])
+def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    (here / "other.toml").write_text("http_private = true\n")
+    monkeypatch.setenv("PERDURE_CONFIG", "" if named == "--config" else "other.toml")
+    found = settings_of(*(["--config", "other.toml"] if named == "--config" else []))
+    assert found["http_private"] == {"value": True, "source": "http_private in other.toml"}
+    assert settings_of("--config", "other.toml", "--no-http-private")["http_private"]["value"] is False
+    missing = invoke("settings", "--config", "none.toml")
+    assert (missing.exit_code, missing.stderr) == (2, "perdure: PERDURE_CONFIG names none.toml, which does not exist\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("graec = 5", "perdure.toml: 'graec' is no setting; did you mean 'grace'?"),
+        ("http-hosts = []", "perdure.toml: 'http-hosts' is no setting; did you mean 'http_hosts'?"),
+        ('grace = "soon"', 'grace in perdure.toml: must be a valid number, not "soon"'),
+        ("activities = 0", "activities in perdure.toml: must be greater than or equal to 1, not 0"),
+        ("[prices.m]\nprompt = 1", "prices.m.completion in perdure.toml: Field required"),
+        ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),
+        ("[codec_keys]\na = 5", "codec_keys.a in perdure.toml: must be a valid string"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_one_line_for_every_command(here: Path, text: str, said: str) -> None:
+    (here / "perdure.toml").write_text(text)
+    for command in (["settings"], ["worker"], ["plan", "validate", "x.json"], ["show", "x"]):
+        found = invoke(*command)
+        assert (found.exit_code, found.stderr) == (2, f"perdure: {said}\n"), command
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--approval-floor", "often"],
+            "--approval-floor: must be 'never', 'dangerous', 'unsafe' or 'always', not \"often\"",
+        ),
+        (["--activity-pollers", "1"], '--activity-pollers: must be a number from 2 on, or auto, not "1"'),
+        (["--target-cpu", "80"], '--target-cpu: must be less than or equal to 1, not "80"'),
+        (["--codec-keys", "5"], "--codec-keys: must be a valid dictionary"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(words: list[str], said: str) -> None:
+    found = invoke("worker", *words)
+    assert (found.exit_code, found.stderr) == (2, f"perdure: {said}\n")
+
+
+def test_a_wrong_variable_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_PRICES", '{"m": ')
+    with pytest.raises(SettingsError, match=r"^PERDURE_PRICES: .* not valid JSON"):
+        load()
+
+
+def test_secrets_are_masked_and_strange_variables_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", '{"a": "hush"}')
+    monkeypatch.setenv("PERDURE_INBOX_TOKEN", "hush")
+    monkeypatch.setenv("PERDURE_PORT_80_TCP", "tcp://10.0.0.1:80")
+    found = invoke("settings")
+    assert "hush" not in found.stdout
+    assert "inbox_token" in found.stdout
+    assert "PERDURE_PORT_80_TCP is no setting" in found.stderr
+
+
+def test_what_is_in_force_is_the_command_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_GRACE", "3")
+    with using(changed(load(), {"task_queue": "mine"})):
+        assert (in_force().task_queue, in_force().grace) == ("mine", 3.0)
+    assert in_force().task_queue == "perdure"
+    with pytest.raises(TypeError, match="'task_qeue' is no setting; did you mean 'task_queue'"):
+        changed(load(), {"task_qeue": "mine"})
+
+
+def test_dev_and_worker_share_the_flags() -> None:
+    helps = {name: invoke(name, "--help").stdout for name in ("worker", "dev")}
+    for name in ("--tools", "--target-cpu", "--cached-workflows", "--codec-keys", "--approval-floor", "--grace"):
+        assert all(name in said for said in helps.values()), name
+    assert "--tools-only" not in helps["dev"]
+
+
+def test_tuning_is_the_sdk_s_own() -> None:
+    plain = tuning(
+        Settings(activities=7, workflow_tasks=8, cached_workflows=9, workflow_pollers=4, heartbeat=2, grace=3)
+    )
+    assert (plain["max_concurrent_activities"], plain["max_concurrent_workflow_tasks"]) == (7, 8)
+    assert (plain["max_cached_workflows"], plain["workflow_task_poller_behavior"]) == (
+        9,
+        PollerBehaviorSimpleMaximum(4),
+    )
+    assert plain["graceful_shutdown_timeout"].total_seconds() == 3
+    assert plain["max_heartbeat_throttle_interval"].total_seconds() == 2
+    scaled = tuning(Settings(target_cpu=0.9, activity_pollers="auto", threads=3))
+    assert "max_concurrent_activities" not in scaled
+    assert scaled["activity_task_poller_behavior"] == PollerBehaviorAutoscaling()
+    assert scaled["workflow_task_executor"]._max_workers == 3
