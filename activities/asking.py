@@ -1,4 +1,4 @@
-"""What an activity asks its own run: by query, which no history records, so that commands and histories stay small (R18.2)."""
+"""What an activity asks its own run, or one beside it: by query, which no history records, so that commands and histories stay small (R18.2)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.run.delegates import GIVEN_QUERY, GivenInput
 from perdure.run.wire import CLAIM, PARAMETERS_QUERY
 from perdure.tools.wire import ToolReads
 
@@ -69,8 +70,20 @@ async def ask_granted(call_id: str) -> bool:
     return granted
 
 
-def _line(query: str, answers: Any) -> _Line:
-    run = own_run()
+async def ask_given(wanted: GivenInput) -> Any:
+    """What a run below was given by the one above. All that ask in this process do so one after the other: it may be large."""
+    above = activity.client().get_workflow_handle(wanted.above, run_id=wanted.execution)
+    return await _line(GIVEN_QUERY, dict[str, Any], above).ask(wanted.name)
+
+
+async def ask_other(run_id: str, query: str, result_type: Any) -> Any:
+    """What another run answers, whether it still runs or not; asked once."""
+    other = activity.client().get_workflow_handle(run_id)
+    return await other.query(query, result_type=result_type, rpc_timeout=TIMEOUT)
+
+
+def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:
+    run = run or own_run()
     return _lines.setdefault((run.id, run.run_id, query), _Line(run, query, answers))
 
 

@@ -177,6 +177,18 @@ async def test_r8_7_a_long_loop_continues_as_new(impatient_server: WorkflowEnvir
     assert max(len(first.events), len(last.events)) < 400
 
 
+hasty_server = impatient(1)
+
+
+async def test_r8_7_a_loop_gets_on_where_each_execution_is_too_long_at_once(
+    hasty_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    script = parts(PARENT=each(["a", "b", "c"], _parallel=2))
+    async with harness(hasty_server.client, [check], script, agents=save(tmp_path, CHECKER)) as it:
+        view = await asyncio.wait_for(it.run(agent(CHECK_ALL)), 60)
+    assert [one["host"] for one in view.state["all"]] == ["a", "b", "c"]
+
+
 async def _first_execution(client: Any, run_id: str) -> str:
     started = (await client.get_workflow_handle(run_id).fetch_history()).events[0]
     first: str = started.workflow_execution_started_event_attributes.first_execution_run_id

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
@@ -375,3 +377,43 @@ async def test_r18_7_a_delegate_that_fails_settles_too(dev_server: WorkflowEnvir
     assert view.usage.prompt_tokens == prompts
     below = view.usage.tokens - sum(request.usage.tokens for request in view.log)
     assert 20_000 < below < 36_000
+
+
+@pytest.mark.parametrize("stopped", ["deadline", "cancelled", "child cancelled", "child terminated"])
+async def test_r9_6_what_was_used_below_counts_however_it_was_stopped(
+    stopped: str, dev_server: WorkflowEnvironment, tmp_path: Any
+) -> None:
+    """Of a delegate and of an iteration that have asked once, and then wait for a person."""
+    (tmp_path / "child.json").write_text(json.dumps(child() | {"context": [{"type": "tool", "tool": "remove"}]}))
+    helper = {"_tool": "helper", "task": "go"}
+    calls = [helper, helper | {"_each": [1]}, {"_tool": "sleep", "seconds": 60}]
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "helper" not in request.text:
+            return {"calls": [{"_tool": "remove", "what": "it"}]}
+        return BEST if "No more calls" in request.text or "# plan" in request.text else {"calls": calls}
+
+    config = {"deadline": 4} if stopped == "deadline" else {}
+    async with harness(dev_server.client, [remove, sleep], answer, agents=tmp_path) as it:
+        handle = await it.start(agent(HELPER, "sleep", config=config))
+        below = [f"{handle.id}/1.0", f"{handle.id}/1.1/0"]
+        for each in below:
+            await it.until_waiting(each, "1.0")
+        if stopped == "cancelled":
+            await handle.cancel()
+        elif stopped != "deadline":
+            for each in below:
+                one = it.client.get_workflow_handle(each)
+                await (one.cancel() if stopped == "child cancelled" else one.terminate())
+            async with asyncio.timeout(20):
+                while [call.status for call in (await it.view(handle.id)).calls][:2] != ["failed"] * 2:
+                    pass
+            await handle.cancel()
+        with contextlib.suppress(WorkflowFailureError):
+            await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+        used = it.model.prompt_tokens
+        statuses = [(await it.view(each)).status for each in below]
+    assert sum(usage.requests for usage in view.usage.by_model.values()) == (4 if stopped == "deadline" else 3)
+    assert view.usage.prompt_tokens == used
+    assert statuses == ["terminated" if stopped == "child terminated" else "cancelled"] * 2

@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.calls import CallLoop
-from perdure.workflows.claiming import Upward
+from perdure.workflows.claiming import Family, whole
 from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell_request
@@ -25,22 +25,24 @@ from perdure.workflows.sending import Sender, full
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
+    from perdure.model.usage import RunUsage
     from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
     from perdure.people.policies import parse_policy
     from perdure.plan.plan import Plan
     from perdure.run.choosing import Choice
+    from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.fitting import fit, fit_waiting, page, told_above
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
     from perdure.run.views.markdown import details
-    from perdure.run.views.run import run_view, waiting_view, waiting_views, whole
+    from perdure.run.views.run import run_view, waiting_view, waiting_views
+    from perdure.run.views.run import whole as whole_value
     from perdure.run.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CLAIM,
         CONTEXT_QUERY,
         DECIDE,
-        GRANTED,
         LIMIT_REACHED,
         MODEL_FAILED,
         PARAMETERS_QUERY,
@@ -55,14 +57,14 @@ with workflow.unsafe.imports_passed_through():
         ValuePage,
         WaitingView,
     )
-    from perdure.tools.wire import Claim, ToolReads
-    from perdure.values.limits import HISTORY_FULL, MAX_MESSAGE, NEAR, RESULT_TOO_LARGE, said
+    from perdure.tools.wire import ToolReads
+    from perdure.values.limits import MAX_MESSAGE, NEAR
     from perdure.values.packing import pack
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow:
+class AgentWorkflow(Family):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -70,12 +72,11 @@ class AgentWorkflow:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._run: Run | None = None
         self._calls: CallLoop | None = None
         self._people = People()
         self._clock = WorkClock()
-        self._sender: Sender | None = None
-        self._upward = Upward()
         self._reporting = False
 
     @workflow.run
@@ -84,7 +85,7 @@ class AgentWorkflow:
 
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
-        run_input = read_input(RunInput, given)
+        run_input = await whole(read_input(RunInput, given))
         run = self._run = await prepare(run_input, self._people)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
@@ -95,7 +96,8 @@ class AgentWorkflow:
         watching = watch(run, self._clock, self._at_deadline)
         try:
             result = await self._requests(run, run_input)
-            await self._come_in(run, result, run_input.free)
+            if (refusal := await self._upward.refusal(run, result, run_input.free)) is not None:
+                raise self._failure(*refusal)
             return result
         except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
             raise self._failure(str(error), type(error).__name__) from None
@@ -125,20 +127,6 @@ class AgentWorkflow:
                 run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
-
-    async def _come_in(self, run: Run, result: RunResult, free: int) -> None:
-        """A delegate's output is all that the run above reads: whole, or not at all (R18.3, R18.4)."""
-        if workflow.info().parent is None:
-            return
-        size, most = run.sizes.of(run.output), run.prepared.max_payload
-        if result.output is not run.output:
-            message = (
-                f"its output has {said(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
-                "--value output; external storage (PERDURE_STORAGE) would carry it"
-            )
-            raise self._failure(message, RESULT_TOO_LARGE)
-        if (why := await self._upward.why_not(size, free)) is not None:
-            raise self._failure(why, HISTORY_FULL)
 
     def _at_deadline(self, limit: Limit) -> None:
         """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
@@ -171,21 +159,17 @@ class AgentWorkflow:
         """
         return dict.fromkeys(call_ids) if self._calls is None else self._calls.reads(call_ids)
 
-    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
-    def claim(self, *said: Any) -> None:
-        """An activity has a result that is larger than its share of the history (R18.4)."""
-        if self._sender is not None and (claim := read_one(Claim, said)) is not None:
-            self._sender.claim(claim)
-
     @workflow.query(name=CLAIM)
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
         """Whether these may return it; of those that are not there yet nothing was decided."""
         return {} if self._sender is None else self._sender.granted(call_ids)
 
-    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
-    def granted_above(self, *answer: Any) -> None:
-        """The answer to a claim of this run."""
-        self._upward.note(answer)
+    @workflow.query(name=SPENT_QUERY)
+    def spent(self) -> Spent:
+        """What the run has used so far, with those below it: asked by the one above when it was cancelled, or worse (R9.6)."""
+        if self._run is None:
+            return Spent(usage=RunUsage())
+        return Spent(usage=self._run.progress.usage, worked=self._clock.worked(workflow.time()))
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None) -> list[WaitingView]:
@@ -197,7 +181,7 @@ class AgentWorkflow:
         """What a view has cut, whole and page by page: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
         if self._run is None:
             raise ValueError("the run has not started yet")
-        return page(whole(self._run, what), offset)
+        return page(whole_value(self._run, what), offset)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, *said: Any) -> None:

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
     from perdure.plan.plan import Plan
+    from perdure.run.delegates import Spent
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Limit, WorkClock
@@ -286,15 +287,16 @@ class CallLoop:
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
 
-        def spent(usage: RunUsage, worked: float) -> None:
+        def spent(told: Spent) -> None:
             nonlocal used
-            used = usage
-            run.progress.usage.include(usage)
-            self._clock.at_least(started + worked, workflow.time())
+            used = told.usage
+            run.progress.usage.include(told.usage)
+            self._clock.at_least(started + told.worked, workflow.time())
 
-        outcome = await self._rest(call, run_delegate(call, self.plan, run, share, self._sender, spent))
-        self._purse.settle(call.id, used)
-        return outcome
+        try:
+            return await self._rest(call, run_delegate(call, self.plan, run, share, self._sender, spent))
+        finally:
+            self._purse.settle(call.id, used)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Wait for what is not this run's own work."""

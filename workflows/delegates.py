@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import (
+    ActivityError,
     ApplicationError,
     CancelledError,
     ChildWorkflowError,
     TerminatedError,
     TimeoutError,
     WorkflowAlreadyStartedError,
+    is_cancelled_exception,
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
@@ -22,30 +26,25 @@ from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.model.usage import RunUsage
     from perdure.plan.calls import Call
-    from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.plan import Plan
-    from perdure.run.delegates import child_document, given_tools, too_deep
-    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState, most_items
+    from perdure.run.delegates import SPENT_ACTIVITY, Spent, handed, input_size, referred, too_deep
+    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
-    from perdure.run.shares import Expected
     from perdure.run.stopping import Budget
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
-    from perdure.values.jsons import shorten
-    from perdure.values.limits import HISTORY_FULL, said
-    from perdure.values.limits.sizes import Sizes
+    from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_PAYLOAD
 
-OnSpent: TypeAlias = Callable[[RunUsage, float], None]
+OnSpent: TypeAlias = Callable[[Spent], None]
 """Told what a delegate has used, and the seconds that it worked."""
-_TOLD: Final = 10
-"""Failed iterations that the model is told of one by one."""
-
 
 MAX_ID: Final = 1000
 """Bytes of a workflow's id: the server refuses the whole task beyond that."""
+ENDS_WITHIN: Final = timedelta(seconds=10)
+"""From when a run below was told to end until nobody waits any longer for it to say what it has used."""
+_TELLS_WITHIN: Final = timedelta(seconds=30)
 
 
 class NotStartedError(Exception):
@@ -56,224 +55,174 @@ class NotStartedError(Exception):
         self.code = code
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A run below this one, `<this run>/<name>`."""
+
+    name: str
+    who: str
+    """The delegate's name, for messages."""
+    title: str
+    task_queue: str | None = None
+    timeout: float | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{workflow.info().workflow_id}/{self.name}"
+
+
 async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender: Sender, on_spent: OnSpent) -> Outcome:
     """The delegate's output, or its failure as the call's, within its share of the budget.
 
-    `on_spent` is told what it cost, also when it failed (R9.6); it is not told where nobody can tell.
+    `on_spent` is told what it cost, also when it failed or was cancelled (R9.6); it is not told where nobody can tell.
     """
     tool = call.tool
     assert tool is not None
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
-    prepared = run.prepared
-    document = child_document(
-        call,
-        prepared.delegates,
-        prepared.delegate_problems,
-        base=plan.values(call),
-        tools=run.tools,
-        policy=run.desk.guard.base,
-    )
-    if isinstance(document, CallError):
-        return Failed(document)
-    guard = run.desk.guard
-    approval = guard.change.as_change()
-    givers = guard.given(given_tools(call.scopes, run.tools))
-    title = f"{tool.name}: {call_line(call.params)}"
-    if call.loops:
-        if len(call.items or ()) > (most := most_items(prepared.max_payload)):
-            many = f"{tool.name} would go through {len(call.items or ()):,} items, and the results of {most:,} at most fit into one"
-            return Failed(CallError("too_many_items", many))
-        loop = LoopInput.model_construct(  # not validated, nor copied: it is the run's own data, however large
-            kind="each" if "_each" in call.raw else "until",
-            agent=document,
-            params=call.params,
-            items=call.items or [],
-            parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
-            until=call.raw.get("_until", ""),
-            max=call.raw.get("_max", DEFAULT_MAX),
-            title=tool.name,
-            max_payload=prepared.max_payload,
-            approval=approval,
-            floor=guard.floor,
-            givers=givers,
-            lineage=run.lineage,
-            delegates=prepared.delegates,
-            budget=budget,
-            state=LoopState(expected=_of_a_request(run.progress.expected)),
-        )
-        return await _run_loop(call, loop, sender, title, on_spent)
-    child = RunInput.model_construct(
-        agent=document,
-        input=call.params,
-        has_input=True,
-        approval=approval,
-        floor=guard.floor,
-        givers=givers,
-        lineage=run.lineage,
-        delegates=prepared.delegates,
-        budget=budget,
-    )
-    call.attempts = 1
-    return await run_child(child, sender, call.id, title, on_spent, task_queue=tool.task_queue, timeout=tool.timeout)
+    child = Child(call.id, tool.name, f"{tool.name}: {call_line(call.params)}", tool.task_queue, tool.timeout)
+    argument: RunInput | LoopInput | None = None
+
+    def given() -> RunInput | LoopInput:
+        nonlocal argument
+        made = handed(call, plan.values(call), run, budget)
+        if isinstance(made, CallError):
+            raise NotStartedError(made.code, made.message)
+        argument, call.attempts = made, 1
+        return made
+
+    ended = await _run(child, given, sender, on_spent)
+    if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
+        outcome, call.notes = argument.outcome(ended)
+        return outcome
+    assert not isinstance(ended, LoopState)
+    return ended
 
 
-async def run_child(
-    child: RunInput,
-    sender: Sender,
-    name: str,
-    title: str,
-    on_spent: OnSpent,
-    *,
-    task_queue: str | None = None,
-    timeout: float | None = None,
-) -> Returned | Failed:
-    """One run below this one, `<this run>/<name>`: its output, or what became of it."""
+async def run_iteration(child: Child, argument: RunInput, sender: Sender, on_spent: OnSpent) -> Returned | Failed:
+    """One run of a loop: its output, or what became of it."""
+    ended = await _run(child, lambda: argument, sender, on_spent)
+    assert not isinstance(ended, LoopState)
+    return ended
+
+
+async def _run(
+    child: Child, given: Callable[[], RunInput | LoopInput], sender: Sender, on_spent: OnSpent
+) -> Returned | Failed | LoopState:
     try:
-        result: RunResult = await _child(AGENT_WORKFLOW, child, RunResult, sender, name, title, task_queue, timeout)
+        result: RunResult | LoopState = await _result(child, given, sender, on_spent)
     except NotStartedError as error:
-        return Failed(CallError(error.code, f"{child.agent.get('name')} cannot be run: {error}"))
+        return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
-        return _failed(str(child.agent.get("name")), failure, on_spent, timeout)
-    on_spent(result.usage, result.worked)
-    if result.output_size:
-        return Failed(_too_large(str(child.agent.get("name")), name, result.output_size, sender))
-    return Returned(result.output)
+        return Failed(_error(child, failure))
+    return result if isinstance(result, LoopState) else Returned(result.output)
 
 
-async def _run_loop(call: Call, loop: LoopInput, sender: Sender, title: str, on_spent: OnSpent) -> Outcome:
-    assert call.tool is not None
-    call.attempts = 1
-    tool = call.tool
-    try:
-        state: LoopState = await _child(
-            LOOP_WORKFLOW, loop, LoopState, sender, call.id, title, tool.task_queue, tool.timeout
-        )
-    except NotStartedError as error:
-        return Failed(CallError(error.code, f"{tool.name} cannot be run: {error}"))
-    except ChildWorkflowError as failure:
-        return _failed(tool.name, failure, on_spent, tool.timeout)
-    on_spent(state.usage, 0.0)  # each iteration has a deadline, a loop of thousands has none
-    told = [CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed]
-    if loop.kind == "until":
-        if told:
-            return Failed(told[0])
-        if not state.satisfied:
-            last = shorten(state.results[-1] if state.results else None, 200)
-            message = f"{loop.until} did not come true in {state.next} iterations; the last output was {last}"
-            return Failed(CallError("max_iterations", message))
-        return Returned(state.results[-1])
-    count = state.failures
-    if told and count == len(loop.items):
-        return Failed(CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}"))
-    if count > _TOLD:
-        told[_TOLD:] = [CallError("iteration_failed", f"{count - _TOLD} more iterations failed; see the results")]
-    call.notes = told
-    return Returned(state.results)
-
-
-async def _child(
-    kind: str,
-    argument: RunInput | LoopInput,
-    result_type: type,
-    sender: Sender,
-    name: str,
-    title: str,
-    task_queue: str | None,
-    timeout: float | None,
-) -> Any:
+async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sender: Sender, on_spent: OnSpent) -> Any:
     """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
 
     Raises `NotStartedError` when the child cannot even be told what to do.
     """
-    id = _id(name)
-    if (length := len(id.encode())) > MAX_ID:
-        raise NotStartedError("id_too_long", f"its id would have {length:,} bytes, and {MAX_ID:,} is the most")
-    if (size := input_size(argument, sender.sizes)) > sender.max_payload:
-        raise NotStartedError(
-            "params_too_large",
-            f"its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most",
-        )
-    told = sender.children.told
-    await sender.room(size)
-    if not sender.holds_input():
-        raise NotStartedError(
-            HISTORY_FULL,
-            f"its context and parameters have {said(size)}, and the run's history has no room for them beside the others; give it "
-            "less, run fewer at once, or give the workers external storage (PERDURE_STORAGE)",
-        )
+    if (length := len(child.id.encode())) > MAX_ID:
+        why = f"{child.who} cannot be run: its id would have {length:,} bytes, and {MAX_ID:,} is the most"
+        raise NotStartedError("id_too_long", why)
+    async with (
+        sender.turn
+    ):  # what it is given is made when it can be sent: that of 500 at once takes more than one task may (R18.5)
+        argument = given()
+        if (size := input_size(argument, sender.sizes)) > sender.max_payload:
+            why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most"
+            raise NotStartedError("params_too_large", why)
+        asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else it travels outside
+        told = sender.children.told
+        await sender.take(0 if asks else size)
+    if not sender.holds_child():
+        why = f"{child.who} cannot be run: the run's history has no room for it beside the others; run fewer at once"
+        raise NotStartedError(HISTORY_FULL, why)
+    free = sender.free(child.name)
+    if asks:
+        sender.keep_given(child.name, argument, size)
     try:
-        child = await workflow.start_child_workflow(
-            kind,
-            argument.model_copy(update={"free": sender.free(name)}),
-            id=id,
-            result_type=result_type,
-            task_queue=task_queue,
-            execution_timeout=timedelta(seconds=timeout) if timeout else None,
+        handle = await workflow.start_child_workflow(
+            AGENT_WORKFLOW if isinstance(argument, RunInput) else LOOP_WORKFLOW,
+            (referred(argument) if asks else argument).model_copy(update={"free": free}),
+            id=child.id,
+            result_type=RunResult if isinstance(argument, RunInput) else LoopState,
+            task_queue=child.task_queue,
+            execution_timeout=timedelta(seconds=child.timeout) if child.timeout else None,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_REQUESTED,
-            static_summary=title[:200],
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=child.title[:200],
         )
-        with sender.children.running(child, told):
-            sender.tell(name)
-            return await child
+        with sender.children.running(handle, told):
+            sender.tell(child.name)
+            return await _end_of(child, handle, sender, on_spent)
     except WorkflowAlreadyStartedError:
-        raise NotStartedError("id_taken", f"there is already a workflow {id!r}, which is not of this run") from None
-    except ChildWorkflowError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError from None
-        raise
+        why = f"{child.who} cannot be run: there is already a workflow {child.id!r}, which is not of this run"
+        raise NotStartedError("id_taken", why) from None
     finally:
-        sender.settle(name)
+        sender.settle(child.name)
 
 
-def _too_large(who: str, name: str, size: int, sender: Sender) -> CallError:
-    """What came back is the output's beginning, for people to look at: never the call's value (R6.9)."""
-    message = (
-        f"the output of {who} has {said(size)}, more than the run below can hand over ({sender.max_payload:,} at most, with what "
-        f"else it tells); whole: perdure show {_id(name)} --value output. Have it return less, or give the workers external "
-        "storage (PERDURE_STORAGE), which would carry it"
-    )
-    return CallError("result_too_large", message)
-
-
-def _id(name: str) -> str:
-    return f"{workflow.info().workflow_id}/{name}"
-
-
-def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
-    """Bytes of a child's input: what many of them read is measured once (R18.1)."""
-    large = [name for name in ("agent", "input", "params", "items", "delegates") if name in type(argument).model_fields]
-    frame = argument.model_copy(update=dict.fromkeys(large))
-    own = len(frame.model_dump_json(by_alias=True, warnings=False).encode())
-    return own + sum(sizes.of(getattr(argument, name)) for name in large)
-
-
-def _tell(detail: Any, on_spent: OnSpent) -> None:
-    """A child that failed says what it used by then, as far as it can."""
+async def _end_of(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spent: OnSpent) -> Any:
+    """What it returns. Where this run is cancelled it is too, and its end waited for: then it knows what it has used (R9.6)."""
     try:
-        usage, worked = RunUsage.model_validate(detail["usage"]), float(detail.get("worked", 0.0))
-    except (TypeError, KeyError, AttributeError, ValueError):
-        return
-    on_spent(usage, worked)
+        await workflow.wait([handle])
+    except asyncio.CancelledError:
+        handle.cancel()
+        await workflow.wait([handle], timeout=ENDS_WITHIN.total_seconds())
+        await _tell(child, handle, sender, on_spent)
+        raise
+    await _tell(child, handle, sender, on_spent)
+    return handle.result()
 
 
-def _of_a_request(expected: Expected) -> Expected:
-    """What an iteration is thought to use at first: it may be no delegate of the kind that was measured."""
-    return Expected(tokens=expected.tokens, cost=expected.cost)
+async def _tell(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spent: OnSpent) -> None:
+    """What it has used: its result or its failure says so; else it is asked, for it knows that when it has ended, too."""
+    spent = _said(handle) if handle.done() else None
+    if spent is None:
+        await sender.room(0)
+        try:
+            spent = await workflow.execute_activity(
+                SPENT_ACTIVITY,
+                child.id,
+                result_type=Spent,
+                schedule_to_close_timeout=_TELLS_WITHIN,
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary=f"what {child.name} has used",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            return
+    on_spent(spent)
 
 
-def _failed(name: str, failure: ChildWorkflowError, on_spent: OnSpent, timeout: float | None) -> Failed:
+def _said(handle: asyncio.Task[Any]) -> Spent | None:
+    """What the end of a child tells of what it has used."""
+    failure = handle.exception()
+    if failure is None:
+        result: RunResult | LoopState = handle.result()
+        # Each iteration has a deadline, a loop of thousands has none.
+        return Spent(usage=result.usage, worked=0.0 if isinstance(result, LoopState) else result.worked)
+    cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
+    try:
+        return Spent.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None
+    except (IndexError, ValueError):
+        return None  # it is no failure of the engine's own
+
+
+def _error(child: Child, failure: ChildWorkflowError) -> CallError:
     cause = failure.cause
-    who = f"the delegate of {name}"
+    who = f"the delegate of {child.who}"
     if isinstance(cause, ApplicationError):
-        _tell(cause.details[0] if cause.details else None, on_spent)
-        return Failed(CallError(cause.type or "delegate_failed", f"{who} failed: {cause.message}"))
+        return CallError(cause.type or "delegate_failed", f"{who} failed: {cause.message}")
     if isinstance(cause, CancelledError):
-        return Failed(CallError("cancelled", f"{who} was cancelled"))
+        return CallError("cancelled", f"{who} was cancelled")
     if isinstance(cause, TerminatedError):
-        return Failed(CallError("terminated", f"{who} was terminated"))
+        return CallError("terminated", f"{who} was terminated")
     if isinstance(cause, TimeoutError):
-        return Failed(CallError("timeout", f"{who} took longer than {timeout:g} s" if timeout else f"{who} timed out"))
-    return Failed(CallError(type(cause).__name__, f"{who} failed: {cause or failure}"))
+        return CallError(
+            "timeout", f"{who} took longer than {child.timeout:g} s" if child.timeout else f"{who} timed out"
+        )
+    return CallError(type(cause).__name__, f"{who} failed: {cause or failure}")

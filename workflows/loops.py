@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import only, read_input, read_one
+from perdure.workflows.arguments import only, read_input
 from perdure.workflows.children import Children
-from perdure.workflows.claiming import Upward
-from perdure.workflows.delegates import run_child
+from perdure.workflows.claiming import Family, whole
+from perdure.workflows.delegates import Child, run_iteration
 from perdure.workflows.preparing import record
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import Sender, full
@@ -23,23 +23,22 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Policy, parse_policy
     from perdure.plan.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
+    from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.loops import LOOP_WORKFLOW, MAX_SHARED, LoopInput, LoopState
     from perdure.run.shares import Shares
     from perdure.run.stopping import Budget, Limit
-    from perdure.run.wire import CLAIM, GRANTED, POLICY, RunInput
-    from perdure.tools.wire import Claim
+    from perdure.run.wire import POLICY, RunInput
     from perdure.values.jsons import Json, JsonObject
     from perdure.values.limits import HISTORY_FULL, NEAR
     from perdure.values.limits.sizes import Sizes
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class LoopWorkflow:
+class LoopWorkflow(Family):
     """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
 
     def __init__(self) -> None:
-        self._sender: Sender | None = None
-        self._upward = Upward()
+        super().__init__()
         self._children = Children()
         self._change = Policy()
         """What has changed of the policy since this execution began."""
@@ -60,7 +59,7 @@ class LoopWorkflow:
     @workflow.run
     async def run(self, *given: Any) -> LoopState:
         """All that the iterations have given, and what went wrong with which. Takes one `LoopInput`."""
-        loop = read_input(LoopInput, given)
+        loop = await whole(read_input(LoopInput, given))
         self._loop, self._state = loop, loop.state
         shares = Shares(loop.budget, loop.state.expected)
         self._purse = Purse(
@@ -90,24 +89,20 @@ class LoopWorkflow:
             raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
         return self._state
 
-    @workflow.signal(name=CLAIM)
-    def claim(self, *said: Any) -> None:
-        """An iteration has an output that is larger than its share of this history."""
-        if self._sender is not None and (claim := read_one(Claim, said)) is not None:
-            self._sender.claim(claim)
-
-    @workflow.signal(name=GRANTED)
-    def granted_above(self, *answer: Any) -> None:
-        """The run above has decided of the results' claim."""
-        self._upward.note(answer)
+    @workflow.query(name=SPENT_QUERY)
+    def spent(self) -> Spent:
+        """What the iterations have used so far (R9.6)."""
+        return Spent(usage=RunUsage() if self._sender is None else self._state.usage)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
         try:
             await asyncio.gather(*lanes)
-        except BaseException:
+        except BaseException as error:
             for lane in lanes:
                 lane.cancel()
+            if not isinstance(error, GeneratorExit):
+                await asyncio.gather(*lanes, return_exceptions=True)  # until it is known what they have used (R9.6)
             raise
 
     def _give_up(self, words: str) -> None:
@@ -127,20 +122,28 @@ class LoopWorkflow:
         return self._state.satisfied or self._state.next >= self._loop.count
 
     async def _lane(self) -> None:
-        """One iteration after the other, as long as there are any and this execution's history is not too long."""
-        while not self._over and not self._pauses:
+        """One iteration after the other, as long as there are any and this execution's history is not too long.
+
+        One in any case: where a new execution finds itself too long at once, the loop still gets on (R8.7).
+        """
+        while not self._over:
             index = self._state.next
             self._state.next += 1
             await self._iterate(index)
+            if self._pauses:
+                return
 
     async def _until(self) -> None:
-        while not self._over and not self._pauses:
+        """The same, one after another."""
+        while not self._over:
             index = self._state.next
             output = await self._iterate(index)
             self._state.next += 1
             if self._state.failures:
                 return  # the next one would go on from nothing
             self._state.satisfied = is_satisfied(self._loop.until, output)
+            if self._pauses:
+                return
 
     async def _iterate(self, index: int) -> Json:
         loop, state = self._loop, self._state
@@ -151,14 +154,16 @@ class LoopWorkflow:
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
         used: RunUsage | None = None
 
-        def spent(usage: RunUsage, _: float) -> None:
+        def spent(told: Spent) -> None:
             nonlocal used
-            used = usage
-            state.usage.include(usage)
+            used = told.usage
+            state.usage.include(told.usage)
 
-        child = self._child(agent, child_input, share)
-        outcome = await run_child(child, self._sender, str(index), f"{loop.title} [{index}]", spent)
-        self._purse.settle(str(index), used)
+        child = Child(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
+        try:
+            outcome = await run_iteration(child, self._child(agent, child_input, share), self._sender, spent)
+        finally:
+            self._purse.settle(str(index), used)
         return self._note(index, outcome)
 
     def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from itertools import islice
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -21,8 +22,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.patience import Patience
     from perdure.run.delegates import scoped_data
+    from perdure.run.loops import LoopInput
     from perdure.run.prompts import call_line
-    from perdure.run.wire import GRANTED
+    from perdure.run.wire import GRANTED, RunInput
     from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, said
@@ -43,14 +45,30 @@ class Sender:
         self.max_payload = max_payload
         self._sending = Sending()
         self._history = HistoryRoom()
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Of those that wait for `room`: who prepares what it sends in its turn holds it, and takes what it needs with `take`."""
+        self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
         self._turning: asyncio.Task[None] | None = None
 
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
-        async with self._turn:
-            while not self._sending.take(task_number(), size):
-                await workflow.sleep(NEXT_TASK, summary="the rest goes with the next task")
+        async with self.turn:
+            await self.take(size)
+
+    async def take(self, size: int) -> None:
+        """The same for whoever holds the `turn`."""
+        while not self._sending.take(task_number(), size):
+            await workflow.sleep(NEXT_TASK, summary="the rest goes with the next task")
+
+    def keep_given(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
+        """A run below will ask for its input, of `size` bytes, until it is settled."""
+        self._given[name] = argument, size
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """What these runs below were given, of the first ones that fit together; `None` for one that does not ask."""
+        found = {name: self._given.get(name, (None, 0)) for name in names}
+        fitting = first_fitting((200 + size for _, size in found.values()), self.max_payload)
+        return {name: argument for name, (argument, _) in islice(found.items(), fitting)}
 
     def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
         """As many of these as one answer holds, in their order, the first in any case."""
@@ -74,14 +92,15 @@ class Sender:
         """Bytes that the call's result may have without asking; until it is settled."""
         return self._history.free(call_id, _history_size())
 
-    def holds_input(self) -> bool:
-        """Whether the history has room for a child's input, which has just got `room` in this task, and for what it gives back."""
+    def holds_child(self) -> bool:
+        """Whether the history has room for a child's start, which was just sent with this task, and for what it gives back."""
         sent = self._sending.bytes if self.max_payload <= MAX_PAYLOAD else COMMAND  # else it travels outside
         return self._history.holds(sent, _history_size())
 
     def settle(self, call_id: str) -> None:
         """The call's result has come in, or none will."""
         self._history.settle(call_id)
+        self._given.pop(call_id, None)
         if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
             self._decide()
 

@@ -16,6 +16,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from perdure.activities import below
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
@@ -98,6 +99,8 @@ def build_worker(
         request.request,
         ChooseActivity(named).choose,
         ApproveActivity(named).approve,
+        below.given,
+        below.spent,
     ]
     return Worker(
         client,

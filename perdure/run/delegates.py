@@ -1,4 +1,4 @@
-"""Delegates: a saved Request as a tool of another, in a context of its own (R8.1 to R8.4)."""
+"""Delegates: a saved Request as a tool of another, in a context of its own (R8.1 to R8.4); what the run of one is told (R18.2)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
+from perdure.model.usage import RunUsage
 from perdure.people.policies import Policy
 from perdure.plan.calls import Call
+from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.agents import parse_agent
+from perdure.run.loops import LoopInput, LoopState, most_items
+from perdure.run.running import Run
+from perdure.run.shares import Expected
+from perdure.run.stopping import Budget
+from perdure.run.wire import RunInput
 from perdure.tools.tool import ANONYMOUS, Tool, close_names
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.paths import get
 from perdure.values.references import MISSING
+from perdure.values.wire import Wire
 
 MAX_DEPTH: Final = 5
 """Delegates inside delegates: one that delegates to itself ends here, with an error, and not never."""
+
+GIVEN_QUERY: Final = "given"
+"""What runs below were given, asked by those whose input is too large to be sent (R18.2)."""
+GIVEN_ACTIVITY: Final = "perdure.given"
+SPENT_QUERY: Final = "spent"
+"""What a run, or a loop, has used so far: asked of one that ended and could not tell (R9.6)."""
+SPENT_ACTIVITY: Final = "perdure.spent"
+
+_LARGE: Final = ("agent", "input", "params", "items", "delegates")
 
 _SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
 
@@ -155,3 +173,86 @@ def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
         return None
     line = " → ".join([*lineage, name])
     return CallError("too_deep", f"delegates may be {MAX_DEPTH} deep, and this would be one more: {line}")
+
+
+class GivenInput(Wire):
+    """Which run below asks for what it was given."""
+
+    above: str
+    """Workflow id of the run above."""
+    execution: str
+    """The execution of it that has started this one."""
+    name: str
+    """What comes after the one above in this one's id."""
+
+
+class Spent(Wire):
+    """What a run has used, with those below it, and the seconds that it worked."""
+
+    usage: RunUsage
+    worked: float = 0.0
+
+
+def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
+    """The input of the workflow that runs a call's delegate, or all its iterations; `base` is the run's data by kind."""
+    tool, prepared, guard = call.tool, run.prepared, run.desk.guard
+    assert tool is not None
+    document = child_document(
+        call, prepared.delegates, prepared.delegate_problems, base=base, tools=run.tools, policy=guard.base
+    )
+    if isinstance(document, CallError):
+        return document
+    approval = guard.change.as_change()
+    givers = guard.given(given_tools(call.scopes, run.tools))
+    # Neither is validated, nor copied: it is the run's own data, however large.
+    if not call.loops:
+        return RunInput.model_construct(
+            agent=document,
+            input=call.params,
+            has_input=True,
+            approval=approval,
+            floor=guard.floor,
+            givers=givers,
+            lineage=run.lineage,
+            delegates=prepared.delegates,
+            budget=budget,
+        )
+    items, most = call.items or [], most_items(prepared.max_payload)
+    if len(items) > most:
+        many = f"{tool.name} would go through {len(items):,} items, and the results of {most:,} at most fit into one"
+        return CallError("too_many_items", many)
+    # An iteration may be no delegate of the kind that was measured.
+    expected = Expected(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
+    return LoopInput.model_construct(
+        kind="each" if "_each" in call.raw else "until",
+        agent=document,
+        params=call.params,
+        items=items,
+        parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
+        until=call.raw.get("_until", ""),
+        max=call.raw.get("_max", DEFAULT_MAX),
+        title=tool.name,
+        max_payload=prepared.max_payload,
+        approval=approval,
+        floor=guard.floor,
+        givers=givers,
+        lineage=run.lineage,
+        delegates=prepared.delegates,
+        budget=budget,
+        state=LoopState(expected=expected),
+    )
+
+
+def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
+    """Bytes of a child's input: what many of them read is measured once (R18.1)."""
+    large = [name for name in _LARGE if name in type(argument).model_fields]
+    frame = argument.model_copy(update=dict.fromkeys(large))
+    own = len(frame.model_dump_json(by_alias=True, warnings=False).encode())
+    return own + sum(sizes.of(getattr(argument, name)) for name in large)
+
+
+def referred(argument: RunInput | LoopInput) -> RunInput | LoopInput:
+    """The input without what is large in it: whoever gets it asks for the whole."""
+    empty: dict[str, Any] = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
+    named = {"name": argument.agent.get("name")}
+    return argument.model_copy(update={**empty, "agent": named, "delegates": {}, "asks": True})

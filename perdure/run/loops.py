@@ -6,12 +6,14 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from perdure.errors import CallError
 from perdure.model.usage import RunUsage
 from perdure.people.policies import Ask, Giver
 from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+from perdure.plan.outcomes import Failed, Returned
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
-from perdure.values.jsons import JsonObject
+from perdure.values.jsons import JsonObject, shorten
 from perdure.values.limits import MAX_PAYLOAD, RESULT_TOO_LARGE, said
 from perdure.values.limits.fitting import clipped
 from perdure.values.packing import Packed
@@ -22,6 +24,8 @@ KEPT_FAILURES: Final = 100
 """Failed iterations that are told with their messages."""
 MAX_SHARED: Final = 8_000
 """Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
+TOLD_FAILURES: Final = 10
+"""Failed iterations that the model is told of one by one."""
 _MESSAGE: Final = 500
 """Bytes of such a message as JSON."""
 _CODE: Final = 45
@@ -100,6 +104,8 @@ class LoopInput(Wire):
     """What the run above has left for all iterations together; its deadline binds each of them."""
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
+    asks: bool = False
+    """Whether what is large in this is to be asked for of the run above (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)
 
     @property
@@ -150,3 +156,25 @@ class LoopInput(Wire):
         """For the current details: `312 of 1000, 2 failed`."""
         failed = f", {self.state.failures} failed" if self.state.failures else ""
         return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"
+
+    def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
+        """How the call of a loop that came to its end has ended, and what the model is told beside it (R8.5, R8.6)."""
+        told = [
+            CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
+        ]
+        if self.kind == "until":
+            if told:
+                return Failed(told[0]), []
+            if not state.satisfied:
+                last = shorten(state.results[-1] if state.results else None, 200)
+                message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
+                return Failed(CallError("max_iterations", message)), []
+            return Returned(state.results[-1]), []
+        count = state.failures
+        if told and count == len(self.items):
+            message = f"all {count} iterations failed; the first: {told[0].message}"
+            return Failed(CallError("iterations_failed", message)), []
+        if count > TOLD_FAILURES:
+            more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
+            told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]
+        return Returned(state.results), told

@@ -5,10 +5,12 @@ Every worker offers them; a call of one is recognised by its activity's key, und
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from perdure.errors import CallError
 from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
+from perdure.values.durations import LONGEST
 from perdure.values.jsons import Json, JsonObject, shorten
 
 ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
@@ -54,3 +56,26 @@ def answer_problem(params: JsonObject, answer: Json) -> str | None:
     if isinstance(choices, list) and choices and answer not in choices:
         return f"{shorten(answer, 60)} is none of the choices: {', '.join(map(str, choices))}"
     return None
+
+
+def sleep_seconds(params: JsonObject, now: float, read_time: Callable[[str], float]) -> float | CallError:
+    """How long a sleep that begins `now` takes. Whatever the tool's definition takes, only what a timer can hold is meant.
+
+    Times are seconds since an epoch of the caller's; `read_time` reads ISO 8601, and raises what `datetime` does.
+    """
+    time: Json = params.get("time")
+    seconds: Json = params.get("seconds")
+    if (time is None) == (seconds is None):
+        return CallError("invalid_params", "sleep_until takes a time or seconds, one of them")
+    try:
+        length = float(seconds) if time is None else read_time(time) - now
+        if not length <= LONGEST:  # also not a number
+            raise OverflowError
+    except (ValueError, TypeError, OverflowError):
+        return CallError(
+            "invalid_params",
+            f"$.seconds is {shorten(seconds, 60)}, but must be a number from 0 to {LONGEST:,.0f}, a hundred years"
+            if time is None
+            else f"$.time is {shorten(time, 60)}, but must be ISO 8601 and within a hundred years, such as 2030-01-31T08:00:00+01:00",
+        )
+    return max(0.0, length)

@@ -18,6 +18,10 @@ INLINE: Final = 16_000
 """Bytes of a call's parameters up to which they travel in its command. Above, its activity asks the run for them by query,
 which costs 5 ms, and neither the task nor the history grows (R18.2)."""
 
+INLINE_INPUT: Final = 64_000
+"""Bytes of a delegate's input up to which it travels in the command that starts it: 500 of them are 32 MB of history. Above, it asks
+the run above for it, which costs an activity."""
+
 MAX_SENT: Final = 3_000_000
 """Bytes of all commands of one workflow task. The server takes 4 MiB, and ends a run that sends more."""
 
