@@ -55,6 +55,9 @@ class Registry:
         """Every tool's definition by name: these, and before them what the engine carries out itself."""
         return {**ENGINE_TOOLS, **{name: function.definition for name, function in self._functions.items()}}
 
+    def __iter__(self) -> Iterator[ToolFunction]:
+        return iter(self._functions.values())
+
     def __len__(self) -> int:
         return len(self._functions)
 

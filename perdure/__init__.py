@@ -1,7 +1,6 @@
 """Perdure: a durable engine for AI agents, on Temporal.
 
-What a tool's author needs is loaded at once: `@tool`, `ToolContext`, `ToolError` and `branch`. The rest is loaded when it is first named,
-so that a module of tools stays cheap to import.
+What is public stands here; each name is loaded when it is first used, so that whoever only needs tools, or nothing yet, waits for nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +8,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.errors import PerdureError, ToolError
-from perdure.tools.functions import ToolContext, branch, tool
-
 if TYPE_CHECKING:
     from perdure.authoring.agent import Agent
+    from perdure.errors import PerdureError, ToolError
+    from perdure.tools.functions import ToolContext, branch, tool
 
-_LATER: Final = {"Agent": "perdure.authoring.agent"}
+_LATER: Final = {
+    "Agent": "perdure.authoring.agent",
+    "PerdureError": "perdure.errors",
+    "ToolContext": "perdure.tools.functions",
+    "ToolError": "perdure.errors",
+    "branch": "perdure.tools.functions",
+    "tool": "perdure.tools.functions",
+}
 
 __all__ = ["Agent", "PerdureError", "ToolContext", "ToolError", "branch", "tool"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -19,9 +18,8 @@ settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))]:
-        monkeypatch.delenv(name)
+def _no_settings_from_outside(no_perdure_settings: None) -> None:
+    del no_perdure_settings
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

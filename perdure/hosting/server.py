@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import ServerError
@@ -32,10 +33,12 @@ async def embedded_server(
     ui: bool = True,
     settings: Mapping[str, Any] | None = None,
     metrics_port: int = 0,
+    converter: DataConverter | None = None,
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
-    `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. Raises `ServerError` when it cannot start, e.g. because the port is
+    `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. `converter`: how its client
+    writes values; by default as the environment says. Raises `ServerError` when it cannot start, e.g. because the port is
     taken.
     """
     dynamic = [
@@ -47,7 +50,7 @@ async def embedded_server(
         dynamic += ["--metrics-port", str(metrics_port)]
     try:
         server = await WorkflowEnvironment.start_local(
-            data_converter=data_converter(),
+            data_converter=converter or data_converter(),
             port=port or None,
             ui=ui,
             ui_port=ui_port or None,

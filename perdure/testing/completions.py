@@ -25,7 +25,9 @@ def event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None =
 def segments(asked: ChatRequest, answer: Answer) -> list[tuple[str, Callable[[str], dict[str, Any]]]]:
     """The answer's pieces that are streamed bit by bit, each with how a bit of it is said; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], dict[str, Any]]]] = []
-    if answer.text or not answer.tool_calls:
+    if answer.refusal:
+        segments.append((answer.refusal, lambda text: {"refusal": text}))
+    elif answer.text or not answer.tool_calls:
         segments.append((answer.text, lambda text: {"content": text}))
     for index, (name, arguments) in enumerate(answer.tool_calls):
         segments.append((name, _opening(asked, index, name)))
@@ -54,6 +56,8 @@ def _call_id(asked: ChatRequest, index: int) -> str:
 
 def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    if answer.refusal:
+        message["refusal"] = answer.refusal
     if answer.tool_calls:
         message["tool_calls"] = [
             {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -15,10 +15,11 @@ from perdure.model.dialects.tools import function_names
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says: text, and native calls as name and arguments in JSON."""
+    """What a model says: text, native calls as name and arguments in JSON, and why it refuses."""
 
     text: str = ""
     tool_calls: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
 
 
 def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[str] = ()) -> Answer:

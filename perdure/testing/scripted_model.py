@@ -1,7 +1,7 @@
-"""A scripted OpenAI-compatible model: real HTTP, real SSE, and answers from a script.
+"""A scripted OpenAI-compatible model: real HTTP, real SSE, and answers from a script (R14.2).
 
-It is the demo's model, the tests' and the benchmarks'. It is as strict as the real thing: a Request beyond the script is
-refused and noted, a wrong key is a 401, and `check()` complains of turns that nobody asked for.
+It is as strict as the real thing: a Request beyond the script is refused and noted, a wrong key is a 401. At its end a `strict` one
+complains of that, and of turns that nobody asked for.
 
     async with ScriptedModel([{"calls": [], "output": {"ok": True}}]) as model:
         client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
@@ -12,24 +12,31 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import uvicorn
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from temporalio import activity
 
+from perdure.authoring.agent import Agent
+from perdure.run.agents import Context
 from perdure.testing.completions import completion, error, event, frame, segments, usage_of
 from perdure.testing.dialects import Answer, write_answer
-from perdure.testing.turns import TOKEN, ChatRequest, Fault, Pace, Script, Turn
+from perdure.testing.turns import RUN_HEADER, TOKEN, ChatRequest, Fault, Pace, Script, Turn
+from perdure.values.jsons import JsonObject
 
 
 class ScriptedModel:
     """Serves a script on a loopback port for as long as the context lasts.
 
     A sequence answers the n-th request with its n-th turn; a callable answers any number of them. A dict is a Solution, written
-    in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has to know.
+    in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has to know. Under `run_locally` both are the
+    agent's own unless they are given. `strict`: complain at the end, as `check` does.
     """
 
     def __init__(
@@ -40,12 +47,14 @@ class ScriptedModel:
         api_key: str | None = None,
         chunk: int = 12,
         port: int = 0,
-        dialect: str = "solution",
-        kinds: Sequence[str] = (),
+        dialect: str | None = None,
+        kinds: Sequence[str] | None = None,
+        strict: bool = True,
     ) -> None:
         self.script = script
         self.dialect = dialect
         self.kinds = kinds
+        self.strict = strict
         self.pace = pace or Pace()
         self.requests: list[ChatRequest] = []
         self.arrivals: list[list[tuple[float, int]]] = []
@@ -83,7 +92,12 @@ class ScriptedModel:
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        await self._close()
+        if self.strict and error is None:
+            self.check()
+
+    async def _close(self) -> None:
         self._closing.set()
         self._server.force_exit = True
         self._server.should_exit = True
@@ -93,10 +107,28 @@ class ScriptedModel:
 
     def check(self) -> None:
         """Raises `AssertionError` for requests beyond the script, and for turns that were never asked for."""
-        problems = list(self.complaints)
-        if not callable(self.script) and len(self.requests) < len(self.script):
-            problems.append(f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for")
-        assert not problems, "; ".join(problems)
+        if problems := [*self.complaints, *self.left_over()]:
+            raise AssertionError("; ".join(problems))
+
+    def left_over(self) -> list[str]:
+        """What of the script was not asked for."""
+        if callable(self.script) or len(self.requests) >= len(self.script):
+            return []
+        return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for"]
+
+    def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
+        """Take the dialect and the kinds from the agent that is going to ask; `tools` are the definitions that its worker has."""
+        del tools
+        if agent is not None:
+            self.dialect = self.dialect or agent.parsed.config.dialect
+            if self.kinds is None:
+                self.kinds = [merged.kind for merged in Context(agent.parsed).data]
+
+    def client(self, **options: Any) -> AsyncOpenAI:
+        """A client that asks this model and nothing else; it says in a header which run asks. Closed by nobody: it holds nothing."""
+        http = DefaultAsyncHttpxClient(event_hooks={"request": [_say_run]})
+        key = self._api_key or "scripted"
+        return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, http_client=http, **options)
 
     async def wait_for_request(self, number: int) -> ChatRequest:
         """The `number`-th request, once it has arrived."""
@@ -140,8 +172,8 @@ class ScriptedModel:
                 _pieces(turn.raw), status_code=turn.status, headers=dict(turn.headers), media_type=turn.media_type
             )
         content = turn.content(asked) if callable(turn.content) else turn.content
-        answer = write_answer(content, self.dialect, self.kinds)
-        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls))
+        answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
+        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal)
         if turn.status != 200:
             return error(turn.status, answer.text, "scripted", turn.headers)
         usage = usage_of(asked, answer, turn)
@@ -213,6 +245,11 @@ class ScriptedModel:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+async def _say_run(request: Any) -> None:
+    if activity.in_activity():
+        request.headers[RUN_HEADER] = activity.info().workflow_id or ""
 
 
 async def _pieces(raw: Sequence[str | bytes]) -> AsyncIterator[str | bytes]:

@@ -12,6 +12,10 @@ TOKEN = 4
 """Characters that count as one token, in pacing and in `usage`."""
 
 
+RUN_HEADER = "x-perdure-run"
+"""Which run asks, as far as the client says it: see `ScriptedModel.client`."""
+
+
 @dataclass(frozen=True)
 class ChatRequest:
     """One request that was answered; `number` counts from 1."""
@@ -23,6 +27,11 @@ class ChatRequest:
     @property
     def model(self) -> str:
         return str(self.body.get("model", ""))
+
+    @property
+    def run_id(self) -> str:
+        """The run that asks, a delegate's too; empty where the client does not say."""
+        return self.headers.get(RUN_HEADER, "")
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -78,6 +87,10 @@ class Turn:
     content: Content = ""
     tool_calls: Sequence[tuple[str, str]] = ()
     """Native tool calls in place of content: name and arguments as JSON text."""
+    dialect: str | None = None
+    """In which a Solution is written, where it is not the model's."""
+    refusal: str = ""
+    """Why it answers nothing, in place of content."""
     finish_reason: str = "stop"
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -93,3 +106,23 @@ class Turn:
 
 
 Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+
+
+def cut(content: Content, after: int) -> Turn:
+    """The connection breaks after so many tokens of the answer (of `TOKEN` characters each)."""
+    return Turn(content, fault=Fault("cut", after * TOKEN))
+
+
+def rate_limited(retry_after: float = 1.0) -> Turn:
+    """429: too many requests, to be asked again after so many seconds."""
+    return Turn("rate limit reached", status=429, headers={"retry-after": f"{retry_after:g}"})
+
+
+def server_error(status: int = 500) -> Turn:
+    """The server fails."""
+    return Turn("the server had an error", status=status)
+
+
+def refusal(reason: str) -> Turn:
+    """The model refuses to answer."""
+    return Turn(refusal=reason)

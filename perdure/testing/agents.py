@@ -1,0 +1,59 @@
+"""What a test may give as an agent, and the tools that it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from perdure.activities.registry import Registry, load_tools
+from perdure.authoring.agent import Agent
+from perdure.errors import ToolDefinitionError
+from perdure.run.agents import Context
+from perdure.tools.functions import ToolFunction, tool_function
+from perdure.values.jsons import JsonObject
+
+AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
+"""An agent in Python, an agent file's JSON, a list of messages, or an agent file by path or by name."""
+ToolLike: TypeAlias = "Callable[..., Any] | str"
+"""A function decorated with `@tool`, or a module of such functions by name."""
+
+
+class NotGiven:
+    """In place of an input where there is none: `None` is one."""
+
+
+NOT_GIVEN = NotGiven()
+
+
+def as_agent(agent: AgentLike) -> Agent[Any]:
+    """The agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
+    if isinstance(agent, Agent):
+        return agent
+    if isinstance(agent, str | os.PathLike):
+        return Agent.read(Path(agent))
+    return Agent.of(dict(agent) if isinstance(agent, Mapping) else list(agent), name="test")
+
+
+def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registry:
+    """The agent's own functions, and these. Raises `ToolDefinitionError`."""
+    given = list(tools)
+    registry = load_tools(each for each in given if isinstance(each, str))
+    found: list[ToolFunction] = [] if agent is None else agent.functions
+    for each in given:
+        if isinstance(each, str):
+            continue
+        function = tool_function(each)
+        if function is None:
+            raise ToolDefinitionError(f"{each!r} is no tool: decorate the function with @tool, or fake it by name")
+        found.append(function)
+    for function in found:
+        registry.add(function)
+    return registry
+
+
+def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
+    """The definitions that stand in the agent itself, by name."""
+    found = (item for item in Context(agent.parsed).tools if isinstance(item, dict))
+    return {str(item.get("name")): item for item in found}

@@ -1,0 +1,75 @@
+"""Servers of tests: started anew, already there, or one for a whole session of pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Literal, TypeAlias
+
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.testing import WorkflowEnvironment
+
+from perdure.hosting.converter import Converter, PayloadConverter
+from perdure.hosting.server import embedded_server, find_program
+from perdure.testing.workers import quiet_runtime
+
+Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
+"""One started anew, the address of one, a client of one, or an environment of Temporal's own."""
+
+
+async def serve(stack: AsyncExitStack, server: Server, data_converter: DataConverter | None) -> WorkflowEnvironment:
+    """The server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
+    converter = data_converter or Converter(payload_converter_class=PayloadConverter)
+    if isinstance(server, WorkflowEnvironment):
+        return server
+    if isinstance(server, Client):
+        return WorkflowEnvironment.from_client(server)
+    if server == "dev":
+        return await stack.enter_async_context(embedded_server(ui=False, converter=converter))
+    if server != "time-skipping":
+        client = await Client.connect(server, data_converter=converter, runtime=quiet_runtime())
+        return WorkflowEnvironment.from_client(client)
+    started = await WorkflowEnvironment.start_time_skipping(
+        data_converter=converter,
+        test_server_existing_path=find_program("temporal-test-server"),
+        runtime=quiet_runtime(),
+    )
+    return await stack.enter_async_context(started)
+
+
+@contextmanager
+def dev_server_in_thread() -> Iterator[str]:
+    """A dev server and its address, on an event loop of its own: tests come with loops of theirs."""
+    address: list[str] = []
+    problem: list[BaseException] = []
+    started, ending = threading.Event(), asyncio.Event()
+
+    async def keep(loop: list[asyncio.AbstractEventLoop]) -> None:
+        async with embedded_server(ui=False, converter=Converter(payload_converter_class=PayloadConverter)) as server:
+            loop.append(asyncio.get_running_loop())
+            address.append(server.client.service_client.config.target_host)
+            started.set()
+            await ending.wait()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(keep(loops))
+        except BaseException as error:
+            problem.append(error)
+            started.set()
+
+    thread = threading.Thread(target=work, name="perdure dev server", daemon=True)
+    thread.start()
+    started.wait()
+    if problem:
+        raise problem[0]
+    try:
+        yield address[0]
+    finally:
+        loops[0].call_soon_threadsafe(ending.set)
+        thread.join()

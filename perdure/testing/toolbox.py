@@ -1,0 +1,237 @@
+"""The tools of a test: real ones and fakes, what each did, and where the worker dies (R14.3, R14.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic_core import to_jsonable_python
+
+from perdure.activities.registry import Registry
+from perdure.errors import ToolError
+from perdure.testing.workers import Kill, Moment
+from perdure.tools.functions import Branch, ToolContext, ToolFunction, open_tool
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import JsonObject, shorten
+
+_CONTEXT: Final = "perdure_context"
+FAST_HEARTBEAT: Final = 1.0
+"""Seconds until the server notices that a killed worker is gone; by default it is 20."""
+
+
+@dataclass
+class Execution:
+    """One time that a tool's code was begun, or would have been."""
+
+    tool: str
+    params: JsonObject
+    """Resolved."""
+    run_id: str
+    call_id: str
+    attempt: int
+    idempotency_key: str
+    knows_key: bool
+    """Whether the code takes a `ToolContext`, and so can make its effect once per key."""
+    ended: bool = False
+    """Whether the code ran to its end, whoever was told of it."""
+
+    def __str__(self) -> str:
+        return f"{self.call_id} {self.tool}({shorten(self.params, 80)}), attempt {self.attempt}"
+
+
+@dataclass
+class Toolbox:
+    """The tools by the name under which workers have them.
+
+    `die` kills the worker and starts another; `settled` returns once the history of a run has the result of a call.
+    """
+
+    die: Callable[[], Awaitable[None]]
+    settled: Callable[[str, str], Awaitable[None]]
+    faults: list[Kill] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    _dying: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def registry(
+        self,
+        real: Iterable[ToolFunction],
+        fakes: Mapping[str, Any],
+        inline: Mapping[str, JsonObject],
+    ) -> Registry:
+        """The real tools, under watch, and the fakes in place of those that they name; `inline`: the agent's own definitions."""
+        functions = {function.name: self._watched(function, function.context_parameter) for function in real}
+        for name, value in fakes.items():
+            definition = _definition(name, inline.get(name), functions)
+            functions[str(definition["name"])] = self._watched(self._fake(definition, value), _CONTEXT, value)
+        return Registry(functions.values())
+
+    def _fake(self, definition: JsonObject, value: Any) -> ToolFunction:
+        name = str(definition["name"])
+        output = parse_tool(definition, activities=[name]).output_schema
+        wants_context = _takes_context(value)
+
+        async def fake(**params: Any) -> Any:
+            context = params.pop(_CONTEXT)
+            if isinstance(value, Exception):
+                raise value
+            result = value
+            if callable(value):
+                result = value(**params, **({"context": context} if wants_context else {}))
+                if inspect.isawaitable(result):
+                    result = await result
+            plain = to_jsonable_python(result.value if isinstance(result, Branch) else result)
+            if output is not None and (problems := output.errors(plain)):
+                raise AssertionError(f"the fake of {name!r} returned what the tool never does: {problems[0]}")
+            return result
+
+        return open_tool(definition, fake, context_parameter=_CONTEXT)
+
+    def _watched(self, function: ToolFunction, own: str | None, fake: Any = None) -> ToolFunction:
+        """The tool with its executions written down; it dies with its worker where a fault says so."""
+        knows_key = own is not None if fake is None else _takes_context(fake)
+        run = function.function
+
+        def begin(params: dict[str, Any]) -> tuple[Execution, dict[str, Any]]:
+            context: ToolContext = params[own or _CONTEXT]
+            given = {key: value for key, value in params.items() if key not in (own, _CONTEXT)}
+            plain: JsonObject = to_jsonable_python(given, fallback=repr)
+            run_id = context.idempotency_key.rpartition("/")[0]
+            one = (context.tool_name, plain, run_id, context.call_id, context.attempt, context.idempotency_key)
+            execution = Execution(*one, knows_key)
+            self.executions.append(execution)
+            return execution, given if own is None else params
+
+        async def with_faults(**params: Any) -> Any:
+            execution, given = begin(params)
+            fault = self._fault(execution.tool)
+            if fault is not None and fault.moment == "before":
+                self.executions.remove(execution)
+                await self._die()
+                return None
+            with self._telling():
+                result = await run(**given) if function.is_async else await asyncio.to_thread(run, **given)
+            execution.ended = True
+            if fault is not None and fault.moment == "during":
+                await self._die()
+            elif fault is not None:
+                task = asyncio.create_task(self._die_once_settled(execution))
+                self._dying.add(task)
+                task.add_done_callback(self._dying.discard)
+            return result
+
+        async def in_loop(**params: Any) -> Any:
+            execution, given = begin(params)
+            with self._telling():
+                result = await run(**given)
+            execution.ended = True
+            return result
+
+        def in_thread(**params: Any) -> Any:
+            execution, given = begin(params)
+            with self._telling():
+                result = run(**given)
+            execution.ended = True
+            return result
+
+        wrapped: Callable[..., Any] = with_faults if self.faults else in_loop if function.is_async else in_thread
+        definition = function.definition
+        if self._is_faulty(function.name):
+            definition = {**definition, "_heartbeat": FAST_HEARTBEAT}
+        return dataclasses.replace(
+            function,
+            definition=definition,
+            function=wrapped,
+            is_async=function.is_async or bool(self.faults),
+            context_parameter=own or _CONTEXT,
+        )
+
+    def _is_faulty(self, name: str) -> bool:
+        return any(fault.tool == name for fault in self.faults)
+
+    def _telling(self) -> _Telling:
+        return _Telling(self.complaints)
+
+    def _fault(self, tool: str) -> Kill | None:
+        """What is to happen at this call."""
+        for fault in self.faults:
+            if fault.tool == tool and not fault.happened:
+                fault.seen += 1
+                if fault.seen == fault.call:
+                    fault.happened = True
+                    return fault
+        return None
+
+    async def _die(self) -> None:
+        """Kill the worker, and stand still until the test is over: what is reported then, nobody takes."""
+        await self.die()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def _die_once_settled(self, execution: Execution) -> None:
+        await self.settled(execution.run_id, execution.call_id)
+        await self.die()
+
+    async def close(self) -> None:
+        for task in list(self._dying):
+            task.cancel()
+        await asyncio.gather(*self._dying, return_exceptions=True)
+
+
+class _Telling:
+    """An assertion that fails inside a tool fails the test, and is no failure that the model gets over."""
+
+    def __init__(self, complaints: list[str]) -> None:
+        self._complaints = complaints
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, AssertionError):
+            self._complaints.append(str(error) or "an assertion failed inside a tool")
+            raise ToolError("assertion", str(error)) from error
+
+
+def _takes_context(value: Any) -> bool:
+    return callable(value) and "context" in inspect.signature(value).parameters
+
+
+def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFunction]) -> JsonObject:
+    """What the faked tool says of itself: its parameters, whether it is dangerous, what it returns."""
+    if inline is None:
+        return real[name].definition if name in real else {"name": name, "additionalProperties": True}
+    activity = inline.get("_activity", name)
+    if activity in real:
+        return real[activity].definition
+    kept = {key: value for key, value in inline.items() if key not in ("_activity", "_delegate", "_taskQueue")}
+    return {**kept, "name": activity}
+
+
+def unlike_once(tool: str, executions: Iterable[Execution], params: Mapping[str, Any]) -> str | None:
+    """Why the tool's effect was not made exactly once, or `None` where it was: see `Local.assert_once`."""
+    meant = [
+        each
+        for each in executions
+        if each.tool == tool and each.ended and all(each.params.get(key) == value for key, value in params.items())
+    ]
+    keys = list(dict.fromkeys(each.idempotency_key for each in meant))
+    what = tool if not params else f"{tool} with {shorten(dict(params), 80)}"
+    if not keys:
+        return f"{what} never ran"
+    if len(keys) > 1:
+        return f"{what} ran for {len(keys)} effects: {'; '.join(map(str, meant))}"
+    if len(meant) > 1 and not all(each.knows_key for each in meant):
+        return (
+            f"{what} ran {len(meant)} times for one call, and takes no ToolContext by which it could know: whatever it does was "
+            "done each time; take the context and do it once per context.idempotency_key, or declare the tool with retries=0"
+        )
+    return None
+
+
+__all__ = ["Execution", "Kill", "Moment", "Toolbox", "unlike_once"]

@@ -1,0 +1,110 @@
+"""What the testing kit decides without a server (R14.1, R14.5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Agent, tool
+from perdure.errors import AgentError, InputError
+from perdure.testing import check
+from perdure.testing.people import seconds
+from perdure.testing.toolbox import Execution, unlike_once
+
+
+@tool(safe=True, duration=0.5)
+def price(fruit: str) -> float:
+    """The price of a fruit."""
+    return len(fruit)
+
+
+@tool(dangerous=True, approval={"when": {"properties": {"amount": {"minimum": 100}}}})
+def pay(amount: float) -> str:
+    """Pay."""
+    return f"{amount}"
+
+
+SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
+shop = Agent("shop", tools=[price, pay], input={"type": "object", "required": ["fruit"]}, output=SCHEMA)
+CALLS: list[dict[str, Any]] = [
+    {"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"},
+    {"_tool": "pay", "amount": "†state.one"},
+]
+NATIVE = [{"id": "a", "type": "function", "function": {"name": "price", "arguments": '{"fruit": "†input.fruit", "_outputPath": "†state.one"}'}},
+          {"id": "b", "type": "function", "function": {"name": "pay", "arguments": {"amount": "†state.one"}}}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        CALLS,
+        {"calls": CALLS, "output": None},
+        '{"calls": [{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}, {"_tool": "pay", "amount": "†state.one"}]}',
+        '[{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}, {"_tool": "pay", "amount": "†state.one"}]',
+        "one = price(fruit=input.fruit)\nreceipt = pay(amount=one)\n",
+        NATIVE,
+    ],
+    ids=["calls", "solution", "its text", "a list's text", "script", "native"],
+)
+def test_r14_1_a_plan_is_checked_in_any_dialect(plan: Any) -> None:
+    checked = check(shop, plan, input={"fruit": "fig"})
+    assert checked.ok, checked.problems
+    assert checked.levels == [["1.0"], ["1.1"]]
+    assert checked.asks == ["pay"]
+    assert checked.approvals == {"1.1": "its parameters meet the condition for asking"}
+    assert checked.makespan == 1.5
+    assert "1.0 price" in checked.mermaid()
+    assert str(checked).splitlines()[0] == "level 1: 1.0"
+
+
+def test_r14_1_conditions_are_judged_where_parameters_are_known() -> None:
+    calls = [{"_tool": "pay", "amount": 99}, {"_tool": "pay", "amount": 101}]
+    assert list(check(shop, calls, input={"fruit": "fig"}).approvals) == ["1.1"]
+
+
+def test_r14_1_everything_that_is_wrong_is_told() -> None:
+    plan = {
+        "calls": [*CALLS, {"_tool": "eat"}, {"_tool": "price"}, {"_tool": "pay", "amount": "†state.two"}],
+        "output": {},
+    }
+    checked = check(shop, plan, input={"fruit": "fig"})
+    found = " | ".join(checked.problems)
+    for words in (
+        "1.2 eat: there is no tool",
+        "1.3 price: $ lacks 'fruit'",
+        "1.4 pay: ",
+        "the output: $ lacks 'total'",
+    ):
+        assert words in found, found
+    with pytest.raises(AgentError, match="is no plan"):
+        check(shop, {"calls": 3}, input={"fruit": "fig"})
+    with pytest.raises(InputError, match="fruit"):
+        check(shop, CALLS, input={})
+    assert "†state.two" in " ".join(check(shop, plan, input={"fruit": "fig"}, state={"three": 1}).problems)
+    assert check(shop, CALLS[1:], input={"fruit": "fig"}, state={"one": 3}).ok
+
+
+def test_r14_5_durations_are_said_in_words() -> None:
+    assert [seconds(each) for each in (3, "90 s", "30 min", "2h", "2 days", "1 week", timedelta(hours=1))] == [
+        *(3, 90, 1800, 7200, 172_800, 604_800, 3600)
+    ]
+    with pytest.raises(ValueError, match="is no duration"):
+        seconds("soon")
+
+
+def test_r14_5_an_effect_is_made_once_or_not() -> None:
+    def ran(call: str, attempt: int = 1, *, knows: bool = True, ended: bool = True, amount: int = 1) -> Execution:
+        return Execution("pay", {"amount": amount}, "r", call, attempt, f"r/{call}:d", knows, ended)
+
+    assert unlike_once("pay", [ran("1.0")], {}) is None
+    assert unlike_once("pay", [ran("1.0"), ran("1.0", 2)], {}) is None
+    assert unlike_once("pay", [ran("1.0", ended=False), ran("1.0", 2, knows=False)], {}) is None
+    assert unlike_once("pay", [ran("1.0"), ran("1.1", amount=2)], {"amount": 2}) is None
+    for executions, words in (
+        ([], "pay never ran"),
+        ([ran("1.0"), ran("1.1")], "ran for 2 effects"),
+        ([ran("1.0", knows=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and takes no ToolContext"),
+    ):
+        assert words in str(unlike_once("pay", executions, {}))

@@ -1,0 +1,231 @@
+"""The testing kit, used as its users do (R14)."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, ToolError, tool
+from perdure.testing import (
+    Turn,
+    answer,
+    approve,
+    cut,
+    edit,
+    kill,
+    rate_limited,
+    refusal,
+    reject,
+    run_locally,
+    server_error,
+)
+from tests.support import DONE, ROOT
+
+DOC = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+PAY = {"_tool": "pay", "amount": 40, "_outputPath": "†state.receipt"}
+PLAN: dict[str, Any] = {"calls": [PAY], "output": {"receipt": "†state.receipt"}}
+
+
+@tool(dangerous=True)
+async def pay(amount: float) -> str:
+    """Pay."""
+    return f"paid {amount:g}"
+
+
+payer = Agent("payer", tools=[pay])
+
+
+def block(first_words: str, tmp_path: Path) -> ModuleType:
+    """A block of the guide as a module."""
+    (text,) = (each for each in re.findall(r"```python\n(.*?)```", DOC, re.DOTALL) if each.startswith(first_words))
+    path = tmp_path / "test_refund.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("guide_" + first_words.split()[1].replace(".", "_"), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_the_guides_refund_moves_the_money_once(tmp_path: Path) -> None:
+    guide = block("# test_refund.py", tmp_path)
+    guide.test_a_person_is_asked_before_money_moves()
+    await guide.test_the_money_moves_once()
+
+
+def test_the_guides_plans_are_checked(tmp_path: Path) -> None:
+    assert "vegetable" in block("from perdure import Agent\n", tmp_path).wrong.problems[0]
+
+
+async def test_a_worker_dies_before_a_call_and_after_another() -> None:
+    fakes: dict[str, Any] = {"pay": lambda amount, context: f"{amount} at attempt {context.attempt}"}
+    two = {"calls": [PAY, PAY | {"amount": 41, "_after": ["1.0"]}], "output": {"ok": True}}
+    people = [approve("pay", every=True)]
+    faults = [kill("pay", "before"), kill("pay", "after", call=2)]
+    async with run_locally(payer, model=[two], fakes=fakes, people=people, faults=faults) as local:
+        view = await local.run()
+        local.assert_once("pay", amount=40)
+        local.assert_once("pay", amount=41)
+        assert [each.attempt for each in local.executions("pay")] == [2, 1]
+    assert view.output == {"ok": True}
+
+
+async def test_people_decide_each_in_their_time() -> None:
+    @tool
+    async def note(text: str) -> str:
+        """Note."""
+        return text
+
+    agent = Agent("people", tools=[pay, note, "ask_person"])
+    first = {"calls": [PAY, PAY | {"amount": 41}, {"_tool": "ask_person", "question": "Sure?"}], "output": None}
+    people = [
+        reject("pay", "too much", after="1 day", by="ann"),
+        edit("pay", {"amount": 1}, after="2h"),
+        answer("yes", after=60),
+    ]
+    async with run_locally(agent, model=[first, DONE], people=people) as local:
+        begun = await local.now()
+        view = await local.run()
+        assert 86_400 < (await local.now() - begun).total_seconds() < 86_500
+        local.assert_once("pay", amount=1)
+        assert "too much" in local.model.requests[1].text
+    assert [(call.status, call.approval and call.approval.by) for call in view.calls[:2]] == [
+        ("rejected", "ann"),
+        ("done", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": [PLAN]}, "1.0 pay of .* waits for a person .pay is dangerous., and nobody of `people` decides"),
+        ({"model": [PLAN, DONE], "people": [approve()]}, "1 of 2 turns were not asked for"),
+        ({"model": [PLAN | {"output": None}], "people": [approve()]}, "the script has 1 turns, this is request 2"),
+        ({"model": [DONE], "people": [reject("pay")]}, r"nobody asked for reject\('pay'\)"),
+        ({"model": [DONE], "faults": [kill("pay")]}, r"kill\('pay', 'during'\) never happened"),
+        (
+            {"model": [PLAN], "people": [approve()], "fakes": {"pay": 3}},
+            "the fake of 'pay' returned what the tool never",
+        ),
+    ],
+    ids=["nobody decides", "turn left", "asked too much", "person left", "fault left", "fake unlike the tool"],
+)
+async def test_what_is_left_over_or_missing_fails_the_test(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        async with run_locally(payer, **options) as local:
+            await local.run()
+
+
+async def test_fakes_are_functions_values_and_errors(dev_server: WorkflowEnvironment) -> None:
+    names = ["get", "wait", "fail", "fixed", "http_request"]
+    agent = Agent("faker", tools=names, approval={"ask": "never"})
+    calls = [{"_tool": name, "x": 1, "_outputPath": f"†state.{name}"} for name in names[:4]]
+    asked = {"_tool": "http_request", "url": "http://x.test", "_outputPath": "†state.http_request"}
+
+    async def wait(x: int) -> int:
+        await asyncio.sleep(0)
+        return x + 1
+
+    def fail(x: int) -> None:
+        assert x == 1
+        raise ToolError("declined", "no")
+
+    fakes: dict[str, Any] = {
+        "get": lambda x, context: f"{context.call_id} {x}",
+        "wait": wait,
+        "fail": fail,
+        "fixed": {"a": 1},
+        "http_request": lambda url: {"url": url, "status": 200, "headers": {}},
+    }
+    async with run_locally(agent, model=[{"calls": [*calls, asked]}, DONE], fakes=fakes, server=dev_server) as local:
+        view = await local.run()
+    assert [view.state.get(name) for name in ("get", "wait", "fixed")] == ["1.0 1", 2, {"a": 1}]
+    assert view.calls[2].error == {"code": "declined", "message": "no"}
+    assert view.calls[4].status == "done", view.calls[4].error
+
+
+async def test_an_assertion_inside_a_tool_fails_the_test() -> None:
+    def fake(amount: float) -> str:
+        assert amount < 10, "that is too much"
+        return ""
+
+    with pytest.raises(AssertionError, match="that is too much"):
+        async with run_locally(payer, model=[PLAN, DONE], fakes={"pay": fake}, people=[approve()]) as local:
+            await local.run()
+
+
+async def test_the_model_fails_in_every_way_and_minutes_take_no_time() -> None:
+    agent = Agent("patient", tools=[pay], approval={"ask": "never"})
+    turns = [rate_limited(300), server_error(), refusal("I will not."), cut(PLAN, after=25), Turn("no JSON"), DONE]
+    async with run_locally(agent, model=turns) as local:
+        begun = await local.now()
+        view = await local.run()
+        assert (await local.now() - begun).total_seconds() > 300
+        local.assert_once("pay")
+    assert [error["error"]["code"] for error in view.errors] == ["refusal", "interrupted", "not_json"]
+
+
+async def test_the_environment_does_not_reach_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("OPENAI_API_KEY", "sk-real"),
+        ("OPENAI_BASE_URL", "http://real.test"),
+        ("TEMPORAL_ADDRESS", "real.test:7233"),
+        ("PERDURE_STORAGE", "s3://real"),
+    ):
+        monkeypatch.setenv(name, value)
+    async with run_locally(Agent("alone"), model=[DONE]) as local:
+        await local.run()
+        (request,) = local.model.requests
+        assert request.headers["authorization"] == "Bearer scripted"
+
+
+async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -> None:
+    async with run_locally(payer, model=[PLAN], fakes={"pay": "paid"}) as local:
+        run = await local.start()
+        view = await run.until_waiting("1.0")
+        assert view.waiting[0].params == {"amount": 40}
+        await local.skip("3h")
+        local.assert_never("pay")
+        await run.decide({"call": "1.0", "decision": "approve"})
+        view = await run.result()
+    assert view.status == "completed"
+
+
+async def test_agents_that_an_agent_was_given_run_as_delegates() -> None:
+    clerk = Agent("clerk", tools=[pay], description="Pays.")
+    chief = Agent("chief", tools=[clerk])
+    script = [
+        {"calls": [{"_tool": "clerk", "request": "pay", "_outputPath": "†state.done"}], "output": None},
+        PLAN,
+        DONE,
+    ]
+    async with run_locally(chief, model=script, people=[approve("pay", after="1h")]) as local:
+        await local.run()
+        local.assert_once("pay")
+        assert [asked.run_id.partition("/")[2] for asked in local.model.requests] == ["", "1.0", ""]
+
+
+def test_the_plugin_loads_nothing_until_it_is_used() -> None:
+    code = "import perdure.testing.plugin, sys; print([n for n in ('temporalio', 'pydantic', 'openai') if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_dev_server_for_a_whole_session(perdure_dev_server: str) -> None:
+    async def use() -> None:
+        async with run_locally(payer, model=[PLAN], people=[approve()], server=perdure_dev_server) as local:
+            assert (await local.run()).output == {"receipt": "paid 40"}
+
+    asyncio.run(use())
