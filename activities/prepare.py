@@ -11,14 +11,14 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.folder import AgentFolder
 from perdure.activities.named import NamedFunctions
 from perdure.activities.registry import Registry
-from perdure.activities.visibility import WaitingAttribute
+from perdure.activities.visibility import SearchAttributes
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.model.usage import PRICES, Price
 from perdure.people.policies import Ask
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES
 from perdure.run.delegates import merge_upfront
-from perdure.run.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, Prepared, PrepareInput
+from perdure.run.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, WAITING_ATTRIBUTE, Prepared, PrepareInput
 from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
@@ -32,7 +32,7 @@ class PrepareActivity:
         agents: Path | None = None,
         max_payload: int = MAX_PAYLOAD,
         prices: Mapping[str, Price] | None = None,
-        attribute: WaitingAttribute | None = None,
+        attribute: SearchAttributes | None = None,
         functions: NamedFunctions | None = None,
         models: Mapping[str, str] | None = None,
     ) -> None:
@@ -43,7 +43,7 @@ class PrepareActivity:
         self._max_payload = max_payload
         self._floor: Ask = floor
         self._prices = {**PRICES, **(prices or {})}
-        self._attribute = attribute or WaitingAttribute()
+        self._attribute = attribute or SearchAttributes()
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
@@ -63,6 +63,7 @@ class PrepareActivity:
             self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:
             self._functions.find(wanted.approver, "config.approval.approver")
+        await self._attribute.ensure(activity.client())
         prepared = Prepared(
             tools=list(tools.values()),
             models=models,
@@ -71,7 +72,8 @@ class PrepareActivity:
             delegates=delegates,
             delegate_problems=problems,
             max_payload=self._max_payload,
-            searchable=await self._attribute.ensure(activity.client()) is None,
+            searchable=WAITING_ATTRIBUTE in self._attribute.known,
+            attributes=self._attribute.known,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

@@ -1,55 +1,89 @@
-"""The search attribute by which runs that wait for a person are listed (R7.8)."""
+"""The search attributes by which runs are listed (R7.8)."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.run.wire import WAITING_ATTRIBUTE
+from perdure.run.wire import ATTRIBUTES, WAITING_ATTRIBUTE
 
-_REFUSALS = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.UNAUTHENTICATED)
+_REFUSALS: Final = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.UNAUTHENTICATED)
+_TYPES: Final = {
+    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+}
 
 
-class WaitingAttribute:
-    """Registers `WAITING_ATTRIBUTE` once per worker."""
+class SearchAttributes:
+    """Registers `ATTRIBUTES` once per worker. Nothing is set that the namespace does not know: that would fail a run's tasks for ever."""
 
     def __init__(self) -> None:
+        self.known: list[str] = []
+        """Those that can be used, once `ensure` was asked."""
         self._problem: str | None = None
-        self._known = False
+        self._asked = False
         self._lock = asyncio.Lock()
 
     async def ensure(self, client: Client) -> str | None:
-        """Register it unless it is there; why it cannot be used, or `None`. A refusal for good is not asked for again."""
+        """Register those that are not there; why some cannot be used, or `None`. A refusal for good is not asked for again."""
         async with self._lock:
-            if not self._known and self._problem is None:
+            if not self._asked:
                 try:
-                    await _register(client)
-                    self._known = True
-                except RPCError as error:
-                    problem = (
-                        f"namespace {client.namespace!r} does not take the search attribute {WAITING_ATTRIBUTE} "
-                        f"({error.message}), so 'perdure approvals' cannot list its runs; have it added as an Int"
-                    )
-                    if error.status not in _REFUSALS:
-                        return problem
-                    self._problem = problem
+                    refused = await self._register(client)
+                    self._asked = True
+                except RPCError as error:  # it cannot even say what it knows
+                    refused = f"({error.message})"
+                    self._asked = error.status in _REFUSALS
+                self._problem = None if refused is None else self._words(client, refused)
             return self._problem
 
+    def _words(self, client: Client, refused: str) -> str:
+        missing = [name for name in ATTRIBUTES if name not in self.known]
+        lists = "'perdure approvals'" if WAITING_ATTRIBUTE in missing else "'perdure list'"
+        wanted = ", ".join(f"{name} ({ATTRIBUTES[name]})" for name in missing)
+        return (
+            f"namespace {client.namespace!r} does not take the search attributes {wanted} {refused}, so {lists} cannot find runs by "
+            "them; have them added"
+        )
 
-async def _register(client: Client) -> None:
-    service = client.operator_service
-    found = await service.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-    if WAITING_ATTRIBUTE in found.custom_attributes:
-        return
-    request = AddSearchAttributesRequest(namespace=client.namespace)
-    request.search_attributes[WAITING_ATTRIBUTE] = IndexedValueType.INDEXED_VALUE_TYPE_INT
-    try:
-        await service.add_search_attributes(request)
-    except RPCError as error:
-        # Two workers may start at once.
-        if error.status != RPCStatusCode.ALREADY_EXISTS:
-            raise
+    async def _register(self, client: Client) -> str | None:
+        """Take down what is known; why the rest is not. Raises `RPCError` when that cannot be asked."""
+        service = client.operator_service
+        found = await service.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+        there = dict(found.custom_attributes)
+        self.known = [name for name, kind in ATTRIBUTES.items() if there.get(name) == _TYPES[kind]]
+        refused = (
+            "(there are others of that name)"
+            if any(name in there and name not in self.known for name in ATTRIBUTES)
+            else None
+        )
+        missing = [name for name in ATTRIBUTES if name not in there]
+        try:
+            await _add(client, missing)
+            self.known += missing
+        except RPCError as together:
+            if together.status in _REFUSALS:
+                return f"({together.message})"
+            for name in missing:  # a namespace may have room for some, and two workers may start at once
+                try:
+                    await _add(client, [name])
+                except RPCError as error:
+                    if error.status != RPCStatusCode.ALREADY_EXISTS:
+                        refused = f"({error.message})"
+                        continue
+                self.known.append(name)
+        return refused
+
+
+async def _add(client: Client, names: list[str]) -> None:
+    if names:
+        request = AddSearchAttributesRequest(namespace=client.namespace)
+        for name in names:
+            request.search_attributes[name] = _TYPES[ATTRIBUTES[name]]
+        await client.operator_service.add_search_attributes(request)

@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from perdure.activities.registry import Registry
-from perdure.activities.visibility import WaitingAttribute
+from perdure.activities.visibility import SearchAttributes
 from perdure.client.runs import AgentHandle, start_run
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
@@ -53,7 +53,7 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
     """Our worker with these tools; yields its task queue."""
     found = [tool_function(function) for function in functions]
     registry = Registry([function for function in found if function is not None])
-    queue, attribute = uuid.uuid4().hex, WaitingAttribute()
+    queue, attribute = uuid.uuid4().hex, SearchAttributes()
     await attribute.ensure(client)  # as `worker.py` does at its start
     async with (
         asking(model_url) as model,

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.activities.visibility import WaitingAttribute
+from perdure.activities.visibility import SearchAttributes
 from perdure.client.approvals import list_waiting, offers_below, run_offers
 from perdure.client.runs import start_run
 from perdure.errors import RunError
@@ -35,7 +35,7 @@ def removing(*paths: str) -> dict[str, Any]:
 
 async def until_listed(client: Client, runs: set[str]) -> Any:
     """The index is a moment late, and tells nobody when it has caught up."""
-    await WaitingAttribute().ensure(client)  # as a worker does at its start
+    await SearchAttributes().ensure(client)  # as a worker does at its start
     async with asyncio.timeout(60):
         while True:
             page = await list_waiting(client)

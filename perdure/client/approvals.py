@@ -6,8 +6,6 @@ Lists come from visibility and ask no run; whole is what one run tells of itself
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.listing import following_page, read_page
 from perdure.client.runs import QUERY_TIMEOUT
 from perdure.errors import RunError
 from perdure.run.wire import (
@@ -39,7 +38,7 @@ from perdure.run.wire import (
     WaitingMemo,
     WaitingView,
 )
-from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.jsons import Json, JsonObject, dumps
 
 PAGE: Final = 1000
 """Runs on a page of a list, unless told otherwise: what visibility gives at once."""
@@ -102,7 +101,7 @@ async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = N
 
     `page`: `following` of the page before. The index is a moment late. Raises `RunError` when the namespace cannot list it.
     """
-    found = client.list_workflows(_QUERY, page_size=size, next_page_token=_token(page))
+    found = client.list_workflows(_QUERY, page_size=size, next_page_token=read_page(page))
     with _clear_refusal(client):
         await found.fetch_next_page()
     runs = list(found.current_page or ())
@@ -114,8 +113,21 @@ async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = N
         if more := (run.typed_search_attributes.get(_WAITING) or 0) - len(memo.calls):
             unnamed[run.id] = more
     waiting.sort(key=lambda one: one.entry.requested_at)
-    following = base64.urlsafe_b64encode(found.next_page_token).decode() if found.next_page_token else None
-    return WaitingPage(waiting, len(runs), unnamed, following)
+    return WaitingPage(waiting, len(runs), unnamed, following_page(found))
+
+
+async def may_wait(client: Client, run_id: str, call: str) -> bool:
+    """Whether this call still waits, as far as visibility knows: no run is asked, and it costs no Action.
+
+    Raises `RunError` when the namespace cannot list it.
+    """
+    with _clear_refusal(client):
+        async for run in client.list_workflows(f"{_QUERY} AND WorkflowId = {dumps(run_id)}", limit=1):
+            named = (await _memo(run)).calls
+            return any(entry.call == call for entry in named) or (run.typed_search_attributes.get(_WAITING) or 0) > len(
+                named
+            )
+    return False
 
 
 async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[Offered]:
@@ -189,13 +201,6 @@ def _clear_refusal(client: Client) -> Iterator[None]:
                 "registers it at its start; where it may not, have it added as an Int"
             ) from None
         raise
-
-
-def _token(page: str | None) -> bytes | None:
-    try:
-        return None if page is None else base64.b64decode(page, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
 
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:

@@ -6,22 +6,22 @@ import asyncio
 import re
 import uuid
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
-    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.common import WorkflowIDReusePolicy
+from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_trouble, note_unserved
 from perdure.errors import RunError
 from perdure.plan.calls import ENDED
@@ -41,15 +41,6 @@ from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.limits.sizes import Sizes
 
-_STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
-    WorkflowExecutionStatus.RUNNING: "running",
-    WorkflowExecutionStatus.COMPLETED: "completed",
-    WorkflowExecutionStatus.FAILED: "failed",
-    WorkflowExecutionStatus.CANCELED: "cancelled",
-    WorkflowExecutionStatus.TERMINATED: "terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
-    WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
-}
 QUERY_TIMEOUT: Final = timedelta(seconds=10)
 AgentHandle = WorkflowHandle[object, RunResult]
 
@@ -64,8 +55,10 @@ async def start_run(
     run_id: str | None = None,
     task_queue: str = TASK_QUEUE,
     approval: JsonObject | None = None,
+    sender: str | None = None,
+    tenant: str | None = None,
 ) -> AgentHandle:
-    """Start an agent; `approval` is the run's own override of its approval policy (R7.1).
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by.
 
     Raises `RunError` when the id is taken, or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
@@ -73,7 +66,9 @@ async def start_run(
     given = RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {})
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
-        return await client.start_workflow(
+        return await _start(
+            client,
+            start_attributes(agent.name, sender, tenant),
             AGENT_WORKFLOW,
             given,
             id=new_run_id(agent) if run_id is None else run_id,
@@ -86,6 +81,17 @@ async def start_run(
         )
     except WorkflowAlreadyStartedError:
         raise RunError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+
+
+async def _start(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
+    """Start it without search attributes where the namespace does not know them."""
+    try:
+        handle: AgentHandle = await client.start_workflow(*args, search_attributes=attributes, **options)
+    except RPCError as error:
+        if not names_attribute(error):
+            raise
+        handle = await client.start_workflow(*args, **options)
+    return handle
 
 
 def _check_size(given: RunInput, limit: int) -> None:
@@ -129,7 +135,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         raise
     if description.workflow_type != AGENT_WORKFLOW:
         raise RunError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
-    status = _STATUS[description.status] if description.status is not None else "running"
+    status = STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
     except WorkflowQueryFailedError as error:
@@ -230,18 +236,3 @@ async def has_worker(client: Client, task_queue: str) -> bool:
         )
     )
     return bool(response.pollers)
-
-
-async def list_runs(client: Client, limit: int) -> list[JsonObject]:
-    """Runs, newest first: `{"runId", "status", "startedAt", "endedAt"}`."""
-    rows: list[JsonObject] = []
-    async for run in client.list_workflows(f"WorkflowType = '{AGENT_WORKFLOW}'", limit=limit):
-        rows.append(
-            {
-                "runId": run.id,
-                "status": _STATUS[run.status] if run.status is not None else "running",
-                "startedAt": run.start_time.isoformat(),
-                "endedAt": None if run.close_time is None else run.close_time.isoformat(),
-            }
-        )
-    return rows

@@ -26,7 +26,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets.masking import Masking
 from perdure.activities.underway.ending import Underway
-from perdure.activities.visibility import WaitingAttribute
+from perdure.activities.visibility import SearchAttributes
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
 from perdure.hosting.equipment import check_agents, equipped, registry_of
@@ -63,7 +63,7 @@ def build_worker(
     model: AsyncOpenAI | None = None,
     endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
     sandboxed: bool = False,
-    attribute: WaitingAttribute | None = None,
+    attribute: SearchAttributes | None = None,
     underway: Underway | None = None,
     **given: Any,
 ) -> Worker:
@@ -126,7 +126,7 @@ async def serve(settings: Settings) -> None:
         check_agents(settings.agents, registry)  # what is wrong there needs no server to be known
     runtime = metrics_runtime(settings.metrics) if settings.metrics else None
     client = await connect(runtime)
-    attribute, underway = WaitingAttribute(), Underway()
+    attribute, underway = SearchAttributes(), Underway()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         print(f"worker: {problem}", file=sys.stderr)
     async with equipped(settings, registry):

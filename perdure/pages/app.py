@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.client.approvals import Offered, Waiting, WaitingPage, age, decide, run_offers
+from perdure.client.approvals import Offered, Waiting, WaitingPage, age, decide, may_wait, run_offers
 from perdure.client.runs import fetch_run
 from perdure.errors import JsonError, RunError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
@@ -108,9 +108,9 @@ class Inbox:
         try:
             found = await self._live.look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
-            # What the page does not list may wait all the same: the run knows.
+            # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
             listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
-            gone = not listed and await self._offer(*key) is None
+            gone = not listed and not await may_wait(self._client, *key)
         except (RunError, RPCError) as error:
             return self._guards.finish(request, PlainTextResponse(str(error), 503))
         part = self._pages.get_template("list.html").render(found=found, key=key, gone=gone)

@@ -5,6 +5,7 @@ Everything here is data, written as camelCase JSON; a workflow's one input carri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field
@@ -49,6 +50,26 @@ POLICY: Final = "policy"
 """Signal and update: changes to the run's approval policy."""
 WAITING_ATTRIBUTE: Final = "PerdureWaiting"
 """Search attribute (Int): what waits for a person in a run (R7.8)."""
+AGENT_ATTRIBUTE: Final = "PerdureAgent"
+"""Search attribute (Keyword) of a run that no other run has started: its agent's name. Set at its start."""
+SENDER_ATTRIBUTE: Final = "PerdureSender"
+TENANT_ATTRIBUTE: Final = "PerdureTenant"
+"""Search attributes (Keyword) of such a run: for whom it runs, where that was said. Set at its start."""
+STOP_ATTRIBUTE: Final = "PerdureStopReason"
+"""Search attribute (Keyword) of such a run: why it stopped, or the type of its failure. Set at its end."""
+COST_ATTRIBUTE: Final = "PerdureCost"
+"""Search attribute (Double) of such a run: dollars, where they are known. Set at its end."""
+ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
+    WAITING_ATTRIBUTE: "Int",
+    AGENT_ATTRIBUTE: "Keyword",
+    STOP_ATTRIBUTE: "Keyword",
+    SENDER_ATTRIBUTE: "Keyword",
+    TENANT_ATTRIBUTE: "Keyword",
+    COST_ATTRIBUTE: "Double",
+}
+"""All of them, and what they hold: a worker registers them at its start."""
+LONGEST_KEYWORD: Final = 200
+"""Characters of a search attribute: what is longer is cut."""
 WAITING_MEMO: Final = "waiting"
 """Key of the memo that holds a `WaitingMemo` while something waits."""
 WAITING_NAMED: Final = 10
@@ -97,6 +118,8 @@ class Prepared(Wire):
     """`MAX_STORED` where the worker has external storage."""
     searchable: bool = False
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
+    attributes: list[str] = Field(default_factory=list)
+    """All of `ATTRIBUTES` that it knows."""
 
 
 class CallView(Wire):
