@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
+import httpx2
 import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
@@ -15,8 +16,11 @@ from perdure.client.approvals import change_policy, decide
 from perdure.client.runs import fetch_run
 from perdure.client.watching import watch_run
 from perdure.errors import RunError
+from perdure.pages.app import Inbox
+from perdure.run.wire import WAITING_NAMED
 from perdure.testing.turns import Turn
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, agent, harness, perdure, serving
+from tests.test_waiting_lists import remove, removing, until_listed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,3 +124,31 @@ async def test_a_worker_that_goes_by_cpu_and_memory_works(dev_server: WorkflowEn
     }
     async with harness(dev_server.client, [], [DONE], **tuned) as it:
         assert (await it.run(agent())).status == "completed"
+
+
+async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEnvironment) -> None:
+    counting = CountingQueries()
+    client = Client(
+        dev_server.client.service_client,
+        namespace=dev_server.client.namespace,
+        data_converter=dev_server.client.data_converter,
+        interceptors=[counting],
+    )
+    paths = [f"/{n}" for n in range(WAITING_NAMED + 2)]
+    unlisted = f"0.{len(paths) - 1}"
+    async with harness(dev_server.client, [remove], []) as it:
+        handle = await it.start(removing(*paths))
+        await until_listed(dev_server.client, {handle.id})
+        async with serving(Inbox(client).app) as url, httpx2.AsyncClient() as http:
+            page = {"run": handle.id, "call": unlisted}
+            assert "data-gone" not in (await http.get(f"{url}/list", params=page)).text
+            await decide(dev_server.client, handle.id, {"call": unlisted, "decision": "reject"})
+            await decide(dev_server.client, handle.id, {"call": "0.0", "decision": "reject"})
+            await decide(dev_server.client, handle.id, {"call": "0.1", "decision": "reject"})
+            async with asyncio.timeout(30):  # the index is a moment late
+                while True:
+                    if "data-gone" in (await http.get(f"{url}/list", params=page)).text:
+                        break
+                    await asyncio.sleep(0.05)
+        assert counting.count == 0
+        await handle.terminate()

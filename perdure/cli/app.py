@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.lists.commands import lists_app
 from perdure.cli.model_commands import models_app
 from perdure.cli.options import DEV, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
@@ -34,6 +33,7 @@ app = typer.Typer(
 app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(approvals_app)
+app.add_typer(lists_app)
 app.add_typer(settings_app)
 
 
@@ -51,16 +51,15 @@ def run(
     ask: Annotated[
         str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
     ] = None,
+    sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
     live = watch and not as_json
     approval = {} if ask is None else {"ask": ask}
-    view = execute(
-        lambda do: do.run(
-            agent, input, id, no_wait=no_wait, live=live, task_queue=settings.task_queue, approval=approval
-        )
-    )
+    told = {"task_queue": settings.task_queue, "approval": approval, "sender": sender, "tenant": tenant}
+    view = execute(lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, **told))
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
@@ -119,29 +118,6 @@ def watch(
 
 
 @app.command()
-def cancel(run_id: RunId) -> None:
-    """Cancel a run: its model stream, its running tools, and the run itself."""
-    print(execute(lambda do: do.cancel(run_id)))
-
-
-@app.command("list")
-def list_command(
-    limit: Annotated[int, typer.Option(help="Runs to print at most, newest first.")] = 20, as_json: Json = False
-) -> None:
-    """List runs, newest first."""
-    rows = execute(lambda do: do.list_all(limit))
-    if as_json:
-        print(dumps(rows))
-        return
-    table = Table(box=None, header_style="dim")
-    for title in ("run", "status", "started", "ended"):
-        table.add_column(title, no_wrap=title == "run")
-    for row in rows:
-        table.add_row(row["runId"], row["status"], _local(row["startedAt"]), _local(row["endedAt"]))
-    Console().print(table if rows else "no runs")
-
-
-@app.command()
 @configured(*WORKER)
 def worker(settings: Settings) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
@@ -194,7 +170,3 @@ def _finish(view: RunView, as_json: bool) -> None:
     else:
         print_result(Console(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)
-
-
-def _local(time: str | None) -> str:
-    return "" if time is None else datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")

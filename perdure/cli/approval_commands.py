@@ -13,13 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.authoring.files import json_option
-from perdure.cli.errors import USAGE, CommandError, one_line_errors
+from perdure.cli.errors import CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, execute
 from perdure.cli.keys import read_key
 from perdure.cli.options import configured
 from perdure.client.approvals import age
 from perdure.hosting.settings import Settings
-from perdure.people.policies import ASKS
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
 from perdure.values.marks import changes
 
@@ -182,28 +181,6 @@ def answer(
     with one_line_errors():
         value = json_option(answer, "the answer") if is_json else answer
     _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)
-
-
-@approvals_app.command()
-def policy(
-    run_id: RunId,
-    ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
-    tool: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
-    ] = None,
-    change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
-) -> None:
-    """Change what a running run asks about; what waits is judged anew."""
-    with one_line_errors():
-        keys: Any = {} if change is None else json_option(change, "--set")
-        if not isinstance(keys, dict):
-            raise CommandError("--set must be a JSON object", USAGE)
-        keys |= {} if ask is None else {"ask": ask}
-        exceptions = dict(item.partition("=")[::2] for item in tool or [])
-        keys |= {"tools": exceptions} if exceptions else {}
-        if not keys:
-            raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
-    print(dumps(execute(lambda do: do.change_policy(run_id, keys))))
 
 
 @approvals_app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import Any
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
@@ -16,10 +16,11 @@ from perdure.authoring.files import json_option, read_agent
 from perdure.cli.errors import INTERRUPTED, TIMEOUT, USAGE, CommandError
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
-from perdure.client import approvals
+from perdure.client import approvals, listing
 from perdure.client.approvals import Offered, WaitingPage
 from perdure.client.audit import exchanges
-from perdure.client.runs import fetch_run, has_worker, list_runs, start_run, wait_run
+from perdure.client.listing import RunPage, Selection
+from perdure.client.runs import fetch_run, has_worker, start_run, wait_run
 from perdure.client.runs import read_value as read_value_of
 from perdure.client.watching import tell_trouble, watch_run
 from perdure.errors import RunError
@@ -34,10 +35,12 @@ from perdure.values.jsons import JsonObject
 __all__ = [
     "RPCError",
     "cancel",
+    "cancel_many",
+    "change_policies",
     "change_policy",
     "decide",
     "flush",
-    "list_all",
+    "list_page",
     "list_waiting",
     "next_offer",
     "offers",
@@ -62,6 +65,8 @@ async def run(
     live: bool,
     task_queue: str,
     approval: JsonObject,
+    sender: str | None = None,
+    tenant: str | None = None,
 ) -> RunView | str:
     """Start an agent; its run, or with `no_wait` its id."""
     if run_id is not None and not run_id.strip():
@@ -80,6 +85,8 @@ async def run(
         run_id=run_id,
         task_queue=task_queue,
         approval=approval,
+        sender=sender,
+        tenant=tenant,
     )
     if no_wait:
         return handle.id
@@ -183,8 +190,22 @@ async def pause() -> None:
     await asyncio.sleep(1)
 
 
-async def list_all(limit: int) -> list[dict[str, Any]]:
-    return await list_runs(await _connect(), limit)
+async def list_page(chosen: Selection, size: int, page: str | None) -> RunPage:
+    return await listing.list_runs(await _connect(), chosen, size=size, page=page)
+
+
+async def cancel_many(chosen: Selection, confirm: Callable[[int], bool]) -> int:
+    """Cancel them, if that is confirmed of so many; how many it was asked of."""
+    client = await _connect()
+    return await listing.cancel_runs(client, chosen) if confirm(await listing.count_runs(client, chosen)) else 0
+
+
+async def change_policies(chosen: Selection, change: JsonObject, confirm: Callable[[int], bool]) -> int:
+    """Change their policies, if that is confirmed of so many; how many were told."""
+    parse_policy(change)  # a signal that is wrong would change nothing, and say so to nobody
+    client = await _connect()
+    go_on = confirm(await listing.count_runs(client, chosen))
+    return await listing.change_policies(client, chosen, change) if go_on else 0
 
 
 async def _watch(client: Client, run_id: str) -> RunView:

@@ -1,0 +1,139 @@
+"""`perdure list`, `cancel` and `policy`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from perdure.authoring.files import json_option
+from perdure.cli.errors import USAGE, CommandError, one_line_errors
+from perdure.cli.execute import Json, execute
+from perdure.cli.lists.selecting import (
+    Agent,
+    All,
+    OneRun,
+    Query,
+    Sender,
+    Since,
+    Tenant,
+    Yes,
+    confirm,
+    one_or_many,
+    running,
+)
+from perdure.people.policies import ASKS
+from perdure.values.jsons import dumps
+
+lists_app = typer.Typer()
+
+
+@lists_app.command("list")
+def list_command(
+    agent: Agent = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help="running, completed, failed, cancelled, terminated or timed_out."),
+    ] = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Stopped for it: output, deadline, ModelFailed, …")
+    ] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Something in them waits for a person.")] = False,
+    query: Query = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
+    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    from perdure.client.listing import Selection
+
+    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query)
+    found = execute(lambda do: do.list_page(chosen, limit, page))
+    if as_json:
+        print(dumps(found.rows))
+    else:
+        _print_rows(found.rows)
+    if found.following is not None:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"more: perdure list --page {found.following}")
+
+
+@lists_app.command()
+def cancel(
+    run_id: OneRun = None,
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel a run, or many: their model streams, their running tools, and the runs themselves."""
+    with one_line_errors():
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        print(execute(lambda do: do.cancel(run_id)))
+        return
+    count = execute(lambda do: do.cancel_many(chosen, lambda found: confirm(found, "cancel", yes=yes)))
+    print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
+
+
+@lists_app.command()
+def policy(
+    run_id: OneRun = None,
+    ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
+    ] = None,
+    change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Change what a running run, or many, ask about; what waits is judged anew. Many are told also where no worker answers now."""
+    with one_line_errors():
+        keys: Any = {} if change is None else json_option(change, "--set")
+        if not isinstance(keys, dict):
+            raise CommandError("--set must be a JSON object", USAGE)
+        keys |= {} if ask is None else {"ask": ask}
+        exceptions = dict(item.partition("=")[::2] for item in tool or [])
+        keys |= {"tools": exceptions} if exceptions else {}
+        if not keys:
+            raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        print(dumps(execute(lambda do: do.change_policy(run_id, keys))))
+        return
+    count = execute(
+        lambda do: do.change_policies(chosen, keys, lambda found: confirm(found, "change the policy of", yes=yes))
+    )
+    print(dumps({"runs": count}) if as_json else f"{count:,} runs were told")
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, header_style="dim")
+    for title in ("run", "status", "why", "waits", "cost", "started", "ended"):
+        table.add_column(title, no_wrap=title == "run", justify="right" if title in ("waits", "cost") else "left")
+    for row in rows:
+        cost = f"${row['cost']:.4f}" if "cost" in row else ""
+        about = (row.get("stopReason", ""), str(row.get("waiting", "")), cost)
+        table.add_row(row["runId"], row["status"], *about, _local(row["startedAt"]), _local(row["endedAt"]))
+    Console().print(table if rows else "no runs")
+
+
+def _local(time: str | None) -> str:
+    return "" if time is None else datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,107 @@
+"""Finding runs by visibility, and acting on many."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+
+from perdure.activities.visibility import SearchAttributes
+from perdure.client.listing import Selection, change_policies, count_runs, list_runs
+from perdure.client.runs import start_run
+from perdure.errors import RunError
+from perdure.hosting.server import embedded_server
+from perdure.run.agents import parse_agent
+from perdure.run.wire import ATTRIBUTES
+from tests.support import DONE, agent, harness, perdure
+from tests.test_waiting_lists import remove, removing
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def until_found(client: Client, selection: Selection, count: int) -> None:
+    """The index is a moment late, and tells nobody when it has caught up."""
+    async with asyncio.timeout(30):
+        while True:
+            if await count_runs(client, selection) == count:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_server: WorkflowEnvironment) -> None:
+    client, name = dev_server.client, f"agent-{uuid.uuid4().hex[:8]}"
+    assert await SearchAttributes().ensure(client) is None  # as a worker does at its start
+    async with harness(client, [remove], [DONE]) as it:
+        prices = {"gpt-4o": {"prompt": 1e6, "completion": 1e6}}
+        config = {"models": {"fast": "gpt-4o", "smart": "gpt-4o"}, "prices": prices}
+        document = agent(name=name, config=config)
+        ended = await start_run(
+            client, parse_agent(document), document, task_queue=it.task_queue, sender="ann", tenant="acme"
+        )
+        await ended.result()
+        waiting = [await it.start(removing("/a") | {"name": name}) for _ in range(3)]
+        await until_found(client, Selection(name, waiting=True), 3)
+        await until_found(client, Selection(name, "completed", reason="output"), 1)
+        [row] = (await list_runs(client, Selection(name, "completed", since="1h"), size=10)).rows
+        assert row | {"startedAt": "", "endedAt": ""} == {
+            "runId": ended.id,
+            "status": "completed",
+            "startedAt": "",
+            "endedAt": "",
+            "agent": name,
+            "stopReason": "output",
+            "cost": row["cost"],
+            "sender": "ann",
+            "tenant": "acme",
+        }
+        assert isinstance(row["cost"], float)
+        assert row["cost"] > 0
+        first = await list_runs(client, Selection(name), size=3)
+        second = await list_runs(client, Selection(name), size=3, page=first.following)
+        assert (len(first.rows), len(second.rows), second.following) == (3, 1, None)
+        assert await count_runs(client, Selection(name, sender="ann", tenant="acme")) == 1
+        with pytest.raises(RunError, match="this cannot be listed"):
+            await count_runs(client, Selection(query="nonsense"))
+        # Not told twice, nor anybody else: a query of the user's own stays within the agents' runs.
+        run_id = waiting[0].id
+        only = Selection(name, "running", query=f"WorkflowId = '{run_id}') OR (WorkflowId = '{run_id}'")
+        assert await change_policies(client, only, {"ask": "never"}) == 1
+        assert (await waiting[0].result()).output == "gone"
+        env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+        asked = await perdure("cancel", "--agent", name, env=env)
+        assert (asked.code, asked.out) == (2, "")
+        assert "match, and nothing was done: to cancel them say --yes" in asked.err
+        both = await perdure("cancel", run_id, "--agent", name, env=env)
+        assert both.code == 2
+        await until_found(client, Selection(name, "running"), 2)
+        done = await perdure("cancel", "--agent", name, "--yes", "--json", env=env)
+        assert (done.code, done.out) == (0, '{"runs":2}\n')
+        for each in waiting[1:]:
+            with pytest.raises(WorkflowFailureError):
+                await each.result()
+            assert (await each.describe()).status == WorkflowExecutionStatus.CANCELED
+
+
+async def test_what_a_namespace_does_not_take_harms_nobody() -> None:
+    async with embedded_server(ui=False) as server:
+        client = server.client
+        with pytest.raises(RunError, match="does not know all search attributes"):
+            await count_runs(client, Selection("nobody"))
+        request = AddSearchAttributesRequest(namespace=client.namespace)
+        request.search_attributes["PerdureCost"] = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+        request.search_attributes["PerdureTenant"] = IndexedValueType.INDEXED_VALUE_TYPE_INT
+        await client.operator_service.add_search_attributes(request)
+        attributes = SearchAttributes()
+        problem = await attributes.ensure(client)
+        assert problem is not None
+        assert "PerdureTenant (Keyword), PerdureCost (Double)" in problem
+        assert attributes.known == [name for name in ATTRIBUTES if name not in ("PerdureCost", "PerdureTenant")]
+        document = agent()
+        async with harness(client, [], [DONE], attribute=attributes) as it:
+            handle = await start_run(client, parse_agent(document), document, task_queue=it.task_queue, tenant="acme")
+            assert (await handle.result()).status == "completed"
