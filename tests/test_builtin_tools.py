@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import resource
+import socket
 import sys
 import time
 import zlib
@@ -28,7 +29,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import load_tools
 from perdure.activities.tools import ToolSettings, built_in, commands, jail
-from perdure.activities.tools.http import _origin
+from perdure.activities.tools.http import _address, _origin
 from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
@@ -197,15 +198,20 @@ ESCAPES = {
 }
 
 
+def without_namespaces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system that lets nobody have one."""
+    source = inspect.getsource(jail).replace("walled = _own_namespace()", "walled = False")
+    (folder / "jail.py").write_text(source)
+    monkeypatch.setattr(commands, "_JAIL", folder / "jail.py")
+
+
 @pytest.mark.parametrize("walled", [True, False])
 @pytest.mark.parametrize("escape", ESCAPES)
 async def test_nothing_that_a_command_starts_outlives_it(
     escape: str, walled: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not walled:  # a system that lets nobody have a namespace
-        source = inspect.getsource(jail).replace("walled = _own_namespace()", "walled = False")
-        (folder.parent / "jail.py").write_text(source)
-        monkeypatch.setattr(commands, "_JAIL", folder.parent / "jail.py")
+    if not walled:
+        without_namespaces(folder.parent, monkeypatch)
     run = tools(commands=["sh", "git"], files=folder)["run_command"]
     with gone_when_closed(folder) as gone:
         started = time.monotonic()
@@ -229,6 +235,28 @@ async def test_a_command_that_is_stopped_ends_with_all_it_started(how: str, fold
         else:
             assert await refusal(run, argv=["sh", "-c", script], timeout=1.5) == "timeout"
         await gone()
+
+
+@pytest.mark.parametrize("signal", ["KILL", "STOP"])
+async def test_a_program_that_kills_its_jail_does_not_outlive_it(
+    signal: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack, where there are no namespaces: the jail is a process of the same user. Another call goes on meanwhile."""
+    without_namespaces(folder.parent, monkeypatch)
+    monkeypatch.setattr(commands, "_GRACE", 0.5)
+    run = tools(commands=["sh", "cat"], files=folder)["run_command"]
+    lower = "import resource, os; resource.setrlimit(10, (5, 5)); os.setsid()"  # to shed the mark that all of them bear
+    script = f"python3 -c '{lower}; os.system(\"{HOLD}\")' & sleep 0.5; kill -{signal} $PPID; sleep 60"
+    os.mkfifo(folder / "gate")
+    other = asyncio.create_task(call(run, argv=["cat", "gate"]))
+    with gone_when_closed(folder) as gone:
+        code = {"KILL": "killed", "STOP": "timeout"}[signal]
+        assert await refusal(run, argv=["sh", "-c", script], timeout=2) == code
+        await gone()
+    gate = os.open(folder / "gate", os.O_WRONLY | os.O_NONBLOCK)  # fails where nobody reads any more
+    os.write(gate, b"through")
+    os.close(gate)
+    assert await other == {"exitCode": 0, "stdout": "through", "stderr": ""}
 
 
 async def test_a_command_ends_when_its_worker_is_killed(folder: Path) -> None:
@@ -281,13 +309,17 @@ async def website() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
         await asyncio.sleep(3)
         return PlainTextResponse("late")
 
+    def to_other(request: Request) -> Response:
+        there = f"http://localhost:{request.url.port}/echo"
+        return RedirectResponse(there, int(request.query_params.get("status", 307)))
+
     routes = [
         Route("/echo", echo, methods=["GET", "POST", "DELETE"]),
         Route("/endless", endless),
         Route("/slow", slow),
         Route("/bytes", lambda _: Response(b"\xff\xfe", media_type="image/png")),
         Route("/to-echo", lambda _: RedirectResponse("/echo", 303), methods=["GET", "POST"]),
-        Route("/to-other", lambda request: RedirectResponse(f"http://localhost:{request.url.port}/echo")),
+        Route("/to-other", to_other, methods=["GET", "POST", "DELETE"]),
         Route("/to-file", lambda _: RedirectResponse("file:///etc/passwd")),
         Route("/round", lambda _: RedirectResponse("/round")),
     ]
@@ -340,8 +372,21 @@ async def test_http_requests_go_where_they_may_and_redirects_too() -> None:
             assert await refusal(public, url=address) == "not_allowed"
         assert seen == []
         both = tools(http_hosts=["127.0.0.1", "localhost"], http_private=True)["http_request"]
-        await call(both, url=f"{url}/to-other", headers={"Authorization": "Bearer x", "X-Own": "1"})
-        assert (seen[0].get("authorization"), seen[0]["x-own"]) == (None, "1")
+        await call(both, url=f"{url}/to-other", headers={"Authorization": "Bearer x", "Accept": "text/x"})
+        assert (seen[0].get("authorization"), seen[0]["accept"]) == (None, "text/x")
+        for method in ("POST", "DELETE"):
+            with pytest.raises(
+                ToolError, match=rf"sends a {method} on to http://localhost:\d+/echo, another server"
+            ) as refused:
+                await call(both, url=f"{url}/to-other", method=method, body="pay")
+            assert (refused.value.code, refused.value.retry) == ("redirected", False)
+        await call(both, url=f"{url}/to-other?status=303", method="POST", body="pay")
+        await call(both, url=f"{url}/to-other", body="of a GET")
+        assert [(one["method"], one.get("content-length"), one.get("idempotency-key")) for one in seen[1:]] == [
+            ("GET", None, None)
+        ] * 2
+        await call(both, url=f"{url}/echo", headers={"X-HTTP-Method-Override": "DELETE"})
+        assert "x-http-method-override" not in seen[-1]
 
 
 @asynccontextmanager
@@ -443,7 +488,14 @@ async def test_an_answer_in_chunks_of_one_byte_holds_nobody_up() -> None:
 
 
 async def test_a_redirect_to_another_origin_carries_no_secrets() -> None:
-    secrets = {"Authorization": "Bearer x", "Cookie": "a=b", "X-Api-Key": "k", "X-Own": "1"}
+    secrets = {
+        "Authorization": "Bearer x",
+        "Cookie": "a=b",
+        "X-Api-Key": "k",
+        "PRIVATE": "1",
+        "X-Own": "1",
+        "Accept": "a/b",
+    }
 
     async def end(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
@@ -458,11 +510,32 @@ async def test_a_redirect_to_another_origin_carries_no_secrets() -> None:
             await call(ask, url=url, headers=secrets)
         assert "authorization: bearer x" in first[0].lower()
     head = heads[0].lower()
-    assert "x-own: 1" in head
-    assert [name for name in ("authorization", "cookie", "x-api-key") if name in head] == []
+    assert "accept: a/b" in head
+    assert [name for name in secrets if name != "Accept" and name.lower() in head] == []
     plain, secure = httpx2.URL("http://a.example:8443/"), httpx2.URL("https://a.example:8443/")
     assert _origin(plain) != _origin(secure)
     assert _origin(httpx2.URL("https://a.example")) == _origin(httpx2.URL("https://a.example:443/x"))
+
+
+async def test_a_name_that_leads_elsewhere_when_it_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack (DNS rebinding): the name is public when it is checked, and this machine's when it is asked."""
+    lookups: list[str] = []
+
+    async def rebinding(host: str, port: int, **_: Any) -> list[Any]:
+        lookups.append(host)
+        address = "93.184.216.34" if len(lookups) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    async with website() as (url, seen):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", rebinding)
+        address = await _address(httpx2.URL(f"http://rebind.example:{httpx2.URL(url).port}/echo"), ["*"], False)
+        assert (address, lookups) == (
+            "93.184.216.34",
+            ["rebind.example"],
+        )  # which is what is asked: an address, no name
+        ask = tools(http_hosts=["*"])["http_request"]
+        assert await refusal(ask, url=f"http://rebind.example:{httpx2.URL(url).port}/echo") == "not_allowed"
+    assert seen == []
 
 
 async def test_only_reading_goes_unasked() -> None:

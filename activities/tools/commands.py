@@ -16,6 +16,7 @@ from typing import Any, Final
 from typing_extensions import TypedDict
 
 from perdure import ToolError, tool
+from perdure.activities.tools.jail import adopt_orphans, end_strays
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of each stream that are kept; the rest is counted."""
@@ -26,6 +27,8 @@ ADDRESS_SPACE: Final = 4096
 """Megabytes of memory that a process may reserve: more than a compiler needs, less than a machine has."""
 _JAIL: Final = Path(__file__).with_name("jail.py")
 _PR_SET_DUMPABLE: Final = 4
+_jails: Final[set[int]] = set()
+"""Those of this process that live."""
 
 
 class Ended(TypedDict):
@@ -42,6 +45,7 @@ def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    adopt_orphans()
     allowed = set(commands)
 
     @tool(dangerous=True, retries=0, timeout=TIMEOUT + 10)
@@ -84,12 +88,18 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
+        _jails.add(process.pid)
         theirs.close()
         ours.setblocking(False)
         reading = asyncio.gather(_read(process.stdout), _read(process.stderr), _write(process.stdin, stdin.encode()))
+        lost = False
         try:
             async with asyncio.timeout(timeout):
                 said = await asyncio.get_running_loop().sock_recv(ours, 64)
+                if lost := not said:
+                    raise ToolError(
+                        "killed", f"what holds {argv[0]} together was killed; all that it started was ended"
+                    )
                 out, err, _ = await asyncio.wait_for(reading, _GRACE)
         except TimeoutError:
             raise ToolError("timeout", f"{argv[0]} ran for longer than {timeout:g} s, and was stopped") from None
@@ -97,16 +107,23 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
             # It and whatever it has started, also when the call is cancelled: the jail sees that its socket is closed.
             ours.close()
             reading.cancel()
-            await asyncio.shield(_ended(process))
-    return {"exitCode": int(said or b"-9"), "stdout": out, "stderr": err}
+            await asyncio.shield(_ended(process, lost))
+            await asyncio.gather(reading, return_exceptions=True)
+    return {"exitCode": int(said), "stdout": out, "stderr": err}
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _ended(process: asyncio.subprocess.Process, lost: bool) -> None:
+    """`lost`: the jail is gone without a word."""
     try:
-        await asyncio.wait_for(process.wait(), _GRACE)
+        if not lost:
+            await asyncio.wait_for(process.wait(), _GRACE)
     except TimeoutError:
+        lost = True
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+    _jails.discard(process.pid)
+    if lost or process.returncode:
+        await asyncio.to_thread(end_strays, set(_jails))
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:

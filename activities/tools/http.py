@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import re
 import socket
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,9 +22,12 @@ MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5
 MAX_TIMEOUT: Final = 120.0
 _SHOWN_HEADERS: Final = ("content-type", "location", "etag", "last-modified", "retry-after", "link")
-_OF_THE_ORIGIN: Final = re.compile("auth|cookie|token|secret|api-?key|credential|session|password")
-"""Headers that do not go along to another origin: another host, port or scheme."""
-_NOT_YOURS: Final = ("host", "content-length", "transfer-encoding", "connection", "accept-encoding")
+_FOR_ANYBODY: Final = ("accept", "accept-language", "user-agent", "range", "if-none-match", "if-modified-since")
+"""The only headers that go along to another origin (another host, port or scheme): whatever a header is called, it may be a secret."""
+_NOT_YOURS: Final = (
+    *("host", "content-length", "transfer-encoding", "connection", "accept-encoding"),
+    *("x-http-method-override", "x-http-method", "x-method-override"),  # what is asked about is what is done
+)
 _PORTS: Final = {"http": 80, "https": 443}
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 # Reading is not asked about; whatever may change something is.
@@ -103,13 +105,23 @@ async def _ask(
                 following = target.join(response.headers["location"])
             finally:
                 await response.aclose()
-            if _origin(following) != _origin(target):
-                headers = {name: value for name, value in headers.items() if not _OF_THE_ORIGIN.search(name)}
             if response.status_code == 303 or (response.status_code in (301, 302) and method == "POST"):
                 method, content = "GET", None
                 headers.pop("content-type", None)
+            if _origin(following) != _origin(target):
+                _check_follows(url, method, following)
+                content = None
+                headers = {name: value for name, value in headers.items() if name in _FOR_ANYBODY}
             url = str(following)
     raise ToolError("too_many_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
+
+
+def _check_follows(url: str, method: str, following: httpx2.URL) -> None:
+    """What changes something was meant, and perhaps approved, for one server: another is not sent it because that one says so."""
+    if method not in ("GET", "HEAD"):
+        raise ToolError(
+            "redirected", f"{url} sends a {method} on to {following}, another server; ask there if you mean it"
+        )
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

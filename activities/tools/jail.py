@@ -2,7 +2,7 @@
 
 Everything stands in a process-id namespace where the system lets us have one: its first process cannot be killed from inside, and
 when it ends the system ends all the others. Where not, this process is the one that orphans are handed to (a subreaper), and it ends
-whatever descends from it. SOCKET is the file descriptor of a socket to the worker: how the program ended is said there, and when the worker
+whatever descends from it. A program can kill it there: then the worker, which is handed the orphans next, ends them (`end_strays`). SOCKET is the file descriptor of a socket to the worker: how the program ended is said there, and when the worker
 closes its end, or is gone, everything is ended. It imports nothing of Perdure's, so that it starts in some milliseconds.
 """
 
@@ -15,12 +15,16 @@ import resource
 import select
 import signal
 import sys
+import time
+from collections.abc import Callable, Collection
 
-_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
 _KEPT_CAPABILITIES = (0, 1, 3, 4)
 """Of a worker that is root: what files need. The others would read the worker's memory, or leave the jail."""
 _LAST_CAPABILITY = 63
+_RLIMIT_LOCKS, _MARK = 10, 1 << 40
+"""Linux has not asked for this limit since 2.4. All that a jail starts inherits it, may lower it and never take it away: a mark."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,6 +38,8 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
     os.set_inheritable(control, False)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     walled = _own_namespace()
+    if not walled:
+        _prctl(_PR_SET_DUMPABLE, 0)  # what runs in it must not make it end as if all were well
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -91,7 +97,8 @@ def _run(megabytes: int, program: str, argv: list[str]) -> None:
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for limit, most in ((resource.RLIMIT_AS, megabytes << 20), (resource.RLIMIT_CORE, 0)):
+        limits = (resource.RLIMIT_AS, megabytes << 20), (resource.RLIMIT_CORE, 0), (_RLIMIT_LOCKS, _MARK)
+        for limit, most in limits:
             with contextlib.suppress(ValueError, OSError):  # less is allowed already
                 resource.setrlimit(limit, (most, most))
         for capability in range(_LAST_CAPABILITY + 1):
@@ -123,11 +130,7 @@ def _end_all(child: int) -> None:
     """Stop all descendants first, until no new one is found: what is stopped starts nothing. Then kill and reap them."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-    stopped: set[int] = set()
-    while new := _descendants() - stopped:
-        for pid in new:
-            _send(pid, signal.SIGSTOP)
-        stopped |= new
+    _stop(_descendants)
     while True:
         for pid in _descendants():
             _send(pid, signal.SIGKILL)
@@ -137,20 +140,57 @@ def _end_all(child: int) -> None:
             return
 
 
+def adopt_orphans() -> None:
+    """Have the orphans of this process's children, for `end_strays`."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_strays(jails: Collection[int]) -> None:
+    """End what a jail of this process has started and did not live to end; `jails` are those that live.
+
+    A process that ended as an orphan of this one stays a zombie until then.
+    """
+
+    def strays() -> set[int]:
+        return {pid for pid in _descendants(jails) if _is_marked(pid)}
+
+    _stop(strays)
+    while found := strays():
+        for pid in found:
+            _send(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
+
+
+def _is_marked(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/limits") as file:
+        return any(line.startswith("Max file locks") and line.split()[4] != "unlimited" for line in file)
+    return False
+
+
+def _stop(find: Callable[[], set[int]]) -> None:
+    stopped: set[int] = set()
+    while new := find() - stopped:
+        for pid in new:
+            _send(pid, signal.SIGSTOP)
+        stopped |= new
+
+
 def _send(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
-def _descendants() -> set[int]:
-    """By the parent of every process there is: an orphan's is this one."""
+def _descendants(spared: Collection[int] = ()) -> set[int]:
+    """By the parent of every process there is: an orphan's is this one. Without what descends from the `spared`."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
     found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+    while more := {pid for pid, parent in parents.items() if parent in found} - found - set(spared):
         found |= more
     return found - {os.getpid()}
 
