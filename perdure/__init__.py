@@ -10,22 +10,57 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.authoring.agent import Agent
-    from perdure.errors import PerdureError, ToolError
+    from perdure.client.errors import RunFailedError
+    from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
+    from perdure.errors import (
+        DecisionRefusedError,
+        NoWorkerError,
+        OutputError,
+        PerdureError,
+        RunEndedError,
+        RunError,
+        RunExistsError,
+        RunNotFoundError,
+        RunTimeoutError,
+        ServerError,
+        ToolError,
+    )
     from perdure.tools.functions import ToolContext, branch, tool
 
 _LATER: Final = {
     "Agent": "perdure.authoring.agent",
-    "PerdureError": "perdure.errors",
+    "Perdure": "perdure.client.perdure",
+    "Run": "perdure.client.run",
+    "RunFailedError": "perdure.client.errors",
     "ToolContext": "perdure.tools.functions",
-    "ToolError": "perdure.errors",
     "branch": "perdure.tools.functions",
     "tool": "perdure.tools.functions",
 }
 
-__all__ = ["Agent", "PerdureError", "ToolContext", "ToolError", "branch", "tool"]
+__all__ = [
+    "Agent",
+    "DecisionRefusedError",
+    "NoWorkerError",
+    "OutputError",
+    "Perdure",
+    "PerdureError",
+    "Run",
+    "RunEndedError",
+    "RunError",
+    "RunExistsError",
+    "RunFailedError",
+    "RunNotFoundError",
+    "RunTimeoutError",
+    "ServerError",
+    "ToolContext",
+    "ToolError",
+    "branch",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in __all__:
         raise AttributeError(f"module 'perdure' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return getattr(importlib.import_module(_LATER.get(name, "perdure.errors")), name)

@@ -12,7 +12,14 @@
     │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
-    ├── RunError                 what was asked of a run from outside cannot be done: it is not there, has ended, nobody answers
+    ├── RunError                 what was asked of a run from outside cannot be done; the run is as it was
+    │   ├── RunNotFoundError     there is no run of this id in this namespace
+    │   ├── RunExistsError       the id is taken: one id names one run for good
+    │   ├── RunFailedError       it ended without an output; `view` is all that is known of it (`perdure.client.errors`)
+    │   ├── RunTimeoutError      it has not ended within the time that the caller gave; it goes on
+    │   ├── RunEndedError        it has ended, and what was asked only a running one could do
+    │   ├── NoWorkerError        no worker answers for it now
+    │   ├── DecisionRefusedError a decision, or a change of policy, that changed nothing, and why (R7.2)
     │   └── OutputError          its output fits the schema and is not of the type that it is read as (R13.2)
     └── ToolError                raised by a tool's own code (R12.3)
 
@@ -90,6 +97,30 @@ class ServerError(PerdureError):
 
 class RunError(PerdureError):
     """What was asked of a run from outside cannot be done, and why; the run is as it was."""
+
+
+class RunNotFoundError(RunError):
+    """There is no run of this id in this namespace; it may never have been, or its retention is over."""
+
+
+class RunExistsError(RunError):
+    """The id is taken. Idempotency keys are made of it, so it is never given again: take another, or look at that run."""
+
+
+class RunTimeoutError(RunError):
+    """The run has not ended within the caller's time. It goes on: wait again, or cancel it."""
+
+
+class RunEndedError(RunError):
+    """The run has ended, and what was asked only a running one could do."""
+
+
+class NoWorkerError(RunError):
+    """No worker answers for the run now: start one on its task queue, and ask again."""
+
+
+class DecisionRefusedError(RunError):
+    """A decision, or a change of policy, that changed nothing: what is wrong with it, or that nothing waits for it any more (R7.2)."""
 
 
 class OutputError(RunError):

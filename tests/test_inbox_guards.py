@@ -13,6 +13,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.pages.app import Inbox
 from perdure.pages.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
@@ -44,7 +45,7 @@ async def pages(
     server: WorkflowEnvironment, token: str | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Any]:
     """A browser on the inbox, without a browser."""
-    inbox = Inbox(server.client, token)
+    inbox = Inbox(Perdure(server.client), token)
     if clock is not None:
         inbox._guards = Guards(token, clock)
     transport = httpx2.ASGITransport(app=inbox.app)
@@ -115,7 +116,7 @@ async def test_guesses_are_slowed_and_a_cookie_is_not_the_token(dev_server: Work
 async def test_an_empty_token_is_refused_and_bodies_are_bounded(dev_server: WorkflowEnvironment) -> None:
     for empty in ("", "  "):
         with pytest.raises(SettingsError, match="the token is empty"):
-            Inbox(dev_server.client, empty)
+            Inbox(Perdure(dev_server.client), empty)
     refused = await perdure("inbox", "--port", "0", "--token", "")
     assert (refused.code, "the token is empty" in one_line(refused.err)) == (2, True)
     async with pages(dev_server) as http:

@@ -12,8 +12,9 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.visibility import SearchAttributes
-from perdure.client.listing import Selection, change_policies, count_runs, list_runs
+from perdure.client.listing import change_policies, count_runs, list_runs
 from perdure.client.runs import start_run
+from perdure.client.selection import Selection
 from perdure.errors import RunError
 from perdure.hosting.server import embedded_server
 from perdure.run.agents import parse_agent
@@ -47,7 +48,8 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
         waiting = [await it.start(removing("/a") | {"name": name}) for _ in range(3)]
         await until_found(client, Selection(name, waiting=True), 3)
         await until_found(client, Selection(name, "completed", reason="output"), 1)
-        [row] = (await list_runs(client, Selection(name, "completed", since="1h"), size=10)).rows
+        [listed] = (await list_runs(client, Selection(name, "completed", since="1h"), size=10)).rows
+        row = listed.as_json()
         assert row | {"startedAt": "", "endedAt": ""} == {
             "runId": ended.id,
             "status": "completed",

@@ -13,9 +13,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.client.approvals import change_policy, decide
+from perdure.client.perdure import Perdure
 from perdure.client.runs import fetch_run
 from perdure.client.watching import watch_run
-from perdure.errors import RunError
+from perdure.errors import NoWorkerError
 from perdure.pages.app import Inbox
 from perdure.run.wire import WAITING_NAMED
 from perdure.testing.turns import Turn
@@ -41,7 +42,7 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
     command = await perdure("approve", run_id, "1.0", env=env)
     assert command.code == 1
     assert command.err == (f"perdure: nothing changed: no worker answers for '{run_id}'; say it again when one runs\n")
-    with pytest.raises(RunError, match="nothing changed: no worker answers"):
+    with pytest.raises(NoWorkerError, match="nothing changed: no worker answers"):
         await change_policy(client, run_id, {"ask": "never"})
     async with harness(client, [pay], [DONE], task_queue=queue) as it:
         await it.until_waiting(run_id, "1.0")
@@ -139,7 +140,7 @@ async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEn
     async with harness(dev_server.client, [remove], []) as it:
         handle = await it.start(removing(*paths))
         await until_listed(dev_server.client, {handle.id})
-        async with serving(Inbox(client).app) as url, httpx2.AsyncClient() as http:
+        async with serving(Inbox(Perdure(client)).app) as url, httpx2.AsyncClient() as http:
             page = {"run": handle.id, "call": unlisted}
             assert "data-gone" not in (await http.get(f"{url}/list", params=page)).text
             await decide(dev_server.client, handle.id, {"call": unlisted, "decision": "reject"})

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
-from perdure.client.watching import tell_trouble, watch_run
+from perdure.client.watching import watch_run, watch_trouble
 from perdure.hosting.worker import build_worker
 from perdure.model.endpoint import Endpoint
 from perdure.model.refusals import refusal_of
@@ -421,13 +421,13 @@ async def test_whoever_watches_or_waits_is_told_that_the_server_is_down(dev_serv
         it.task_queue = queue
         async with worker:
             handle = await it.start(agent("add"))
-            told: asyncio.Queue[str] = asyncio.Queue()
-            telling = asyncio.create_task(tell_trouble(it.client, handle.id, told.put_nowait))
+            troubles = watch_trouble(it.client, handle.id)
+            telling = asyncio.create_task(anext(troubles))
             async for view in watch_run(it.client, handle.id):
                 if view.log and view.log[-1].trouble:
                     break
-            words = await told.get()
-            telling.cancel()
+            words = await telling
+            await troubles.aclose()
             assert "http://127.0.0.1:9/v1" in words
             assert words in view.log[-1].trouble
             assert (await it.view(handle.id)).log[-1].trouble

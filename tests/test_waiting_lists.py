@@ -76,7 +76,7 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
         while True:
             page = await list_waiting(it.client, size=2, page=token)
             assert page.runs <= 2
-            seen += [one.run_id for one in page.waiting]
+            seen += dict.fromkeys(one.run_id for one in page.waiting)
             if (token := page.following) is None:
                 break
         assert {handle.id for handle in handles} <= set(seen)

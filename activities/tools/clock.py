@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from typing_extensions import TypedDict
 
-from perdure import ToolError, tool
+from perdure.errors import ToolError
+from perdure.tools.functions import tool
 
 
 class Now(TypedDict):

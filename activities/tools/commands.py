@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from typing_extensions import TypedDict
 
-from perdure import ToolError, tool
 from perdure.activities.tools.jail import adopt_orphans, end_strays
+from perdure.errors import ToolError
+from perdure.tools.functions import tool
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of each stream that are kept; the rest is counted."""

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
-from perdure import ToolError, tool
-from perdure.errors import ToolDefinitionError
+from perdure.errors import ToolDefinitionError, ToolError
+from perdure.tools.functions import tool
 
 MAX_BYTES: Final = 1_000_000
 MAX_LISTED: Final = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from perdure import tool
+from perdure.tools.functions import tool
 
 
 class Completed(TypedDict):

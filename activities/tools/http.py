@@ -15,8 +15,9 @@ from typing import Any, Final, Literal, NotRequired
 import httpx2
 from typing_extensions import TypedDict
 
-from perdure import ToolContext, ToolError, tool
 from perdure.activities.tools.addresses import is_public
+from perdure.errors import ToolError
+from perdure.tools.functions import ToolContext, tool
 
 MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5

@@ -10,16 +10,17 @@ from typing import Any, Generic, TypeAlias, overload
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
-from perdure.authoring.files import read_agent
+from perdure.authoring.files import AGENTS, read_agent
 from perdure.authoring.options import AgentOptions
 from perdure.authoring.types import JsonType
-from perdure.errors import AgentError, ProtocolError
-from perdure.run.agents import parse_agent
+from perdure.errors import AgentError, InputError, ProtocolError
+from perdure.run.agents import Context, parse_agent
 from perdure.run.documents import agent_document
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.jsons import Json, JsonObject, check
 from perdure.values.messages import InputMessage, merge_data
+from perdure.values.references import MISSING
 
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
 T = TypeVar("T")
@@ -125,20 +126,20 @@ class Agent(Generic[OutputT]):
 
     @overload
     @classmethod
-    def read(cls, path: str | Path) -> Agent[Any]: ...
+    def read(cls, path: str | Path, *, folder: Path = ...) -> Agent[Any]: ...
 
     @overload
     @classmethod
-    def read(cls, path: str | Path, *, output: type[T]) -> Agent[T]: ...
+    def read(cls, path: str | Path, *, output: type[T], folder: Path = ...) -> Agent[T]: ...
 
     @classmethod
-    def read(cls, path: str | Path, *, output: Any = None) -> Agent[Any]:
-        """An agent file, or by name one of the agents folder (`PERDURE_AGENTS`, or `agents` here).
+    def read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS) -> Agent[Any]:
+        """An agent file, or by name one of the folder (`agents` here).
 
         `output`: the type that its outputs are read as; their schema is the file's, where it has one. Raises `SettingsError` when
         there is no such file or it is no JSON, `AgentError` when it is no agent.
         """
-        _, document = read_agent(str(path))
+        _, document = read_agent(str(path), folder)
         return cls.of(document, output=output, source=str(path))
 
     @overload
@@ -184,6 +185,18 @@ class Agent(Generic[OutputT]):
     def delegates(self) -> dict[str, JsonObject]:
         """By name the agent files of those that it was given as tools, however far down; copies."""
         return copy.deepcopy(self._delegates)
+
+    def check_input(self, input: Json = MISSING) -> Json:
+        """A run's input as JSON, judged as the run would (R2.3); left out it stays so. Raises `InputError`."""
+        value = input
+        if input is not MISSING:
+            try:
+                value = to_jsonable_python(input, by_alias=True)
+            except PydanticSerializationError as error:
+                raise InputError(f"the input cannot be written as JSON: {error}") from None
+            check(value, source="the input")
+        Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
+        return value
 
     def read_output(self, value: Json) -> OutputT:
         """A run's output as the type that this agent was given. Raises `OutputError` for what is none."""

@@ -7,21 +7,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import model_failure
 from perdure.activities.registry import load_tools
+from perdure.authoring.agent import Agent
 from perdure.checking.judging import judge
 from perdure.checking.report import Played, Report, Row, understanding
 from perdure.checking.tasks import TASKS, Task
-from perdure.client.runs import fetch_run, start_run
-from perdure.errors import RunError
+from perdure.client.perdure import Perdure
+from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.model.usage import Price
-from perdure.run.agents import parse_agent
 
 DIALECTS = ("solution", "tools", "script")
 _GRACE = 30.0
@@ -77,7 +77,7 @@ class _Bench:
     """A client of the server with the worker, and how its runs are played."""
 
     def __init__(self, client: Client, parallel: int, timeout: float, told: Callable[[Played], None]) -> None:
-        self._client = client
+        self._perdure = Perdure(client)
         self._places = asyncio.Semaphore(parallel)
         self._timeout = timeout
         self._told = told
@@ -97,16 +97,13 @@ class _Bench:
         document = task.document(model, dialect, self._timeout)
         async with self._places:
             start = time.monotonic()
-            handle = await start_run(self._client, parse_agent(document), document)
+            run = await self._perdure.start(Agent.of(document))
             try:
-                await asyncio.wait_for(handle.result(), self._timeout + _GRACE)
-            except WorkflowFailureError:
-                pass
-            except TimeoutError:
-                await handle.cancel()
+                view = await run.wait(self._timeout + _GRACE)
+            except RunTimeoutError:
+                await run.cancel()
                 return self._tell(Played(model, dialect, task.name, (f"no end after {self._timeout:g} s",), requests=1))
             seconds = time.monotonic() - start
-        view = await fetch_run(self._client, handle.id)
         usage = view.usage
         answers = Counter(call.id.partition(".")[0] for call in view.calls)
         return self._tell(

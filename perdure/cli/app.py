@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from perdure.authoring.agent import Agent
+from perdure.authoring.files import json_option
+from perdure.cli import commands
 from perdure.cli.approval_commands import approvals_app
-from perdure.cli.errors import FAILED, one_line_errors
-from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.lists.commands import lists_app
 from perdure.cli.model_commands import models_app
 from perdure.cli.options import DEV, WORKER, configured
@@ -18,10 +21,11 @@ from perdure.cli.plan_commands import plan_app, print_drawing
 from perdure.cli.render import print_result, print_run
 from perdure.cli.settings_command import settings_app
 from perdure.hosting.settings import Settings
-from perdure.people.policies import ASKS
+from perdure.people.policies import ASKS, parse_policy
 from perdure.run.views.drawing import draw_run
 from perdure.run.wire import RunView
 from perdure.values.jsons import dumps
+from perdure.values.references import MISSING
 
 app = typer.Typer(
     name="perdure",
@@ -56,10 +60,23 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
-    live = watch and not as_json
     approval = {} if ask is None else {"ask": ask}
-    told = {"task_queue": settings.task_queue, "approval": approval, "sender": sender, "tenant": tenant}
-    view = execute(lambda do: do.run(agent, input, id, no_wait=no_wait, live=live, **told))
+    with one_line_errors():  # what the run would refuse needs no server to be refused
+        if id is not None and not id.strip():
+            raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
+        found = Agent.read(agent, folder=settings.agents_folder)
+        value = found.check_input(MISSING if input is None else json_option(input, "--input"))
+        parse_policy(approval)
+    how: dict[str, Any] = {
+        "no_wait": no_wait,
+        "live": watch and not as_json,
+        "task_queue": settings.task_queue,
+        "id": id,
+        "approval": approval,
+        "sender": sender,
+        "tenant": tenant,
+    }
+    view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
@@ -73,7 +90,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
-    _finish(execute(lambda do: do.wait(run_id, timeout)), as_json)
+    _finish(connected(lambda perdure: perdure.get_run(run_id).wait(timeout)), as_json)
 
 
 @app.command()
@@ -94,9 +111,9 @@ def show(
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
     if value is not None:
-        print(execute(lambda do: do.read_value(run_id, value)))
+        print(connected(lambda perdure: perdure.get_run(run_id).value(value)))
         return
-    view: RunView = execute(lambda do: do.show(run_id, verbose=verbose, aside=as_json))
+    view = connected(lambda perdure: commands.show(perdure.get_run(run_id), verbose=verbose, aside=as_json))
     if svg is not None or (draw and not as_json):
         with one_line_errors():
             print_drawing(draw_run(view), svg)
@@ -114,7 +131,7 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run live until it ends."""
-    _finish(execute(lambda do: do.watch(run_id, verbose=verbose)), as_json=False)
+    _finish(connected(lambda perdure: commands.watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
 
 
 @app.command()
@@ -125,7 +142,7 @@ def worker(settings: Settings) -> None:
         serve,  # a model's client and Temporal's worker are not needed by any other command
     )
 
-    execute(lambda _: serve(settings))
+    execute(lambda: serve(settings))
 
 
 @app.command()
@@ -134,7 +151,7 @@ def dev(settings: Settings) -> None:
     """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
     from perdure.hosting.dev import serve_dev  # the server and the worker are not needed by any other command
 
-    execute(lambda _: serve_dev(settings))
+    execute(lambda: serve_dev(settings))
 
 
 @app.command("codec-server")
@@ -147,7 +164,7 @@ def codec_server(
     """Show what PERDURE_CODEC encrypts in Temporal's Web UI and command line, until Ctrl-C."""
     from perdure.pages.serve import serve_codec  # a web server is not needed by any other command
 
-    execute(lambda _: serve_codec(host=host, port=port, token=settings.codec_token, origin=settings.codec_origin))
+    execute(lambda: serve_codec(host=host, port=port, token=settings.codec_token, origin=settings.codec_origin))
 
 
 @app.command()
@@ -160,7 +177,7 @@ def demo(
     """The whole thing on this machine, with no account and no key."""
     from perdure.cli.demo import run_demo
 
-    execute(lambda _: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
+    execute(lambda: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
 
 
 def _finish(view: RunView, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import click
@@ -13,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.authoring.files import json_option
+from perdure.cli import commands
 from perdure.cli.errors import CommandError, one_line_errors
-from perdure.cli.execute import Json, RunId, execute
+from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.keys import read_key
 from perdure.cli.options import configured
-from perdure.client.approvals import age
+from perdure.client.ages import age
 from perdure.hosting.settings import Settings
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
 from perdure.values.marks import changes
@@ -46,9 +48,9 @@ def approvals(
         _walk(run_id, by)
         return
     if run_id is None:
-        _print_page(execute(lambda do: do.list_waiting(limit, page)), as_json)
+        _print_page(connected(lambda perdure: perdure.approvals(size=limit, page=page)), as_json)
         return
-    waiting, silent = execute(lambda do: do.offers(run_id))
+    waiting, silent = connected(lambda perdure: perdure.get_run(run_id).waiting_below())
     if as_json:
         print(dumps([one.as_json() for one in waiting]))
     else:
@@ -193,17 +195,17 @@ def inbox(
     """Serve a page on which people decide, until Ctrl-C."""
     from perdure.pages.serve import serve_inbox  # a web server is not needed by any other command
 
-    execute(lambda _: serve_inbox(host=host, port=port, token=settings.inbox_token))
+    execute(lambda: serve_inbox(host=host, port=port, token=settings.inbox_token))
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
     said = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
-    done = execute(lambda do: do.decide(run_id, said))
+    done = connected(lambda perdure: perdure.get_run(run_id).decide(said))
     print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
 
 
 def _find(run_id: str, call: str) -> Any:
-    waiting, _ = execute(lambda do: do.offers(run_id))
+    waiting, _ = connected(lambda perdure: perdure.get_run(run_id).waiting_below())
     for one in waiting:
         if one.offer.call == call:
             return one
@@ -230,12 +232,12 @@ def _walk(run_id: str | None, by: str) -> None:
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:
-        one = execute(lambda do: do.next_offer(run_id, skipped))
+        one = connected(lambda perdure: commands.next_offer(perdure, run_id, skipped))
         if one is None:
             if not quiet:
                 console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
             quiet = True
-            execute(lambda do: do.pause())
+            execute(lambda: asyncio.sleep(1))  # until it is worth looking again
             continue
         quiet = False
         console.print(_panel(one))

@@ -1,217 +1,93 @@
-"""What the commands that talk to a server do. Loaded only by them: a plan is validated without Temporal's client."""
+"""What commands do that is more than one call of the Python API."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
-from temporalio.client import Client
-from temporalio.service import RPCError
 
-from perdure.authoring.files import json_option, read_agent
-from perdure.cli.errors import INTERRUPTED, TIMEOUT, USAGE, CommandError
+from perdure.cli.errors import INTERRUPTED, CommandError
 from perdure.cli.exchanges import print_exchanges
 from perdure.cli.render import run_table
-from perdure.client import approvals, listing
-from perdure.client.approvals import Offered, WaitingPage
-from perdure.client.audit import exchanges
-from perdure.client.listing import RunPage, Selection
-from perdure.client.runs import fetch_run, has_worker, start_run, wait_run
-from perdure.client.runs import read_value as read_value_of
-from perdure.client.watching import tell_trouble, watch_run
+from perdure.client.lists import Offered
 from perdure.errors import RunError
-from perdure.hosting.connection import connect
-from perdure.hosting.settings import in_force
-from perdure.hosting.telemetry import flush, silent_runtime
-from perdure.people.policies import parse_policy
-from perdure.run.agents import Context
 from perdure.run.wire import RunView
-from perdure.values.jsons import JsonObject
+from perdure.values.jsons import Json
 
-__all__ = [
-    "RPCError",
-    "cancel",
-    "cancel_many",
-    "change_policies",
-    "change_policy",
-    "decide",
-    "flush",
-    "list_page",
-    "list_waiting",
-    "next_offer",
-    "offers",
-    "pause",
-    "run",
-    "show",
-    "wait",
-    "watch",
-]
+if TYPE_CHECKING:
+    from perdure.authoring.agent import Agent
+    from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
 
 
-async def _connect() -> Client:
-    return await connect(silent_runtime())
-
-
-async def run(
-    agent: str,
-    run_input: str | None,
-    run_id: str | None,
-    *,
-    no_wait: bool,
-    live: bool,
-    task_queue: str,
-    approval: JsonObject,
-    sender: str | None = None,
-    tenant: str | None = None,
+async def run_agent(
+    perdure: Perdure, agent: Agent, value: Json, *, task_queue: str, no_wait: bool, live: bool, **given: Any
 ) -> RunView | str:
-    """Start an agent; its run, or with `no_wait` its id."""
-    if run_id is not None and not run_id.strip():
-        raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
-    found, document = read_agent(agent, in_force().agents_folder)
-    value = None if run_input is None else json_option(run_input, "--input")
-    parse_policy(approval)
-    Context(found, value, has_input=run_input is not None)  # what the run would refuse needs no server to be refused
-    client = await _connect()
-    handle = await start_run(
-        client,
-        found,
-        document,
-        value,
-        has_input=run_input is not None,
-        run_id=run_id,
-        task_queue=task_queue,
-        approval=approval,
-        sender=sender,
-        tenant=tenant,
-    )
+    """Start it and follow it to its end; its run, or with `no_wait` its id at once."""
+    run = await perdure.start(agent, value, task_queue=task_queue, **given)
     if no_wait:
-        return handle.id
-    print(f"run {handle.id}", file=sys.stderr)
-    if not await has_worker(client, task_queue):
+        return run.id
+    print(f"run {run.id}", file=sys.stderr)
+    if not await perdure.has_worker(task_queue):
         print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
     try:
-        if live:
-            return await _watch(client, handle.id)
-        telling = asyncio.create_task(tell_trouble(client, handle.id, _tell))
-        try:
-            view = await wait_run(client, handle.id)
-        finally:
-            telling.cancel()
-        assert view is not None
-        return view
+        return await _follow(run) if live else await _wait(run)
     except asyncio.CancelledError:
-        raise CommandError(f"interrupted; the run goes on: perdure wait {handle.id}", INTERRUPTED) from None
+        raise CommandError(f"interrupted; the run goes on: perdure wait {run.id}", INTERRUPTED) from None
 
 
-def _tell(trouble: str) -> None:
-    print(f"perdure: asking the model again: {trouble}", file=sys.stderr)
-
-
-async def wait(run_id: str, timeout: float) -> RunView:
-    """Raises `CommandError` with the exit code for a timeout."""
-    view = await wait_run(await _connect(), run_id, timeout)
-    if view is None:
-        raise CommandError(f"{run_id} has not ended after {timeout:g} s; it goes on", TIMEOUT)
-    return view
-
-
-async def show(run_id: str, *, verbose: bool = False, aside: bool = False) -> RunView:
+async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
     """The run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
-    client = await _connect()
-    view = await fetch_run(client, run_id)
+    view = await run.view()
     if verbose:
-        print_exchanges(Console(stderr=aside), await exchanges(client, run_id))
+        print_exchanges(Console(stderr=aside), await run.exchanges())
     return view
 
 
-async def read_value(run_id: str, what: str) -> str:
-    """One thing of a run, whole, as JSON."""
-    return await read_value_of(await connect(), run_id, what)
-
-
-async def watch(run_id: str, *, verbose: bool = False) -> RunView:
+async def watch(run: Run, *, verbose: bool = False) -> RunView:
     """Follow a run to its end; with `verbose` print then all that was sent and answered."""
-    client = await _connect()
-    await fetch_run(client, run_id)
-    view = await _watch(client, run_id)
+    await run.view()
+    view = await _follow(run)
     if verbose:
-        print_exchanges(Console(), await exchanges(client, run_id))
+        print_exchanges(Console(), await run.exchanges())
     return view
 
 
-async def cancel(run_id: str) -> str:
-    """Ask for the cancellation; what to print. Raises `CommandError` for a run that has ended."""
-    client = await _connect()
-    view = await fetch_run(client, run_id)
-    if view.status != "running":
-        raise CommandError(f"{run_id} has already ended: {view.status}")
-    await client.get_workflow_handle(run_id).cancel()
-    return f"{run_id}: cancellation requested"
-
-
-async def list_waiting(size: int, page: str | None) -> WaitingPage:
-    return await approvals.list_waiting(await _connect(), size=size, page=page)
-
-
-async def offers(run_id: str) -> tuple[list[Offered], list[str]]:
-    """What waits in the run and its delegates', whole."""
-    return await approvals.offers_below(await _connect(), run_id)
-
-
-async def next_offer(run_id: str | None, skipped: set[tuple[str, str]]) -> Offered | None:
+async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> Offered | None:
     """The oldest that waits, of this run or of all, but for those skipped."""
-    client = await _connect()
     if run_id is not None:
-        found, _ = await approvals.offers_below(client, run_id)
+        found, _ = await perdure.get_run(run_id).waiting_below()
         return next((one for one in found if (one.run_id, one.offer.call) not in skipped), None)
-    for listed in (await approvals.list_waiting(client)).waiting:
+    for listed in (await perdure.approvals()).waiting:
         if (listed.run_id, listed.entry.call) not in skipped:
             # The index is a moment late: what has been decided already is passed over.
             with contextlib.suppress(RunError):
-                for one in await approvals.run_offers(client, listed.run_id, listed.entry.call):
-                    return one
+                for offer in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
+                    return Offered(listed.run_id, offer)
     return None
 
 
-async def decide(run_id: str, decision: JsonObject) -> JsonObject:
-    return await approvals.decide(await _connect(), run_id, decision)
-
-
-async def change_policy(run_id: str, change: JsonObject) -> JsonObject:
-    return await approvals.change_policy(await _connect(), run_id, change)
-
-
-async def pause() -> None:
-    """Until it is worth looking again."""
-    await asyncio.sleep(1)
-
-
-async def list_page(chosen: Selection, size: int, page: str | None) -> RunPage:
-    return await listing.list_runs(await _connect(), chosen, size=size, page=page)
-
-
-async def cancel_many(chosen: Selection, confirm: Callable[[int], bool]) -> int:
-    """Cancel them, if that is confirmed of so many; how many it was asked of."""
-    client = await _connect()
-    return await listing.cancel_runs(client, chosen) if confirm(await listing.count_runs(client, chosen)) else 0
-
-
-async def change_policies(chosen: Selection, change: JsonObject, confirm: Callable[[int], bool]) -> int:
-    """Change their policies, if that is confirmed of so many; how many were told."""
-    parse_policy(change)  # a signal that is wrong would change nothing, and say so to nobody
-    client = await _connect()
-    go_on = confirm(await listing.count_runs(client, chosen))
-    return await listing.change_policies(client, chosen, change) if go_on else 0
-
-
-async def _watch(client: Client, run_id: str) -> RunView:
-    view = RunView(run_id=run_id)
+async def _follow(run: Run) -> RunView:
+    view = RunView(run_id=run.id)
     with Live(console=Console(), refresh_per_second=8, transient=False) as live:
-        async for view in watch_run(client, run_id):
+        async for view in run.views():
             live.update(run_table(view))
     print()
     return view
+
+
+async def _wait(run: Run) -> RunView:
+    telling = asyncio.create_task(_tell_troubles(run))
+    try:
+        return await run.wait()
+    finally:
+        telling.cancel()
+
+
+async def _tell_troubles(run: Run) -> None:
+    async for trouble in run.troubles():
+        print(f"perdure: asking the model again: {trouble}", file=sys.stderr)

@@ -15,21 +15,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
-from temporalio.client import Client
 
 from perdure.activities.registry import Registry, load_tools
+from perdure.authoring.agent import Agent
 from perdure.cli.errors import FAILED, USAGE, CommandError
 from perdure.cli.keys import next_key
 from perdure.cli.render import print_result, run_table
-from perdure.client.runs import AgentHandle, start_run
-from perdure.client.watching import watch_run
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
-from perdure.run.wire import DECIDE, RunView, WaitingView
+from perdure.run.wire import RunView, WaitingView
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Pace
 from perdure.values.jsons import dumps, loads
@@ -54,7 +53,7 @@ async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
         if not yes and not sys.stdin.isatty():
             console.print("no terminal to ask at: whatever waits for a person is approved, as with --yes")
             yes = True
-        view = await _run(server.client, folder, ui_port, console, yes=yes)
+        view = await _run(Perdure(server.client), folder, ui_port, console, yes=yes)
         print_result(console, view)
         console.print(f"The folder really shrank by {before - _size(folder):,} bytes.", style="bold green")
         if stay:
@@ -64,25 +63,25 @@ async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
         raise CommandError(f"the demo's run ended as {view.status}", FAILED)
 
 
-async def _run(client: Client, folder: Path, ui_port: int, console: Console, *, yes: bool) -> RunView:
+async def _run(perdure: Perdure, folder: Path, ui_port: int, console: Console, *, yes: bool) -> RunView:
     document = loads(files("perdure.demo").joinpath("agents/devops.json").read_bytes(), source="devops.json")
-    run_input = {"request": TASK, "folder": str(folder)}
-    handle = await start_run(client, parse_agent(document), document, run_input, has_input=True)
-    address = f"http://localhost:{ui_port}/namespaces/default/workflows/{handle.id}/{handle.first_execution_run_id}"
+    run = await perdure.start(Agent.of(document), {"request": TASK, "folder": str(folder)})
+    execution = (await run.handle.describe()).run_id
+    address = f"http://localhost:{ui_port}/namespaces/default/workflows/{run.id}/{execution}"
     console.print(Text(f"Web UI  {address}\n"), soft_wrap=True)
-    view = RunView(run_id=handle.id)
+    view = RunView(run_id=run.id)
     with Live(console=console, refresh_per_second=8) as live:
-        async for view in watch_run(client, handle.id):
+        async for view in run.views():
             live.update(run_table(view))
             for offer in view.waiting:
                 live.stop()
-                await _answer(handle, offer, console, yes=yes)
+                await _answer(run, offer, console, yes=yes)
                 live.start()
     console.print()
     return view
 
 
-async def _answer(handle: AgentHandle, offer: WaitingView, console: Console, *, yes: bool) -> None:
+async def _answer(run: Run, offer: WaitingView, console: Console, *, yes: bool) -> None:
     """Ask the person at the terminal about a dangerous call; the run waits meanwhile, and would for days."""
     console.print(
         Panel(dumps(offer.params), title=f"{offer.call} {offer.tool} waits for you: {offer.reason}", style="yellow")
@@ -91,10 +90,11 @@ async def _answer(handle: AgentHandle, offer: WaitingView, console: Console, *, 
     while key not in ("a", "r"):
         console.print("[a]pprove or [r]eject?", style="bold", markup=False)
         key = await next_key()
-    kind, words = ("approve", "approved") if key == "a" else ("reject", "rejected")
-    decision = {"call": offer.call, "decision": kind, "by": "the demo's user", "digest": offer.digest}
-    await handle.execute_update(DECIDE, decision)
-    console.print(f"{words}\n")
+    if key == "a":
+        await run.approve(offer, by="the demo's user")
+    else:
+        await run.reject(offer, by="the demo's user")
+    console.print("approved\n" if key == "a" else "rejected\n")
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from perdure.errors import PerdureError, SettingsError
+from perdure.errors import PerdureError, RunTimeoutError, SettingsError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -37,6 +37,8 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), error.code)
     except SettingsError as error:
         _leave(str(error), USAGE)
+    except RunTimeoutError as error:
+        _leave(str(error), TIMEOUT)
     except PerdureError as error:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:

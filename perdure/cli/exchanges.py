@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from perdure.client.audit import Exchange
 from perdure.model.strictness import make_strict
 from perdure.model.wire import RequestContext, RequestResult
 from perdure.values.jsons import dumps
+
+if TYPE_CHECKING:
+    from perdure.client.audit import Exchange
 
 
 def print_exchanges(console: Console, found: list[Exchange]) -> None:

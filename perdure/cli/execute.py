@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from perdure.cli.errors import CommandError, one_line_errors
+from perdure.cli.errors import one_line_errors
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
+T = TypeVar("T")
 
 
-def execute(start: Callable[[ModuleType], Coroutine[Any, Any, Any]]) -> Any:
-    """Run what a command does with the module `perdure.cli.commands`; a user's mistake becomes one line and an exit code."""
-    from perdure.cli import (
-        commands,
-    )  # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait
+def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
+    """What a command does with Perdure's Python API, and with nothing else of a server (R13.3)."""
 
+    async def start() -> T:
+        # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait.
+        from perdure.client.perdure import Perdure
+        from perdure.hosting.telemetry import silent_runtime
+
+        return await do(await Perdure.connect(runtime=silent_runtime()))
+
+    return execute(start)
+
+
+def execute(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it; a user's mistake becomes one line and an exit code."""
     with one_line_errors():
         try:
-            return asyncio.run(start(commands))
-        except commands.RPCError as error:
-            raise CommandError(f"the Temporal server answered: {error.message}") from None
+            return asyncio.run(start())
         finally:
-            commands.flush()
+            from perdure.hosting.telemetry import flush  # loaded by now
+
+            flush()
     raise AssertionError("one_line_errors leaves the process")

@@ -52,7 +52,7 @@ def check(
         words = "ok" if played.passed else played.problems[0]
         console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
 
-    report: Report = execute(lambda _: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told))
+    report: Report = execute(lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told))
     if as_json:
         print(dumps(report.as_json()))
     else:

@@ -1,4 +1,4 @@
-"""What waits for a person, across the namespace, and deciding it, through a Temporal client.
+"""How what waits for a person is listed, across the namespace, and decided, through a Temporal client.
 
 Lists come from visibility and ask no run; whole is what one run tells of itself.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio.client import (
@@ -24,9 +23,11 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.errors import clear_errors
 from perdure.client.listing import following_page, read_page
+from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
-from perdure.errors import RunError
+from perdure.errors import DecisionRefusedError, NoWorkerError, RunError, RunNotFoundError
 from perdure.run.wire import (
     AGENT_WORKFLOW,
     DECIDE,
@@ -34,7 +35,6 @@ from perdure.run.wire import (
     WAITING_ATTRIBUTE,
     WAITING_MEMO,
     WAITING_QUERY,
-    WaitingEntry,
     WaitingMemo,
     WaitingView,
 )
@@ -50,50 +50,6 @@ _AT_ONCE: Final = 16
 
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """One thing that waits, as a list shows it."""
-
-    run_id: str
-    agent: str
-    entry: WaitingEntry
-
-    def as_json(self) -> JsonObject:
-        return {"runId": self.run_id, "agent": self.agent, **self.entry.as_json()}
-
-
-@dataclass(frozen=True)
-class WaitingPage:
-    """Runs that wait, the newest started first, and what waits in them, the oldest first."""
-
-    waiting: list[Waiting]
-    runs: int
-    unnamed: dict[str, int]
-    """By run, how much more waits than the list names: the run itself tells all of it."""
-    following: str | None
-    """Names the page after this one; `None`: this was the last."""
-
-
-@dataclass(frozen=True)
-class Offered:
-    """One thing that waits, whole, and in which run."""
-
-    run_id: str
-    offer: WaitingView
-
-    def as_json(self) -> JsonObject:
-        return {"runId": self.run_id, **self.offer.as_json()}
-
-
-def age(since: str) -> str:
-    """How long ago, in the largest unit that says something."""
-    seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{max(seconds, 0)} s"
 
 
 async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
@@ -133,19 +89,19 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
 async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[Offered]:
     """What waits in one run, whole, oldest first; with `call` that alone.
 
-    Raises `RunError` when there is no such run, or when no worker answers for it.
+    Raises `RunNotFoundError`, or `NoWorkerError` when no worker answers for it.
     """
     await _check_exists(client, run_id)
     found = await _ask(client, run_id, call)
     if found is None:
-        raise RunError(f"no worker answers for {run_id!r}, which has something waiting")
+        raise NoWorkerError(f"no worker answers for {run_id!r}, which has something waiting")
     return found
 
 
 async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list[str]]:
     """What waits in a run and in its delegates' runs, oldest first, and those of them for which no worker answers.
 
-    Raises `RunError` when there is no such run.
+    Raises `RunNotFoundError`.
     """
     # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
     await _check_exists(client, run_id)
@@ -182,12 +138,8 @@ async def _memo(run: WorkflowExecution) -> WaitingMemo:
 
 
 async def _check_exists(client: Client, run_id: str) -> None:
-    try:
+    with clear_errors(client, run_id):
         await client.get_workflow_handle(run_id).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
-        raise
 
 
 @contextlib.contextmanager
@@ -210,7 +162,7 @@ async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObjec
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:
-    """The run's policy as it stands then. Raises `RunError`."""
+    """The run's policy as it stands then. Raises `RunError` with the reason why nothing changed."""
     result: JsonObject = await _update(client, run_id, POLICY, change)
     return result
 
@@ -222,11 +174,13 @@ async def _update(client: Client, run_id: str, name: str, argument: JsonObject) 
         return await handle.execute_update(name, argument, rpc_timeout=QUERY_TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
-        raise RunError(f"nothing changed: {reason}") from None
+        raise DecisionRefusedError(f"nothing changed: {reason}") from None
     except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
+            raise DecisionRefusedError(f"nothing changed: the run {run_id!r} has ended") from None
         if error.status == RPCStatusCode.NOT_FOUND:
-            gone = "has ended" if "completed" in error.message else f"does not exist in namespace {client.namespace!r}"
-            raise RunError(f"nothing changed: the run {run_id!r} {gone}") from None
+            words = f"nothing changed: the run {run_id!r} does not exist in namespace {client.namespace!r}"
+            raise RunNotFoundError(words) from None
         if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
             raise _unanswered(run_id) from None
         raise
@@ -237,7 +191,7 @@ async def _update(client: Client, run_id: str, name: str, argument: JsonObject) 
 async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
     """Only a run that answers now is told: an update that nobody takes is kept, and would be followed whenever a worker starts.
 
-    Raises `RunError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
+    Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
     """
     try:
         await handle.query(WAITING_QUERY, "", rpc_timeout=ANSWER_TIMEOUT)
@@ -249,13 +203,15 @@ async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
             RPCStatusCode.DEADLINE_EXCEEDED,
             RPCStatusCode.FAILED_PRECONDITION,
         ):
-            raise RunError(
+            raise NoWorkerError(
                 f"nothing changed: no worker answers for {handle.id!r}; say it again when one runs"
             ) from None
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
 
 
-def _unanswered(run_id: str) -> RunError:
+def _unanswered(run_id: str) -> NoWorkerError:
     """It answered a moment ago, and does not now: the update is on its way, and nothing takes it back."""
-    return RunError(f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs")
+    return NoWorkerError(
+        f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs"
+    )

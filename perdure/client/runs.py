@@ -1,10 +1,11 @@
-"""Runs from outside: starting, following and fetching them through a Temporal client."""
+"""How runs are started, fetched and waited for, through a Temporal client; `Perdure` and `Run` are the face of it."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import uuid
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_trouble, note_unserved
-from perdure.errors import RunError
+from perdure.errors import NoWorkerError, RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent
 from perdure.run.wire import (
@@ -57,13 +58,21 @@ async def start_run(
     approval: JsonObject | None = None,
     sender: str | None = None,
     tenant: str | None = None,
+    delegates: Mapping[str, JsonObject] | None = None,
 ) -> AgentHandle:
-    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by.
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by,
+    `delegates` agent files by name that come along with it (R8.1).
 
-    Raises `RunError` when the id is taken, or what is given is too large; the run itself refuses what is no input of it
+    Raises `RunExistsError`, or `RunError` when what is given is too large; the run itself refuses what is no input of it
     (R2.3).
     """
-    given = RunInput(agent=document, input=run_input, has_input=has_input, approval=approval or {})
+    given = RunInput(
+        agent=document,
+        input=run_input,
+        has_input=has_input,
+        approval=approval or {},
+        delegates=dict(delegates or {}),
+    )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
         return await _start(
@@ -80,7 +89,7 @@ async def start_run(
             static_details=agent.description or None,
         )
     except WorkflowAlreadyStartedError:
-        raise RunError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+        raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
 
 
 async def _start(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
@@ -99,6 +108,7 @@ def _check_size(given: RunInput, limit: int) -> None:
     if len(given.model_dump_json().encode()) <= limit:
         return
     sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
+    sizes |= {"its delegates": Sizes().of(given.delegates)} if given.delegates else {}
     largest = max(sizes, key=lambda name: sizes[name])
     both = " and ".join(f"{name} has {said(size)}" for name, size in sizes.items())
     what = f"{largest} has {said(sizes[largest])}" if sizes[largest] > limit else f"together they are too large: {both}"
@@ -125,16 +135,11 @@ def _task(agent: Agent, run_input: Json) -> str:
 
 
 async def fetch_run(client: Client, run_id: str) -> RunView:
-    """The run as it stands or ended. Raises `RunError` when there is none, or nobody can tell."""
+    """The run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    try:
-        description = await handle.describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
-        raise
+    description = await handle.describe()
     if description.workflow_type != AGENT_WORKFLOW:
-        raise RunError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
+        raise RunNotFoundError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
     status = STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
@@ -145,7 +150,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     except RPCError:
         view = RunView(run_id=run_id)
         if status == "running":
-            raise RunError(
+            raise NoWorkerError(
                 f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
             ) from None
     if status == "running":
@@ -177,7 +182,7 @@ def _note_broken_off(view: RunView, status: RunStatus) -> None:
 async def read_value(client: Client, run_id: str, what: str) -> str:
     """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
 
-    Raises `RunError` when there is no such thing, or no worker answers.
+    Raises `RunError` when there is no such thing, `NoWorkerError` when no worker answers.
     """
     handle = client.get_workflow_handle(run_id)
     parts: list[str] = []
@@ -193,8 +198,8 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
         raise RunError(f"{what!r} of {run_id!r} cannot be read: {error}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
-            raise RunError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
-        raise RunError(f"no worker answers for {run_id!r}") from None
+            raise
+        raise NoWorkerError(f"no worker answers for {run_id!r}") from None
     return "".join(parts)
 
 
@@ -211,18 +216,23 @@ async def _result(handle: AgentHandle) -> RunResult | None:
         return RunResult(run_id=handle.id, status="failed", error=message)
 
 
-async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView | None:
-    """Wait for the run's end; `None` when `timeout` seconds pass first, which does not touch the run (R10.1)."""
-    handle = client.get_workflow_handle(run_id)
+async def ended(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
+    """Wait for the run's end; what it returned, or `None` where it ended otherwise.
+
+    Raises `RunTimeoutError` when `timeout` seconds pass first, which does not touch the run (R10.1).
+    """
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
-        await asyncio.wait_for(handle.result(), timeout)
+        return await asyncio.wait_for(handle.result(), timeout)
     except WorkflowFailureError:
-        pass
-    except TimeoutError:
         return None
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
+    except TimeoutError:
+        raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s; it goes on") from None
+
+
+async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
+    """The run at its end, however it ended. Raises as `ended` does."""
+    await ended(client, run_id, timeout)
     return await fetch_run(client, run_id)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from temporalio.client import Client, WorkflowQueryFailedError
@@ -22,7 +22,7 @@ TROUBLE_INTERVAL: Final = 1.5
 """Seconds between looks for trouble for one who only waits: the first retry comes after one."""
 
 
-async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
+async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
     """The run at every look, the last one after its end.
 
     A look describes the execution, which is no Action; a query is one, and goes only to a run whose history has grown since.
@@ -53,8 +53,8 @@ async def watch_run(client: Client, run_id: str) -> AsyncIterator[RunView]:
     yield await fetch_run(client, run_id)
 
 
-async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None]) -> None:
-    """Until cancelled tell, once each, why a Request of a run is asked again."""
+async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
+    """Until nobody listens any more, once each, why a Request of a run is asked again."""
     handle = client.get_workflow_handle(run_id)
     last = ""
     while True:
@@ -65,4 +65,4 @@ async def tell_trouble(client: Client, run_id: str, told: Callable[[str], None])
                 words = await failure_words(client, pending.last_failure) if asks else ""
                 if words and words != last:
                     last = words
-                    told(words)
+                    yield words

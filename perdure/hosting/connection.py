@@ -6,7 +6,12 @@ import dataclasses
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import (
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    DefaultPayloadConverter,
+)
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
@@ -14,6 +19,7 @@ from temporalio.service import RPCError
 from perdure.errors import ServerError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.converter import Converter, PayloadConverter
+from perdure.hosting.leaving import leave_cleanly
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
@@ -31,13 +37,36 @@ def data_converter() -> DataConverter:
     return dataclasses.replace(converter, payload_codec=codec, failure_converter_class=encoded)
 
 
-async def connect(runtime: Runtime | None = None) -> Client:
+def with_converter(client: Client) -> Client:
+    """The client, with Perdure's converter in the place of the SDK's own; its codec and all else stay in force.
+
+    A payload converter of the user's own stays too, and has to know pydantic's models.
+    """
+    theirs = client.data_converter
+    if theirs.payload_converter_class not in (DefaultPayloadConverter, PydanticPayloadConverter):
+        return client
+    ours = Converter(
+        payload_converter_class=PayloadConverter,
+        payload_codec=theirs.payload_codec,
+        failure_converter_class=theirs.failure_converter_class,
+        external_storage=theirs.external_storage,
+    )
+    config = client.config(active_config=True)
+    config["data_converter"] = ours
+    config["plugins"] = []  # what they change is in the configuration already: they are not asked again
+    return Client(**config)
+
+
+async def connect(runtime: Runtime | None = None, *, profile: str | None = None, **given: Any) -> Client:
     """A client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
-    `runtime` is the SDK's, for metrics. Raises `ServerError` when nothing answers there, or when the settings cannot be read.
+    `runtime` is the SDK's, for metrics; `profile` one of `temporal.toml`; what is `given` to `Client.connect` goes before the settings.
+    Raises `ServerError` when nothing answers there, or when the settings cannot be read.
     """
+    leave_cleanly()
     try:
-        settings: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+        found = ClientConfig.load_client_connect_config(profile=profile)
+        settings: dict[str, Any] = {"target_host": "localhost:7233", **found, **given}
     except Exception as error:
         raise ServerError(f"Temporal's connection settings cannot be read: {error}") from None
     converter = data_converter()

@@ -18,17 +18,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from temporalio.client import Client
-from temporalio.service import RPCError
 
-from perdure.client.approvals import Offered, Waiting, WaitingPage, age, decide, may_wait, run_offers
-from perdure.client.runs import fetch_run
-from perdure.errors import JsonError, RunError
+from perdure.client.ages import age
+from perdure.client.lists import Offered, Waiting, WaitingPage
+from perdure.client.perdure import Perdure
+from perdure.errors import JsonError, RunError, ServerError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
 from perdure.pages.guards import Guards, TooManyGuessesError
 from perdure.pages.live import Live
 from perdure.run.views.drawing import Drawing, draw_run, to_svg
-from perdure.run.wire import RunView
 from perdure.values.jsons import JsonObject, dumps, loads
 from perdure.values.marks import changes
 
@@ -42,12 +40,12 @@ _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 
 
 class Inbox:
-    """The pages over one client; `token` is asked for where others than this machine can reach them."""
+    """The pages over one namespace; `token` is asked for where others than this machine can reach them."""
 
-    def __init__(self, client: Client, token: str | None = None) -> None:
-        self._client = client
+    def __init__(self, perdure: Perdure, token: str | None = None) -> None:
+        self._perdure = perdure
         self._guards = Guards(token)
-        self._live = Live(client)
+        self._live = Live(perdure)
         self._pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
         self._pages.globals.update(age=age, dumps=dumps, prefix=PREFIX)
         # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
@@ -83,7 +81,7 @@ class Inbox:
         try:
             found = await self._live.look(request.query_params.get("page"))
             chosen = await self._chosen(found.waiting, request.query_params if typed is None else typed)
-        except (RunError, RPCError) as error:
+        except (RunError, ServerError) as error:
             problem = problem or str(error)
         session, csrf = self._guards.csrf(request)
         page = self._pages.get_template("inbox.html").render(
@@ -94,7 +92,7 @@ class Inbox:
             gone=not chosen and "run" in request.query_params,
             typed=typed or {},
             by=(typed or {}).get("by", unquote(request.cookies.get("perdure_by", ""))),
-            namespace=self._client.namespace,
+            namespace=self._perdure.client.namespace,
             csrf=csrf,
             said=said,
             problem=problem,
@@ -110,8 +108,8 @@ class Inbox:
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
             # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
             listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
-            gone = not listed and not await may_wait(self._client, *key)
-        except (RunError, RPCError) as error:
+            gone = not listed and not await self._perdure.get_run(key[0]).may_wait(key[1])
+        except (RunError, ServerError) as error:
             return self._guards.finish(request, PlainTextResponse(str(error), 503))
         part = self._pages.get_template("list.html").render(found=found, key=key, gone=gone)
         return self._guards.finish(request, HTMLResponse(part))
@@ -132,8 +130,8 @@ class Inbox:
             if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
                 raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
             decision = await self._decision(form)
-            done = await decide(self._client, form["run"], decision)
-        except (RunError, RPCError, FormError, JsonError) as error:
+            done = await self._perdure.get_run(form["run"]).decide(decision)
+        except (RunError, ServerError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
         words = {
             "approve": "approved",
@@ -199,12 +197,12 @@ class Inbox:
         return None
 
     async def _offer(self, run_id: str, call: str) -> Offered | None:
-        return next(iter(await run_offers(self._client, run_id, call)), None)
+        return next((Offered(run_id, offer) for offer in await self._perdure.get_run(run_id).waiting(call)), None)
 
     async def _drawing(self, chosen: Offered) -> str:
         """The plan of the Request that the call belongs to, with the call lit."""
         try:
-            view: RunView = await fetch_run(self._client, chosen.run_id)
+            view = await self._perdure.get_run(chosen.run_id).view()
         except RunError as error:
             return f"<p>{escape(str(error))}</p>"
         number = chosen.offer.call.split(".")[0]

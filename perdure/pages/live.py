@@ -7,11 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from temporalio.client import Client
-from temporalio.service import RPCError
-
-from perdure.client.approvals import WaitingPage, list_waiting
-from perdure.errors import RunError
+from perdure.client.lists import WaitingPage
+from perdure.client.perdure import Perdure
+from perdure.errors import RunError, ServerError
 from perdure.values.jsons import dumps
 
 INTERVAL: Final = 1.0
@@ -25,16 +23,16 @@ KEEP_ALIVE: Final = 15.0
 class Live:
     """One loop of looking, however many pages are open."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, perdure: Perdure) -> None:
+        self._perdure = perdure
         self._fingerprint = ""
         self._watchers = 0
         self._changed = asyncio.Condition()
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self, page: str | None = None) -> WaitingPage:
-        """A page of what waits; asks visibility and no run. Raises `RunError`."""
-        found = await list_waiting(self._client, size=SHOWN, page=page)
+        """A page of what waits; asks visibility and no run. Raises `RunError` or `ServerError`."""
+        found = await self._perdure.approvals(size=SHOWN, page=page)
         if page is not None:
             return found
         fingerprint = dumps([(one.run_id, one.entry.call, one.entry.digest) for one in found.waiting])
@@ -67,6 +65,6 @@ class Live:
     async def _look_on(self) -> None:
         while self._watchers:
             # The page says it when it is loaded; a server that comes back is found again.
-            with contextlib.suppress(RunError, RPCError):
+            with contextlib.suppress(RunError, ServerError):
                 await self.look()
             await asyncio.sleep(INTERVAL)

@@ -9,9 +9,10 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 
+from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.hosting.codec import CODEC
-from perdure.hosting.connection import connect, data_converter
+from perdure.hosting.connection import data_converter
 from perdure.hosting.signals import until_interrupted
 from perdure.pages.app import Inbox
 from perdure.pages.codec import CodecServer
@@ -28,7 +29,7 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
             f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
         )
     check_token(token)  # before a server is needed
-    await _serve(Inbox(await connect(), token).app, "inbox", host, port)
+    await _serve(Inbox(await Perdure.connect(), token).app, "inbox", host, port)
 
 
 async def serve_codec(*, host: str, port: int, token: str, origin: str) -> None:

@@ -180,10 +180,10 @@ def test_every_key_of_config_is_a_keyword(typed: Any, read: type[BaseModel]) -> 
     assert set(get_type_hints(typed)) == set(read.model_fields)
 
 
-def test_a_module_of_tools_stays_cheap_to_import() -> None:
+def test_a_module_of_tools_and_a_plan_stay_cheap_to_look_at() -> None:
     code = (
         "import sys; from perdure import tool; assert 'temporalio' not in sys.modules and 'openai' not in sys.modules;"
-        "from perdure import Agent; assert 'temporalio' not in sys.modules; import perdure;"
+        "from perdure import Agent; import perdure.cli.app; assert 'temporalio' not in sys.modules; import perdure;"
         "assert [n for n in perdure.__all__ if not hasattr(perdure, n)] == []"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from perdure.client.listing import Selection, read_since
+from perdure.client.selection import Selection, read_since
 from perdure.errors import RunError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

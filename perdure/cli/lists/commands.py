@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from perdure.authoring.files import json_option
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
-from perdure.cli.execute import Json, execute
+from perdure.cli.execute import Json, connected
 from perdure.cli.lists.selecting import (
     Agent,
     All,
@@ -25,8 +25,13 @@ from perdure.cli.lists.selecting import (
     one_or_many,
     running,
 )
-from perdure.people.policies import ASKS
+from perdure.client.lists import ListedRun
+from perdure.client.selection import Selection
+from perdure.people.policies import ASKS, parse_policy
 from perdure.values.jsons import dumps
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
 
 lists_app = typer.Typer()
 
@@ -51,12 +56,10 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    from perdure.client.listing import Selection
-
     chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query)
-    found = execute(lambda do: do.list_page(chosen, limit, page))
+    found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
     if as_json:
-        print(dumps(found.rows))
+        print(dumps([row.as_json() for row in found.rows]))
     else:
         _print_rows(found.rows)
     if found.following is not None:
@@ -80,9 +83,11 @@ def cancel(
         chosen = running(agent, since, sender, tenant, query, everything=everything)
         one_or_many(run_id, chosen)
     if run_id is not None:
-        print(execute(lambda do: do.cancel(run_id)))
+        connected(lambda perdure: perdure.get_run(run_id).cancel())
+        print(f"{run_id}: cancellation requested")
         return
-    count = execute(lambda do: do.cancel_many(chosen, lambda found: confirm(found, "cancel", yes=yes)))
+    assert chosen is not None
+    count = connected(lambda perdure: _cancel(perdure, chosen, yes=yes))
     print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
 
 
@@ -116,24 +121,34 @@ def policy(
         chosen = running(agent, since, sender, tenant, query, everything=everything)
         one_or_many(run_id, chosen)
     if run_id is not None:
-        print(dumps(execute(lambda do: do.change_policy(run_id, keys))))
+        print(dumps(connected(lambda perdure: perdure.get_run(run_id).policy(**keys))))
         return
-    count = execute(
-        lambda do: do.change_policies(chosen, keys, lambda found: confirm(found, "change the policy of", yes=yes))
-    )
+    assert chosen is not None
+    count = connected(lambda perdure: _change(perdure, chosen, keys, yes=yes))
     print(dumps({"runs": count}) if as_json else f"{count:,} runs were told")
 
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
+async def _cancel(perdure: Perdure, chosen: Selection, *, yes: bool) -> int:
+    go_on = confirm(await perdure.count_runs(chosen), "cancel", yes=yes)
+    return await perdure.cancel_runs(chosen) if go_on else 0
+
+
+async def _change(perdure: Perdure, chosen: Selection, keys: dict[str, Any], *, yes: bool) -> int:
+    parse_policy(keys)  # before anybody is asked
+    go_on = confirm(await perdure.count_runs(chosen), "change the policy of", yes=yes)
+    return await perdure.change_policies(chosen, **keys) if go_on else 0
+
+
+def _print_rows(rows: list[ListedRun]) -> None:
     table = Table(box=None, header_style="dim")
     for title in ("run", "status", "why", "waits", "cost", "started", "ended"):
         table.add_column(title, no_wrap=title == "run", justify="right" if title in ("waits", "cost") else "left")
     for row in rows:
-        cost = f"${row['cost']:.4f}" if "cost" in row else ""
-        about = (row.get("stopReason", ""), str(row.get("waiting", "")), cost)
-        table.add_row(row["runId"], row["status"], *about, _local(row["startedAt"]), _local(row["endedAt"]))
+        cost = "" if row.cost is None else f"${row.cost:.4f}"
+        about = (row.stop_reason or "", str(row.waiting or ""), cost)
+        table.add_row(row.id, row.status, *about, _local(row.started_at), _local(row.ended_at))
     Console().print(table if rows else "no runs")
 
 
-def _local(time: str | None) -> str:
-    return "" if time is None else datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def _local(time: datetime | None) -> str:
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
 
 from perdure.cli.errors import USAGE, CommandError
-
-if TYPE_CHECKING:
-    from perdure.client.listing import Selection
+from perdure.client.selection import Selection
 
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")]
 Since = Annotated[
@@ -32,8 +30,6 @@ def running(
 
     Raises `CommandError` where both all and some are asked for.
     """
-    from perdure.client.listing import Selection  # Temporal's client: loaded by the commands that need it
-
     chosen = Selection(agent, "running", since, sender, tenant, query=query, outermost=True)
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:

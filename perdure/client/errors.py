@@ -1,0 +1,45 @@
+"""How a run that failed is told of, and what a server says in clear words; the tree of all errors is `perdure.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.errors import RunError, RunNotFoundError, ServerError
+from perdure.run.wire import RunView
+
+UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
+
+
+class RunFailedError(RunError):
+    """The run ended without an output: it failed, was cancelled or terminated, or ran out of time."""
+
+    def __init__(self, view: RunView) -> None:
+        super().__init__(view)
+        self.view = view
+        """The whole run: `status`, `error`, `errors`, `calls`, `state`, …"""
+
+    def __str__(self) -> str:
+        how = {"failed": "failed", "timed_out": "timed out"}.get(self.view.status, f"was {self.view.status}")
+        why = f": {self.view.error}" if self.view.error else ""
+        return f"the run {self.view.run_id!r} {how}{why}"
+
+
+@contextmanager
+def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
+    """What the server says in words that tell what to do; of `run_id` also that there is no such run."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND and run_id is not None:
+            raise RunNotFoundError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+        if error.status in UNANSWERED:
+            address = client.service_client.config.target_host
+            raise ServerError(
+                f"the Temporal server at {address} does not answer ({error.message}): is it up, and is TEMPORAL_ADDRESS right?"
+            ) from None
+        raise ServerError(f"the Temporal server answered: {error.message}") from None

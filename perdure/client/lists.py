@@ -1,0 +1,89 @@
+"""What lists of runs, and of what waits in them, are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from perdure.run.wire import RunStatus, WaitingEntry, WaitingView
+from perdure.values.jsons import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run, as visibility knows it; whole it is `Perdure.get_run(id).view()`. `None`: the namespace does not know, or there is none yet."""
+
+    id: str
+    status: RunStatus
+    started_at: datetime
+    ended_at: datetime | None
+    agent: str | None = None
+    stop_reason: str | None = None
+    """Why it ended, or the type of its failure."""
+    cost: float | None = None
+    """Dollars, once it has ended."""
+    sender: str | None = None
+    tenant: str | None = None
+    waiting: int = 0
+    """What waits for a person in it."""
+
+    def as_json(self) -> JsonObject:
+        plain: JsonObject = {
+            "runId": self.id,
+            "status": self.status,
+            "startedAt": self.started_at.isoformat(),
+            "endedAt": None if self.ended_at is None else self.ended_at.isoformat(),
+        }
+        more = {
+            "agent": self.agent,
+            "stopReason": self.stop_reason,
+            "cost": self.cost,
+            "sender": self.sender,
+            "tenant": self.tenant,
+            "waiting": self.waiting or None,
+        }
+        return plain | {name: value for name, value in more.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Runs, the newest started first."""
+
+    rows: list[ListedRun]
+    following: str | None
+    """Names the page after this one; `None`: this was the last."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One thing that waits, as a list shows it."""
+
+    run_id: str
+    agent: str
+    entry: WaitingEntry
+
+    def as_json(self) -> JsonObject:
+        return {"runId": self.run_id, "agent": self.agent, **self.entry.as_json()}
+
+
+@dataclass(frozen=True)
+class WaitingPage:
+    """Runs that wait, the newest started first, and what waits in them, the oldest first."""
+
+    waiting: list[Waiting]
+    runs: int
+    unnamed: dict[str, int]
+    """By run, how much more waits than the list names: the run itself tells all of it."""
+    following: str | None
+    """Names the page after this one; `None`: this was the last."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One thing that waits, whole, and in which run."""
+
+    run_id: str
+    offer: WaitingView
+
+    def as_json(self) -> JsonObject:
+        return {"runId": self.run_id, **self.offer.as_json()}

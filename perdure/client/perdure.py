@@ -1,0 +1,172 @@
+"""Perdure from Python: starting, finding and listing runs (R13.3). It runs no agent itself: workers do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from temporalio.client import Client
+from temporalio.runtime import Runtime
+from temporalio.service import TLSConfig
+from typing_extensions import TypeVar, Unpack
+
+from perdure.authoring.agent import Agent
+from perdure.authoring.options import ApprovalOptions
+from perdure.client import approvals, listing, runs
+from perdure.client.approvals import PAGE
+from perdure.client.errors import clear_errors
+from perdure.client.lists import ListedRun, RunPage, WaitingPage
+from perdure.client.run import Run
+from perdure.client.selection import Selection
+from perdure.hosting.connection import connect, with_converter
+from perdure.hosting.leaving import leave_cleanly
+from perdure.hosting.settings import in_force
+from perdure.people.policies import parse_policy
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.references import MISSING
+
+T = TypeVar("T")
+
+
+class Perdure:
+    """Runs in one namespace of a Temporal server.
+
+    `client`: a client of the user's own; its codec, storage and interceptors stay in force. `task_queue`: where the workers listen to
+    which runs are given, unless a start says another (`PERDURE_TASK_QUEUE`, or `perdure`).
+    """
+
+    def __init__(self, client: Client, *, task_queue: str | None = None) -> None:
+        leave_cleanly()
+        self.client = with_converter(client)
+        self.task_queue = task_queue or in_force().task_queue
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        api_key: str | None = None,
+        tls: bool | TLSConfig | None = None,
+        profile: str | None = None,
+        task_queue: str | None = None,
+        runtime: Runtime | None = None,
+    ) -> Perdure:
+        """Connect by Temporal's own settings: `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, `temporal.toml`, … (R12.6).
+
+        What is given here goes before them: `address` as `host:port`, `profile` one of `temporal.toml`. `runtime` is the SDK's. Raises
+        `ServerError` when nothing answers there, or when the settings cannot be read.
+        """
+        given = {"target_host": address, "namespace": namespace, "api_key": api_key, "tls": tls}
+        client = await connect(runtime, profile=profile, **{k: v for k, v in given.items() if v is not None})
+        return cls(client, task_queue=task_queue)
+
+    async def start(
+        self,
+        agent: Agent[T],
+        input: Json = MISSING,
+        *,
+        id: str | None = None,
+        task_queue: str | None = None,
+        approval: ApprovalOptions | None = None,
+        sender: str | None = None,
+        tenant: str | None = None,
+    ) -> Run[T]:
+        """Start a run of the agent. Nobody waits for a worker here: the run does.
+
+        `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
+        name and a random part. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
+        lists find it. Raises `InputError` for an input that breaks
+        its schema, and nothing is started (R2.3); `DecisionError` for a policy that is none; `RunExistsError`; `RunError` where agent and
+        input are too large.
+        """
+        value = agent.check_input(input)
+        change: JsonObject = {**(approval or {})}
+        parse_policy(change)
+        with clear_errors(self.client):
+            handle = await runs.start_run(
+                self.client,
+                agent.parsed,
+                agent.document(),
+                None if value is MISSING else value,
+                has_input=value is not MISSING,
+                run_id=id,
+                task_queue=task_queue or self.task_queue,
+                approval=change,
+                sender=sender,
+                tenant=tenant,
+                delegates=agent.delegates(),
+            )
+        return Run(self.client, handle.id, agent)
+
+    async def run(
+        self,
+        agent: Agent[T],
+        input: Json = MISSING,
+        *,
+        id: str | None = None,
+        task_queue: str | None = None,
+        approval: ApprovalOptions | None = None,
+        sender: str | None = None,
+        tenant: str | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Start a run and wait for its output: `start`, then `Run.result`, with what they raise."""
+        started = await self.start(
+            agent, input, id=id, task_queue=task_queue, approval=approval, sender=sender, tenant=tenant
+        )
+        return await started.result(timeout)
+
+    def get_run(self, id: str, agent: Agent[T] | None = None) -> Run[T]:
+        """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
+        return Run(self.client, id, agent)
+
+    async def list_runs(
+        self, selection: Selection | None = None, *, limit: int | None = None
+    ) -> AsyncGenerator[ListedRun, None]:
+        """The runs that are meant (default: all), newest first, at most `limit`. The server's index is a moment late.
+
+        Raises `RunError` for a selection that cannot be listed. No run is asked: a list costs no Action.
+        """
+        with clear_errors(self.client):
+            async with aclosing(listing.walk_runs(self.client, selection or Selection(), limit)) as runs:
+                async for run in runs:
+                    yield run
+
+    async def page_of_runs(self, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
+        """The same by pages; `page`: `following` of the page before."""
+        with clear_errors(self.client):
+            return await listing.list_runs(self.client, selection, size=size, page=page)
+
+    async def count_runs(self, selection: Selection) -> int:
+        """How many runs are meant. Raises as `list_runs` does."""
+        with clear_errors(self.client):
+            return await listing.count_runs(self.client, selection)
+
+    async def cancel_runs(self, selection: Selection) -> int:
+        """Ask all of them that run to end, as `Run.cancel` does; how many took it. Raises as `list_runs` does."""
+        with clear_errors(self.client):
+            return await listing.cancel_runs(self.client, selection)
+
+    async def change_policies(self, selection: Selection, **change: Unpack[ApprovalOptions]) -> int:
+        """Change what all of them that run ask about, also where no worker answers now; how many were told. Raises as `list_runs` does,
+        and `DecisionError` for a policy that is none."""
+        parse_policy({**change})  # a signal that is wrong would change nothing, and say so to nobody
+        with clear_errors(self.client):
+            return await listing.change_policies(self.client, selection, {**change})
+
+    async def approvals(self, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
+        """What waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.
+
+        `size`: runs on a page; `page`: `following` of the page before. Raises `RunError` where the namespace cannot list it.
+        """
+        with clear_errors(self.client):
+            return await approvals.list_waiting(self.client, size=size, page=page)
+
+    async def has_worker(self, task_queue: str | None = None) -> bool:
+        """Whether any worker takes runs from the queue; those just gone count for some minutes."""
+        with clear_errors(self.client):
+            return await runs.has_worker(self.client, task_queue or self.task_queue)
+
+    def __repr__(self) -> str:
+        return f"Perdure({self.client.service_client.config.target_host!r}, namespace={self.client.namespace!r})"

@@ -1,0 +1,202 @@
+"""One run, seen from outside (R13.3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Generic
+
+from temporalio.client import Client
+from typing_extensions import TypeVar, Unpack
+
+from perdure.authoring.agent import Agent
+from perdure.authoring.options import ApprovalOptions
+from perdure.client import approvals, runs, watching
+from perdure.client.errors import RunFailedError, clear_errors
+from perdure.client.listing import STATUS
+from perdure.client.lists import Offered
+from perdure.client.runs import AgentHandle
+from perdure.errors import RunEndedError
+from perdure.run.views.events import Event, events_between
+from perdure.run.wire import RunResult, RunView, WaitingEntry, WaitingView
+from perdure.values.jsons import Json, JsonObject, loads
+
+if TYPE_CHECKING:
+    from perdure.client.audit import Exchange
+
+OutputT = TypeVar("OutputT", default=Any, covariant=True)
+
+
+class Run(Generic[OutputT]):
+    """A run by its id, of a known agent or of any: see `Perdure.start` and `Perdure.get_run`. It holds nothing of the run itself.
+
+    What each method asks is asked then. Raises `RunNotFoundError` where there is no such run, `ServerError` where no server answers.
+    """
+
+    def __init__(self, client: Client, run_id: str, agent: Agent[OutputT] | None = None) -> None:
+        self.id = run_id
+        self._client = client
+        self._agent = agent
+
+    @property
+    def handle(self) -> AgentHandle:
+        """Temporal's own handle of the run, for what is not offered here."""
+        return self._client.get_workflow_handle(self.id, result_type=RunResult)
+
+    async def result(self, timeout: float | None = None) -> OutputT:
+        """Wait for the run's end; its output, as the type of its agent's output (of an agent that is not known, JSON).
+
+        Raises `RunFailedError` where it ended without one, `RunTimeoutError` when `timeout` seconds (default: never) pass first, which
+        does not touch the run, and `OutputError` where the output is not of the type.
+        """
+        with clear_errors(self._client, self.id):
+            found = await runs.ended(self._client, self.id, timeout)
+            if found is None:
+                raise RunFailedError(await runs.fetch_run(self._client, self.id))
+        output = loads(await self.value("output")) if found.output_size else found.output
+        return output if self._agent is None else self._agent.read_output(output)
+
+    async def wait(self, timeout: float | None = None) -> RunView:
+        """Wait for the run's end; the whole run, however it ended. Raises `RunTimeoutError` as `result` does."""
+        with clear_errors(self._client, self.id):
+            return await runs.wait_run(self._client, self.id, timeout)
+
+    async def view(self) -> RunView:
+        """The run as it stands or ended: Requests, calls, state, usage. Raises `NoWorkerError` where nobody can tell."""
+        with clear_errors(self._client, self.id):
+            return await runs.fetch_run(self._client, self.id)
+
+    async def views(self) -> AsyncGenerator[RunView, None]:
+        """The run at every look until it has ended: at least every two seconds, sooner where something happens.
+
+        Looking at a run in which nothing happens costs no Action.
+        """
+        with clear_errors(self._client, self.id):
+            await self.handle.describe()
+            async with aclosing(watching.watch_run(self._client, self.id)) as views:
+                async for view in views:
+                    yield view
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """What happens, and what had happened before, until the run has ended; as often as `views` looks."""
+        before: RunView | None = None
+        async with aclosing(self.views()) as views:
+            async for view in views:
+                for event in events_between(before, view):
+                    yield event
+                before = view
+
+    async def troubles(self) -> AsyncGenerator[str, None]:
+        """Once each, why the model is asked again; goes on until nobody listens any more, and costs no Action."""
+        async with aclosing(watching.watch_trouble(self._client, self.id)) as troubles:
+            async for words in troubles:
+                yield words
+
+    async def value(self, what: str) -> str:
+        """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+
+        Raises `RunError` where there is no such thing, `NoWorkerError` where nobody can tell.
+        """
+        with clear_errors(self._client, self.id):
+            return await runs.read_value(self._client, self.id, what)
+
+    async def exchanges(self) -> list[Exchange]:
+        """What was sent to the model at each Request, word for word, and what it answered. Raises `RunError` where its history is
+        another version's."""
+        from perdure.client import audit  # the workflows themselves: a replay is the only thing here that needs them
+
+        with clear_errors(self._client, self.id):
+            return await audit.exchanges(self._client, self.id)
+
+    async def waiting(self, call: str | None = None) -> list[WaitingView]:
+        """What waits for a person in this run, whole, oldest first; with `call` that alone. Raises `NoWorkerError` where nobody can tell."""
+        with clear_errors(self._client, self.id):
+            return [one.offer for one in await approvals.run_offers(self._client, self.id, call)]
+
+    async def may_wait(self, call: str) -> bool:
+        """Whether the call still waits, as far as the server's index knows: the run is not asked, and it costs no Action."""
+        with clear_errors(self._client, self.id):
+            return await approvals.may_wait(self._client, self.id, call)
+
+    async def waiting_below(self) -> tuple[list[Offered], list[str]]:
+        """What waits in it and in its delegates' runs, each with its run's id, and the ids of those for which no worker answers."""
+        with clear_errors(self._client, self.id):
+            return await approvals.offers_below(self._client, self.id)
+
+    async def approve(
+        self, call: str | WaitingView | WaitingEntry, *, reason: str = "", by: str = "", remember: bool = False
+    ) -> None:
+        """Let a call, or a plan, run. `remember`: this tool is not asked about again in this run (R7.7).
+
+        `call`: its id (of a plan the Request's number), or what `waiting` and `Perdure.approvals` gave: then only exactly what was
+        shown is decided (R7.2). `by` and `reason` are for the record. Raises `DecisionRefusedError` with the reason why nothing
+        changed, `NoWorkerError` where nobody takes it.
+        """
+        await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember}, call)
+
+    async def reject(self, call: str | WaitingView | WaitingEntry, *, reason: str = "", by: str = "") -> None:
+        """Do not let it run; the model is told the reason. Otherwise as `approve`."""
+        await self.decide({"decision": "reject", "reason": reason, "by": by}, call)
+
+    async def edit(
+        self,
+        call: str | WaitingView | WaitingEntry,
+        params: JsonObject | None = None,
+        *,
+        calls: list[Any] | None = None,
+        reason: str = "",
+        by: str = "",
+        remember: bool = False,
+    ) -> None:
+        """Let it run with these parameters changed, the others as they were offered; of a plan, with these `calls`. Otherwise as `approve`.
+
+        They are values: a reference is written `{"_ref": "†state.x"}`.
+        """
+        changed: JsonObject = {"params": params} if calls is None else {"calls": calls}
+        await self.decide({"decision": "edit", "reason": reason, "by": by, "remember": remember} | changed, call)
+
+    async def replace(
+        self, call: str | WaitingView | WaitingEntry, replacement: JsonObject, *, reason: str = "", by: str = ""
+    ) -> None:
+        """Let another call, `{"_tool": …}`, run in its place. Otherwise as `approve`."""
+        await self.decide({"decision": "replace", "with": replacement, "reason": reason, "by": by}, call)
+
+    async def answer(self, call: str | WaitingView | WaitingEntry, answer: Json, *, by: str = "") -> None:
+        """Answer a question of `ask_person`. Otherwise as `approve`."""
+        await self.decide({"decision": "answer", "answer": answer, "by": by}, call)
+
+    async def decide(self, decision: JsonObject, call: str | WaitingView | WaitingEntry | None = None) -> JsonObject:
+        """A decision as the wire has it, e.g. from a form: `{"call", "decision", …}`; what was done, `{"call", "decision"}`. As `approve`."""
+        if call is not None:
+            decision = {**decision, "call": call if isinstance(call, str) else call.call}
+            decision |= {} if isinstance(call, str) else {"digest": call.digest}
+        with clear_errors(self._client, self.id):
+            return await approvals.decide(self._client, self.id, decision)
+
+    async def policy(self, **change: Unpack[ApprovalOptions]) -> JsonObject:
+        """Change what this run asks about from now on; what waits is judged anew. The policy as it stands then (R7.7).
+
+        Raises `DecisionRefusedError` with the reason why nothing changed, `NoWorkerError` where nobody takes it.
+        """
+        with clear_errors(self._client, self.id):
+            return await approvals.change_policy(self._client, self.id, {**change})
+
+    async def cancel(self) -> None:
+        """Ask the run to end: its model stream, its running tools and its children are cancelled. Raises `RunEndedError`."""
+        with clear_errors(self._client, self.id):
+            await self._check_running()
+            await self.handle.cancel()
+
+    async def terminate(self, reason: str = "") -> None:
+        """End the run at once, without telling it: for one that no worker can go on with. Raises `RunEndedError`."""
+        with clear_errors(self._client, self.id):
+            await self._check_running()
+            await self.handle.terminate(reason=reason or None)
+
+    async def _check_running(self) -> None:
+        status = (await self.handle.describe()).status
+        if status is not None and STATUS[status] != "running":
+            raise RunEndedError(f"{self.id} has already ended: {STATUS[status]}")
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"

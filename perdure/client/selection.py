@@ -1,0 +1,96 @@
+"""Which runs are meant, in the words of the search attributes that they are found by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from perdure.errors import RunError
+from perdure.run.wire import (
+    AGENT_ATTRIBUTE,
+    AGENT_WORKFLOW,
+    LONGEST_KEYWORD,
+    SENDER_ATTRIBUTE,
+    STOP_ATTRIBUTE,
+    TENANT_ATTRIBUTE,
+    WAITING_ATTRIBUTE,
+)
+from perdure.values.jsons import shorten
+
+STATUSES: Final = {
+    "running": "Running",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Canceled",
+    "terminated": "Terminated",
+    "timed_out": "TimedOut",
+}
+"""What `--status` takes, and what Temporal calls it."""
+_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs are meant: those to which all of it applies; nothing said means all."""
+
+    agent: str | None = None
+    status: str | None = None
+    """One of `STATUSES`."""
+    since: str | None = None
+    """Started after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC unless it says otherwise."""
+    sender: str | None = None
+    tenant: str | None = None
+    reason: str | None = None
+    """Its stop reason, or the type of its failure."""
+    waiting: bool = False
+    """Something in it waits for a person."""
+    query: str | None = None
+    """More, in the language of Temporal's lists."""
+    outermost: bool = False
+    """No run of a delegate."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing."""
+        return self == Selection(outermost=self.outermost)
+
+    def text(self, now: datetime | None = None) -> str:
+        """The query for visibility. Raises `RunError` for a status or a time that is none."""
+        parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
+        said = (
+            (AGENT_ATTRIBUTE, self.agent),
+            (SENDER_ATTRIBUTE, self.sender),
+            (TENANT_ATTRIBUTE, self.tenant),
+            (STOP_ATTRIBUTE, self.reason),
+        )
+        parts += [f"{name} = {_quoted(value[:LONGEST_KEYWORD])}" for name, value in said if value is not None]
+        if self.status is not None:
+            if self.status not in STATUSES:
+                raise RunError(f"a status is one of {', '.join(STATUSES)}, not {shorten(self.status, 40)}")
+            parts.append(f"ExecutionStatus = '{STATUSES[self.status]}'")
+        if self.since is not None:
+            parts.append(f"StartTime >= '{read_since(self.since, now or datetime.now(UTC)).isoformat()}'")
+        if self.waiting:
+            parts.append(f"{WAITING_ATTRIBUTE} > 0")
+        if self.outermost:
+            parts.append("ParentWorkflowId IS NULL")
+        if self.query is not None:
+            parts.append(f"({self.query})")
+        return " AND ".join(parts)
+
+
+def read_since(text: str, now: datetime) -> datetime:
+    """Raises `RunError` for what is no time."""
+    try:
+        if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
+            return now - timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+        time = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise RunError(f"{shorten(text, 40)} is no time: say 90min, 2h, 3d, or 2026-01-31T08:00") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
