@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.fitting import fit, fit_waiting, page, told_above
     from perdure.run.running import Run
-    from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.stopping import Budget, Limit, WorkClock
     from perdure.run.views.markdown import details
     from perdure.run.views.run import run_view, waiting_view, waiting_views
     from perdure.run.views.run import whole as whole_value
@@ -87,6 +87,8 @@ class AgentWorkflow(Family):
         """
         run_input = await whole(read_input(RunInput, given))
         run = self._run = await prepare(run_input, self._people)
+        if self._raised is not None:
+            run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
         self._sender = self._people.sender = Sender(run.sizes, run.prepared.max_payload, self._people.children)
@@ -116,6 +118,10 @@ class AgentWorkflow(Family):
             last = run.limit is not None
             if last and run.end_with_draft():
                 return self._result()
+            if run.limit is not None and run.shares.used_up(run.progress.usage):
+                raise self._failure(
+                    f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
+                )
             request = run.begin_request(choice)
             if await self._run_calls(run.open_plan(request.number), self._request(run, request)):
                 return self._result()
@@ -127,6 +133,10 @@ class AgentWorkflow(Family):
                 run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+
+    def _use_raised(self, raised: Budget) -> None:
+        if self._run is not None:
+            self._run.shares.raise_to(raised)
 
     def _at_deadline(self, limit: Limit) -> None:
         """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
@@ -247,7 +257,9 @@ class AgentWorkflow(Family):
     def _continue(self, run_input: RunInput, run: Run) -> None:
         """Go on in a new execution, whose history is empty (R6.8); in this one, if what there is to carry on is too large."""
         run.progress.worked = self._clock.worked(workflow.time())
-        following = run_input.model_copy(update={"snapshot": pack(run.snapshot(), SNAPSHOT_FORM)})
+        following = run_input.model_copy(
+            update={"snapshot": pack(run.snapshot(), SNAPSHOT_FORM), "budget": run.shares.share}
+        )
         if len(following.model_dump_json().encode()) <= run.prepared.max_payload:
             workflow.continue_as_new(following)
 

@@ -81,7 +81,7 @@ class CallLoop:
         self._purse = Purse(
             run.shares,
             usage=lambda: run.progress.usage,
-            rivals=lambda: rivals(self.plan, run.shares.takers) if self.plan.closed else 0,
+            rivals=lambda: rivals(self.plan, run.shares.takers) if self.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
         )
 
@@ -188,7 +188,8 @@ class CallLoop:
             if self.intake.number:
                 self._agent_run.note_answer(event)
             self.plan.close(drain=event.output is not None)
-            self._purse.hand_out()
+            for name, budget in self._purse.level().items():
+                self._people.children.raise_budget(name, budget)
             self._offer_plan(event)
         elif isinstance(event, Verdict):
             self._take_plan(event)

@@ -1,4 +1,5 @@
-"""The runs below one that runs: they are told when its policy changes (R7.7), and whether their output may come (R18.4)."""
+"""The runs below one that runs: they are told when its policy changes (R7.7), whether their output may come
+(R18.4), and when their share of the budget has grown (R18.7)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from temporalio.exceptions import FailureError
 from temporalio.workflow import ChildWorkflowHandle
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.run.delegates import BUDGET
+    from perdure.run.stopping import Budget
     from perdure.run.wire import POLICY
     from perdure.values.jsons import JsonObject
 
@@ -22,6 +25,8 @@ class Children:
     def __init__(self) -> None:
         self._running: dict[str, ChildWorkflowHandle[Any, Any]] = {}
         self._changes: list[JsonObject] = []
+        self._raised: dict[str, Budget] = {}
+        """Shares that were raised before those that have them were running."""
         self._telling: set[asyncio.Task[None]] = set()
 
     @property
@@ -35,6 +40,8 @@ class Children:
         self._running[child.id] = child
         for change in self._changes[told:]:
             self._start(child, POLICY, change)
+        if (budget := self._raised.pop(child.id, None)) is not None:
+            self._start(child, BUDGET, budget)
         try:
             yield
         finally:
@@ -45,6 +52,14 @@ class Children:
         self._changes.append(change)
         for child in self._running.values():
             self._start(child, POLICY, change)
+
+    def raise_budget(self, name: str, budget: Budget) -> None:
+        """Tell the run `<this run>/<name>` that its share of the budget is larger now (R18.7)."""
+        id = f"{workflow.info().workflow_id}/{name}"
+        if id in self._running:
+            self.tell_one(id, BUDGET, budget)
+        else:
+            self._raised[id] = budget
 
     def tell_one(self, id: str, signal: str, what: Any) -> None:
         """Send one of them a signal, if it is a child that runs."""

@@ -15,9 +15,10 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.run.delegates import GIVEN_ACTIVITY, GIVEN_QUERY, GivenInput
+    from perdure.run.delegates import BUDGET, GIVEN_ACTIVITY, GIVEN_QUERY, GivenInput
     from perdure.run.loops import LoopInput
     from perdure.run.running import Run
+    from perdure.run.stopping import Budget
     from perdure.run.wire import CLAIM, GRANTED, REFUSED, RunInput, RunResult
     from perdure.tools.wire import Claim, Grant
     from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, said
@@ -109,6 +110,8 @@ class Family:
     def __init__(self) -> None:
         self._sender: Sender | None = None
         self._upward = Upward()
+        self._raised: Budget | None = None
+        """A share of the budget above that has grown; told before the run was ready, too."""
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     def claim(self, *said: Any) -> None:
@@ -120,6 +123,17 @@ class Family:
     def granted_above(self, *answer: Any) -> None:
         """The answer to a claim of this run."""
         self._upward.note(answer)
+
+    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
+    def raise_budget(self, *said: Any) -> None:
+        """The answer of the run above is whole, and fewer than there might have been share its budget (R18.7)."""
+        if (budget := read_one(Budget, said)) is not None:
+            self._raised = budget
+            if self._sender is not None:
+                self._use_raised(budget)
+
+    def _use_raised(self, raised: Budget) -> None:
+        raise NotImplementedError
 
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, Any]:

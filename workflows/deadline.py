@@ -20,10 +20,10 @@ def watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> as
 
 
 async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None]) -> None:
-    deadline = run.budget.deadline
+    deadline = run.shares.budget.deadline
     if deadline is None:
         return
-    while (limit := run.budget.late(clock.worked(workflow.time()))) is None:
+    while (limit := run.shares.budget.late(clock.worked(workflow.time()))) is None:
         await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
         # What it waits for may take days: one timer then, not one after another.
         await workflow.wait_condition(lambda: not clock.paused)

@@ -53,6 +53,10 @@ class LoopWorkflow(Family):
         self._change = self._change.changed(change)
         self._children.tell(change.as_change())
 
+    def _use_raised(self, raised: Budget) -> None:
+        self._loop.budget = self._loop.budget.raised(raised)
+        self._purse.raise_to(self._loop.budget)
+
     def _policy(self) -> Policy:
         return parse_policy(self._loop.approval).changed(self._change)
 
@@ -70,6 +74,8 @@ class LoopWorkflow(Family):
         )
         self._sizes = Sizes()
         self._sender = Sender(self._sizes, loop.max_payload, self._children)
+        if self._raised is not None:
+            self._use_raised(self._raised)
         self._stays = False
         if loop.kind == "each":
             self._state.results += [None] * (len(loop.items) - len(self._state.results))

@@ -20,7 +20,7 @@ Share: TypeAlias = Budget | Limit
 class Purse:
     """Gives shares in the order in which they are asked for.
 
-    `usage` tells what was used so far, `worked` the seconds, and `rivals` how many may run at once and have no share yet: 0 while
+    `usage` tells what was used so far, `worked` the seconds, and `rivals` how many may run at once and have no share yet: `None` while
     that is not known, because calls may still arrive.
     """
 
@@ -28,7 +28,7 @@ class Purse:
         self,
         shares: Shares,
         usage: Callable[[], RunUsage],
-        rivals: Callable[[], int],
+        rivals: Callable[[], int | None],
         worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._shares = shares
@@ -49,16 +49,29 @@ class Purse:
         self._shares.settle(name, used)
         self.hand_out()
 
+    def level(self) -> dict[str, Budget]:
+        """The answer is whole: give what can be given. Who had a share before has more now: how much."""
+        raised = self._shares.level(self._usage(), beside=self._rivals() or 0) if self._shares.limited else {}
+        self.hand_out()
+        return raised
+
+    def raise_to(self, budget: Budget) -> None:
+        """There is more to give than there was."""
+        self._shares.budget = budget
+        self.hand_out()
+
     def hand_out(self) -> None:
         """Give what can be given, to those who asked first."""
         rivals = self._rivals() if self._asking and self._shares.limited else 1
-        while self._asking and rivals:
+        while self._asking:
             name, given = self._asking[0]
             if not given.cancelled():
-                share = self._shares.take(name, self._usage(), beside=rivals, worked=self._worked())
+                share = self._shares.take(
+                    name, self._usage(), beside=rivals or 1, writing=rivals is None, worked=self._worked()
+                )
                 if share is None:
                     return
                 given.set_result(share)
-                if self._shares.limited and isinstance(share, Budget):
+                if rivals is not None and self._shares.limited and isinstance(share, Budget):
                     rivals = max(1, rivals - 1)
             self._asking.popleft()

@@ -28,6 +28,8 @@ from perdure.values.wire import Wire
 MAX_DEPTH: Final = 5
 """Delegates inside delegates: one that delegates to itself ends here, with an error, and not never."""
 
+BUDGET: Final = "budget"
+"""Signal to a delegate, or a loop: its share of the budget is larger now (R18.7)."""
 GIVEN_QUERY: Final = "given"
 """What runs below were given, asked by those whose input is too large to be sent (R18.2)."""
 GIVEN_ACTIVITY: Final = "perdure.given"

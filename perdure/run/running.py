@@ -59,13 +59,12 @@ class Run:
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.desk = desk or Desk()
         """What waits for a person."""
-        self.budget = budget_of(agent.config).within(budget or Budget())
         state = context.state
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
         self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [], self.sizes)
         self.progress = Progress()
-        self.shares = Shares(self.budget, self.progress.expected)
+        self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
         """What delegates that run at once have reserved of the budget (R18.7)."""
         self.limit: Limit | None = None
         """Why the coming Request is the last (R9.5)."""
@@ -151,8 +150,8 @@ class Run:
         self.limit = (
             self.limit
             or asked_too_often(self.agent.config, progress.answers, coming=coming, told=told)
-            or self.budget.late(worked)
-            or self.budget.spent(progress.usage)
+            or self.shares.budget.late(worked)
+            or self.shares.limit(progress.usage)
         )
 
     def request_context(self, number: int) -> RequestContext:
@@ -321,7 +320,7 @@ class Run:
         run = cls(agent, context, snapshot.prepared, desk, budget=budget)
         run.state = State(snapshot.writes, run.sizes)
         run.progress, run.past = snapshot.progress, snapshot.past
-        run.shares = Shares(run.budget, run.progress.expected)
+        run.shares.expected = run.progress.expected
         run._done = sum(call.status == "done" for call in run.past.calls)
         return run
 

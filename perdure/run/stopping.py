@@ -64,6 +64,19 @@ class Budget(Wire):
             deadline=least(self.deadline, other.deadline),
         )
 
+    @property
+    def limited(self) -> bool:
+        """Whether tokens or money have a limit."""
+        return self.tokens is not None or self.cost is not None
+
+    def raised(self, other: Budget) -> Budget:
+        """With as many tokens and as much money as the other, where both have a limit and that is more; the deadline stays."""
+        return Budget(
+            tokens=self.tokens if self.tokens is None or other.tokens is None else max(self.tokens, other.tokens),
+            cost=self.cost if self.cost is None or other.cost is None else max(self.cost, other.cost),
+            deadline=self.deadline,
+        )
+
     def left(self, usage: RunUsage, worked: float = 0.0) -> Budget:
         """What remains of it."""
         return Budget(

@@ -27,15 +27,28 @@ def used(tokens: int) -> RunUsage:
     st.integers(0, 3000),
     st.lists(st.tuples(st.integers(1, 3000), st.booleans()), min_size=1, max_size=30),
     st.integers(1, 8),
+    st.integers(0, 12),
 )
 def test_all_together_have_no_more_than_is_left(
-    budget: int, request: int, takers: list[tuple[int, bool]], at_once: int
+    budget: int, request: int, takers: list[tuple[int, bool]], at_once: int, early: int
 ) -> None:
-    """Takers that use what they like of their share, some of which cannot tell it; nobody waits for ever."""
+    """Takers that use what they like of their share, some of which cannot tell it, and some of which begin `early`, while the
+    answer is written; nobody waits for ever."""
     shares, usage = Shares(Budget(tokens=budget)), RunUsage()
     shares.expected.note_request(Usage(prompt_tokens=request), None)
     running: dict[str, tuple[int, int, bool]] = {}
     waiting = [(str(index), *taker) for index, taker in enumerate(takers)]
+    for name, wants, tells in waiting[:early]:
+        share = shares.take(name, usage, writing=True)
+        if not isinstance(share, Budget):
+            break
+        waiting = waiting[1:]
+        running[name] = (share.tokens or 0, wants, tells)
+    for name, raised in shares.level(usage, beside=len(waiting)).items():
+        before, wants, tells = running[name]
+        assert (raised.tokens or 0) > before
+        running[name] = (raised.tokens or 0, wants, tells)
+    assert sum(tokens for tokens, *_ in running.values()) <= budget + len(running)
     while waiting or running:
         while waiting and len(running) < at_once:
             name, wants, tells = waiting[0]
@@ -84,6 +97,64 @@ def test_where_the_budget_is_tight_one_runs_after_the_other() -> None:
     spent = shares.take("c", usage, beside=38)
     assert isinstance(spent, Limit)
     assert spent.reason == "token_budget"
+
+
+def test_r6_3_while_an_answer_is_written_each_begins_with_a_part_and_is_told_of_more() -> None:
+    shares, usage = Shares(Budget(tokens=80_000)), RunUsage()
+    for name in "abcdefgh":
+        assert shares.take(name, usage, writing=True) == Budget(tokens=10_000)
+    assert shares.take("i", usage, writing=True) is None
+    for name in "bcdefgh":
+        shares.settle(name, used(5000))
+        usage.include(used(5000))
+    # One that has begun and two that wait share what is left, 45,000.
+    assert shares.level(usage, beside=2) == {"a": Budget(tokens=15_000)}
+    taken = [shares.take(name, usage, beside=2 - index) for index, name in enumerate("ij")]
+    assert [isinstance(share, Budget) and share.tokens for share in taken] == [15_000] * 2
+
+
+def test_r6_3_nobody_begins_with_less_than_it_is_thought_to_need_nor_with_what_the_answer_costs() -> None:
+    expected = Expected()
+    expected.note_request(Usage(prompt_tokens=1000), None)
+    shares, usage = Shares(Budget(tokens=8000), expected), RunUsage()
+    taken = [shares.take(name, usage, writing=True) for name in "abcd"]
+    assert taken == [*[Budget(tokens=2000)] * 3, None]
+
+
+def test_r18_7_where_nothing_is_known_few_begin_at_first() -> None:
+    """What a Request takes is not known, so no forty begin with a fortieth."""
+    many, tight = Shares(Budget(tokens=80_000)), Shares(Budget(tokens=5000))
+    taken = [many.take(str(index), RunUsage(), beside=40 - index) for index in range(9)]
+    assert taken == [*[Budget(tokens=10_000)] * 8, None]
+    taken = [tight.take(str(index), RunUsage(), beside=40 - index) for index in range(3)]
+    assert taken == [*[Budget(tokens=2000)] * 2, None]
+
+
+def test_r18_7_a_share_keeps_the_last_request_free_and_is_never_used_twice() -> None:
+    shares = Shares(Budget(), share=Budget(tokens=3000))
+    usage = used(1000)
+    shares.expected.note_request(Usage(prompt_tokens=1000), None)
+    assert shares.limit(usage) is None
+    usage.include(used(500))
+    limit = shares.limit(usage)
+    assert limit is not None
+    assert (limit.reason, shares.used_up(usage)) == ("token_budget", False)
+    shares.raise_to(Budget(tokens=5000, deadline=1.0))
+    assert (shares.limit(usage), shares.share) == (None, Budget(tokens=5000))
+    # What it gives to those below it leaves it a Request of its own.
+    assert shares.take("a", usage) == Budget(tokens=2500)
+    usage.include(used(3500))
+    assert shares.used_up(usage)
+
+
+def test_r18_7_what_is_left_and_does_for_no_request_starts_nobody() -> None:
+    shares, usage = Shares(Budget(tokens=5000)), RunUsage()
+    shares.take("a", usage)
+    usage.include(used(4500))
+    shares.settle("a", used(4500))
+    spent = shares.take("b", usage)
+    assert isinstance(spent, Limit)
+    assert spent.words == "what is left of the budget is not enough for one of its Requests"
 
 
 def test_without_a_limit_everybody_has_none() -> None:
