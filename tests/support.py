@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import logging
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest_asyncio
 import uvicorn
@@ -23,6 +25,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
 from perdure.client.runs import AgentHandle, fetch_run, start_run
+from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.run.agents import parse_agent
@@ -175,3 +178,23 @@ async def perdure(
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return Command(process.returncode, out.decode(), err.decode())
+
+
+@contextlib.contextmanager
+def logged(
+    form: Literal["text", "json"], level: str = "info", *, payloads: bool = False, tty: bool = False
+) -> Iterator[io.StringIO]:
+    """What is logged meanwhile, as a worker writes it."""
+    text = io.StringIO()
+    text.isatty = lambda: tty  # type: ignore[method-assign]
+    known = {name: logging.getLogger(name).level for name in [*logging.root.manager.loggerDict, *logs.QUIET]}
+    root, handlers = logging.root.level, logging.root.handlers[:]
+    logging.root.handlers[:] = []
+    try:
+        logs.configure(form, level, payloads=payloads, stream=text)
+        yield text
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(root)
+        for name, kept in known.items():
+            logging.getLogger(name).setLevel(kept)

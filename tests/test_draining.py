@@ -219,6 +219,7 @@ class Deployment:
         )
         self.started.append(process)
         assert "3 tools" in await self.line(process)
+        assert "connected" in await self.line(process)
         return process
 
     async def line(self, process: asyncio.subprocess.Process) -> str:
@@ -278,13 +279,15 @@ async def test_sigterm_drains_and_tells_what_it_waits_for(dev_server: WorkflowEn
         await bell.wait_for(1)
         old.terminate()
         said = await site.line(old)
+        while "draining" not in said:
+            said = await site.line(old)
         new = await site.start()
         bell.answer()
         result = await handle.result()
         assert await asyncio.wait_for(old.wait(), 60) == 0
         await site.stop(new)  # an idle one
-    assert said == (
-        f"worker: takes nothing new, and waits up to 30 s for ring 0.0 of {handle.id}; once more to hand over now\n"
+    assert said[24:] == (
+        f" INFO worker: draining: takes nothing new, and waits up to 30 s for ring 0.0 of {handle.id}; once more to hand over now\n"
     )
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert list(site.effects().values()) == [1]

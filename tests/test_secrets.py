@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import io
 import logging
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai import AsyncOpenAI
@@ -20,8 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
 from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
-from perdure.hosting.telemetry import mask_logs
-from tests.support import DONE, agent, harness, serving
+from tests.support import DONE, agent, harness, logged, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -147,25 +145,19 @@ async def test_a_model_server_that_says_the_key_in_its_answer(
     assert KEY not in history
 
 
-async def test_a_workers_log_tells_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("payloads", [False, True])
+async def test_a_workers_log_tells_no_key(
+    monkeypatch: pytest.MonkeyPatch, form: Literal["text", "json"], payloads: bool
+) -> None:
     monkeypatch.setenv("MODEL_KEY", KEY)
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    kept = [(each, each.formatter) for each in [*root.handlers, logging.lastResort] if each is not None]
-    try:
-        mask_logs()
-        mask_logs()
+    with logged(form, payloads=payloads) as written:
         try:
             raise ValueError(f"wrong {KEY}")
         except ValueError:
             logging.getLogger("anybody").exception("it said %s", {"key": KEY})
-    finally:
-        root.removeHandler(handler)
-        for each, formatter in kept:
-            each.setFormatter(formatter)
-    assert f"ValueError: wrong {MASK}" in written.getvalue()
+    assert (f"wrong {MASK}" in written.getvalue()) == payloads
+    assert f"{{'key': '{MASK}'}}" in written.getvalue()
     assert KEY not in written.getvalue()
 
 

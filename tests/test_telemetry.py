@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from tests.test_cli import one_line, write
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOOLS = '''
-from perdure import tool
+from perdure import ToolError, tool
 
 @tool
 def greet(name: str) -> str:
@@ -34,11 +35,25 @@ def greet(name: str) -> str:
     return f"Hello {name}"
 
 @tool(retries=0)
+def refuse(name: str) -> str:
+    """Fail as a tool does."""
+    raise ToolError("nobody", f"nobody is called {name}")
+
+@tool(retries=0)
+def break_down(name: str) -> str:
+    """Fail as a bug does."""
+    raise KeyError(name)
+
+@tool(retries=0)
 def leak() -> str:
     """Fail with a key of the worker's."""
     import os
     raise RuntimeError(os.environ["BANK_SECRET"]) from ValueError(os.environ["BANK_SECRET"])
 '''
+
+
+SECRET = "saffron"
+"""In parameters, prompts, results and errors: it must not be seen anywhere."""
 
 
 class Receiver:
@@ -68,19 +83,22 @@ class Receiver:
 
 
 @asynccontextmanager
-async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[str, str]) -> AsyncIterator[None]:
+async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[str, str]) -> AsyncIterator[list[str]]:
+    """Its log, whole once it has ended."""
     (folder / "greetings.py").write_text(TOOLS, encoding="utf-8")
     command = [sys.executable, str(ROOT / "worker.py"), "--tools", "greetings", "--task-queue", queue, *arguments]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=folder, env={**os.environ, **env}, stderr=asyncio.subprocess.PIPE
     )
     assert process.stderr is not None
+    log: list[str] = []
     try:
-        assert b"4 tools" in await asyncio.wait_for(process.stderr.readline(), 30)
-        yield
+        log.append((await asyncio.wait_for(process.stderr.readline(), 30)).decode())
+        assert " tools, task queue" in log[0]
+        yield log
     finally:
         process.terminate()
-        await asyncio.wait_for(process.communicate(), 30)
+        log += (await asyncio.wait_for(process.communicate(), 30))[1].decode().splitlines()
 
 
 def check_metrics(text: str) -> list[str]:
@@ -98,18 +116,26 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     queue = uuid.uuid4().hex
-    calls = [{"_tool": "greet", "name": "Ann", "_outputPath": "†state.text"}, {"_tool": "leak"}]
+    calls = [{"_tool": "greet", "name": SECRET, "_outputPath": "†state.text"}, {"_tool": "leak"}]
+    calls += [
+        {"_tool": "break_down", "name": SECRET},
+        {"_tool": "refuse", "name": SECRET},
+        {"_tool": "greet", "person": SECRET},
+    ]
     script = [{"calls": calls, "output": None}, DONE]
-    path = write(tmp_path, agent("greet", "leak"))
+    path = write(tmp_path, agent("greet", "leak", "refuse", "break_down", context=[{"type": "text", "text": SECRET}]))
     async with Receiver() as receiver, ScriptedModel(script, api_key="k") as model:
         address = dev_server.client.service_client.config.target_host
         env = {"TEMPORAL_ADDRESS": address, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
         env |= {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "k", "BANK_SECRET": "of-the-bank-0001"}
-        port = free_port()
-        async with worker_process(tmp_path, queue, "--metrics", f"127.0.0.1:{port}", env=env):
+        port, health = free_port(), free_port()
+        options = ("--log-format", "json", "--log-level", "debug", "--health-port", str(health))
+        async with worker_process(tmp_path, queue, "--metrics", f"127.0.0.1:{port}", *options, env=env) as log:
             ran = await perdure("run", path, "--json", "--task-queue", queue, env=env)
             async with httpx2.AsyncClient() as http:
                 text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+                ready = await http.get(f"http://127.0.0.1:{health}/readyz")
+    assert (ready.status_code, ready.text) == (200, "ready\n")
     assert ran.code == 0, ran.err
     assert check_metrics(text) == []
     assert 'outcome="done"' in next(line for line in text.splitlines() if line.startswith("perdure_calls_total{"))
@@ -122,8 +148,15 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
     run = [span for span in receiver.spans if span.name.split(":")[0] in ("RunWorkflow", "RunActivity")]
     assert {span.trace_id for span in run} == {start.trace_id}
     failed = next(span for span in receiver.spans if span.name == "RunActivity:leak")
-    assert "[masked]" in str(failed)
-    assert "of-the-bank" not in "".join(map(str, receiver.spans))
+    assert "ApplicationError" in str(failed)
+    lines = list(map(json.loads, log))
+    said = [line["message"].split(":")[0] for line in lines if line["logger"] == "perdure.worker"]
+    assert said == ["started", "connected", "draining", "ended"]
+    assert {line["run"] for line in lines if line["message"] == "call ended"} == {json.loads(ran.out)["runId"]}
+    assert len([line for line in lines if "traceback" in line]) == 1  # of what a tool did not mean to raise
+    for text in (str(receiver.spans), str(log)):
+        assert SECRET not in text
+        assert "of-the-bank" not in text
 
 
 async def test_an_address_for_metrics_that_is_none_is_one_line(dev_server: WorkflowEnvironment) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from perdure.hosting.equipment import equipped, registry_of
+from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import Settings
 from perdure.hosting.signals import until_interrupted
@@ -13,6 +14,7 @@ from perdure.hosting.worker import build_worker
 
 async def serve_dev(settings: Settings) -> None:
     """Serve until interrupted; agents are looked for in `agents`, if it is there. Raises a `PerdureError` when something cannot start."""
+    logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     registry = registry_of(settings)
     port, ui_port = settings.dev_port, settings.dev_ui_port
     async with (

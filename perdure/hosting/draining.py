@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 from typing import Final
 
 from temporalio.worker import Worker
@@ -13,20 +13,19 @@ from perdure.activities.underway.ending import Underway
 TOLD_EVERY: Final = 15.0
 """Seconds between lines about what is waited for."""
 _NAMED: Final = 5
+_log: Final = logging.getLogger("perdure.worker")
 
 
 async def drain(worker: Worker, underway: Underway, interrupted: asyncio.Queue[int], grace: float) -> None:
-    """Shut the worker down, telling what is waited for on stderr.
+    """Shut the worker down, telling in the log what is waited for.
 
     What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as
     `Interrupted`, and its run has another worker carry it out.
     """
     stopping = asyncio.ensure_future(worker.shutdown())
     again = asyncio.ensure_future(interrupted.get())
-    if underway.titles:
-        _say(
-            f"takes nothing new, and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
-        )
+    waits = f", and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
+    _say(f"draining: takes nothing new{waits if underway.titles else ''}")
     try:
         while not stopping.done():
             await asyncio.wait({stopping, again}, timeout=TOLD_EVERY, return_when=asyncio.FIRST_COMPLETED)
@@ -48,4 +47,4 @@ def _listed(titles: list[str]) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"worker: {line}", file=sys.stderr, flush=True)
+    _log.info("%s", line)

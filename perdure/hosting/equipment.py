@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +18,9 @@ from perdure.values.messages import ToolMessage, first_problem
 
 if TYPE_CHECKING:
     from perdure.activities.registry import Registry
+
+
+_log: Final = logging.getLogger("perdure.worker")
 
 
 def registry_of(settings: Settings) -> Registry:
@@ -44,16 +47,13 @@ async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None
     Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
     missing, it is a line on stderr, for the file may be right once the server answers.
     """
-    from perdure.hosting.telemetry import mask_logs
-
-    mask_logs()
     async with _mcp_tools(settings.mcp, registry) as missing:
         try:
             check_agents(settings.agents, registry)
         except PerdureError as error:
             if not missing:
                 raise
-            print(f"worker: {error}", file=sys.stderr)
+            _log.error("%s", error)
         yield
 
 
@@ -99,5 +99,5 @@ async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[lis
         raise SettingsError(f"{path}: {first_problem(error)}") from None
     for name, problem in mcp.check_servers(config).items():
         raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
-    async with mcp.mcp_tools(config, registry, lambda line: print(f"worker: {line}", file=sys.stderr)) as missing:
+    async with mcp.mcp_tools(config, registry, lambda line: _log.warning("%s", line)) as missing:
         yield missing

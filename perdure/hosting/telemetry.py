@@ -1,21 +1,22 @@
-"""Traces and metrics, by OpenTelemetry's and Temporal's own means, and a log that tells no key."""
+"""Traces and metrics, by OpenTelemetry's and Temporal's own means."""
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
-from perdure.activities.secrets import masked
 from perdure.errors import SettingsError
+from perdure.hosting.operating.logs import core_logging
 from perdure.run.views.observing import METRICS
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExportResult
 
 _SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -42,37 +43,24 @@ def flush() -> None:
         _provider().force_flush()
 
 
-def metrics_runtime(address: str) -> Runtime:
-    """A runtime that serves Perdure's metrics and the SDK's for Prometheus at `HOST:PORT/metrics`. Raises `SettingsError`."""
+def worker_runtime(metrics: str | None = None) -> Runtime:
+    """A worker's runtime: the SDK's log goes to Python's; with an address Perdure's metrics and the SDK's are served for Prometheus
+    at `HOST:PORT/metrics`. Raises `SettingsError`."""
+    if metrics is None:
+        return Runtime(telemetry=TelemetryConfig(logging=core_logging()))
     buckets = {metric.name: metric.buckets for metric in METRICS.values() if metric.buckets}
-    served = PrometheusConfig(bind_address=address, histogram_bucket_overrides=buckets)
+    served = PrometheusConfig(bind_address=metrics, histogram_bucket_overrides=buckets)
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=served))
+        return Runtime(telemetry=TelemetryConfig(logging=core_logging(), metrics=served))
     except (RuntimeError, ValueError) as error:
         raise SettingsError(
-            f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464",
+            f"metrics cannot be served at {metrics!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464",
         ) from None
 
 
 def silent_runtime() -> Runtime:
     """A runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
-
-
-class _Masking(logging.Formatter):
-    def __init__(self, inner: logging.Formatter | None) -> None:
-        super().__init__()
-        self._inner = inner or logging.Formatter()
-
-    def format(self, record: logging.LogRecord) -> str:
-        return masked(self._inner.format(record))
-
-
-def mask_logs() -> None:
-    """Mask keys in every line, tracebacks included, that the handlers there are now write; calling it again changes nothing."""
-    for handler in [*logging.getLogger().handlers, logging.lastResort]:
-        if handler is not None and not isinstance(handler.formatter, _Masking):
-            handler.setFormatter(_Masking(handler.formatter))
 
 
 @cache
@@ -82,7 +70,37 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    class Wordless(OTLPSpanExporter):
+        """Leaves out what exceptions say, which may be anything that runs are about; their types are told."""
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return super().export([_wordless(span) for span in spans])
+
     resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "perdure"})
     provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(Wordless()))
     return provider
+
+
+def _wordless(span: ReadableSpan) -> ReadableSpan:
+    from opentelemetry.sdk.trace import Event, ReadableSpan
+    from opentelemetry.trace import Status
+
+    def kept(event: Event) -> Event:
+        told = {name: value for name, value in (event.attributes or {}).items() if name == "exception.type"}
+        return Event(event.name, told, event.timestamp)
+
+    return ReadableSpan(
+        span.name,
+        span.context,
+        span.parent,
+        span.resource,
+        span.attributes,
+        [kept(event) for event in span.events],
+        span.links,
+        span.kind,
+        status=Status(span.status.status_code),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )

@@ -6,10 +6,10 @@ python worker.py --tools-only --task-queue laptop --tools my.module
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
@@ -30,15 +30,19 @@ from perdure.activities.visibility import SearchAttributes
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
 from perdure.hosting.equipment import check_agents, equipped, registry_of
+from perdure.hosting.operating import logs
+from perdure.hosting.operating.health import Health
 from perdure.hosting.operating.waiting import tell_waiting
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
 from perdure.hosting.signals import beside, interrupts
-from perdure.hosting.telemetry import flush, metrics_runtime
+from perdure.hosting.telemetry import flush, worker_runtime
 from perdure.model.endpoint import Endpoint
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+
+_log: Final = logging.getLogger("perdure.worker")
 
 _PURE = (
     "perdure",
@@ -124,19 +128,24 @@ async def serve(settings: Settings) -> None:
     registry = registry_of(settings)
     if settings.mcp is None:
         check_agents(settings.agents, registry)  # what is wrong there needs no server to be known
-    runtime = metrics_runtime(settings.metrics) if settings.metrics else None
+    logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
+    runtime = worker_runtime(settings.metrics)
     client = await connect(runtime)
     attribute, underway = SearchAttributes(), Underway()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
-        print(f"worker: {problem}", file=sys.stderr)
+        _log.warning("%s", problem)
     async with equipped(settings, registry):
         worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)
+        health = Health(client, worker, tools_only=settings.tools_only)
+        beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
         try:
             with interrupts() as interrupted:
-                async with worker, beside(*([] if runtime is None else [tell_waiting(client, runtime.metric_meter)])):
+                async with health.served(settings.health_port), worker, beside(*beside_it):
                     where = f"task queue {settings.task_queue!r}, namespace {client.namespace!r}"
-                    print(f"worker: {len(registry)} tools, {where}", file=sys.stderr)
+                    _log.info("started: %d tools, %s", len(registry), where)
                     await interrupted.get()
+                    health.draining = True
                     await drain(worker, underway, interrupted, settings.grace)
+            _log.info("ended")
         finally:
             flush()  # the process is left without the interpreter's own end, which would send the last spans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import PrivateAttr
 from pydantic_settings import (
@@ -87,7 +87,21 @@ class Settings(BaseSettings):
         "SECONDS",
         ge=0,
     )
-    metrics: str | None = setting(None, "Serve Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT")
+    metrics: str | None = setting(
+        None, "Serve Perdure's and Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT"
+    )
+    health_port: int | None = setting(
+        None, "Answer /livez and /readyz on this port of every address of the machine", SERVICE, "PORT", ge=1, le=65535
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", "The log's form: text or json, a line an event", SERVICE, "FORM"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "What is logged: debug < info < warning < error", SERVICE, "LEVEL"
+    )
+    log_payloads: bool = setting(
+        False, "Also log what tools and models say: exceptions' words, libraries' details; for development", SERVICE
+    )
 
     activities: int = setting(
         100, "Tool calls and Requests at once; a sync tool has a thread for each", TUNING, "N", ge=1

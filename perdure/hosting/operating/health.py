@@ -1,0 +1,131 @@
+"""`/livez` and `/readyz`: whether a worker's process is alive, and whether it works: it polls, and is not about to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
+
+from perdure.errors import SettingsError
+
+EVERY: Final = 5.0
+"""Seconds between looks at the server; no Action."""
+_AT_FIRST: Final = 0.2
+"""Until the server has seen the worker poll."""
+_TIMEOUT: Final = timedelta(seconds=5)
+_PATIENCE: Final = 5.0
+"""Seconds in which whoever asks has to say what."""
+_LINES: Final = 16_384
+"""Bytes of a request."""
+_MAY_NOT_ASK: Final = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+_log: Final = logging.getLogger("perdure.worker")
+
+
+class Health:
+    """Of one worker. `draining` is set by whoever ends it."""
+
+    def __init__(self, client: Client, worker: Worker, *, tools_only: bool = False) -> None:
+        self.draining = False
+        self._client = client
+        self._worker = worker
+        kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY if tools_only else TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        self._asked = DescribeTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=worker.task_queue), task_queue_type=kind
+        )
+        self._problem: str | None = "does not poll yet"
+        self._lost_at: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not ready, if it is not."""
+        if self.draining:
+            return "draining"
+        return self._problem if self._worker.is_running else "the worker does not run"
+
+    async def watch(self) -> None:
+        """Look at the server until cancelled, and log when it is lost and when it is back."""
+        while True:
+            await self.look()
+            await asyncio.sleep(_AT_FIRST if self._problem and self._lost_at is None else EVERY)
+
+    async def look(self) -> None:
+        """Ask the server once, whether it answers and, until then, whether it has seen this worker poll."""
+        service = self._client.workflow_service
+        try:
+            answer = await service.describe_task_queue(self._asked, retry=False, timeout=_TIMEOUT)
+            polls = any(poller.identity == self._client.identity for poller in answer.pollers)
+        except RPCError as error:
+            if error.status not in _MAY_NOT_ASK:
+                self._note_lost(error)
+                return
+            polls = True  # it answers, and does not say
+        if self._problem is not None and polls:
+            self._note_polls()
+
+    def _note_lost(self, error: RPCError) -> None:
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            _log.warning("lost the server", extra={"perdure": {"status": error.status.name}})
+        self._problem = "the server is lost"
+
+    def _note_polls(self) -> None:
+        fields = {"address": self._client.service_client.config.target_host}
+        if self._lost_at is None:
+            _log.info("connected: polls", extra={"perdure": fields})
+        else:
+            seconds = round(time.monotonic() - self._lost_at, 1)
+            _log.info("the server is back: polls", extra={"perdure": {**fields, "seconds": seconds}})
+        self._problem = self._lost_at = None
+
+    @asynccontextmanager
+    async def served(self, port: int | None) -> AsyncIterator[None]:
+        """Answer on the port of every address of this machine while the context lasts; `None`: nowhere. Raises `SettingsError`."""
+        if port is None:
+            yield
+            return
+        try:
+            server = await asyncio.start_server(self._answer, None, port, limit=_LINES)
+        except (OSError, OverflowError) as error:
+            raise SettingsError(f"health cannot be served on port {port}: {error}") from None
+        async with server:
+            yield
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self.response(head.split(b"\r\n", 1)[0].decode("latin-1")))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
+            pass  # whoever asked has gone, or asks for something else
+        finally:
+            writer.close()
+
+    def response(self, request: str) -> bytes:
+        """To the first line of a request."""
+        method, _, rest = request.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        status, words = "200 OK", "ok"
+        if method not in ("GET", "HEAD"):
+            status = words = "405 Method Not Allowed"
+        elif path == "/readyz":
+            problem = self.problem
+            status, words = ("200 OK", "ready") if problem is None else ("503 Service Unavailable", problem)
+        elif path != "/livez":
+            status = words = "404 Not Found"
+        body = f"{words}\n".encode()
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if method == "HEAD" else body)
