@@ -6,6 +6,7 @@
     │   ├── AgentError           an agent file (R2.1, section 11)
     │   ├── InputError           the run's input against its schema (R2.3)
     │   ├── ReferenceSyntaxError a malformed reference or expression (R3.5)
+    │   ├── FormulaError         an expression over values, as read or as computed (R16.3)
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
     │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
@@ -69,6 +70,19 @@ class ReferenceSyntaxError(ProtocolError):
 
     def __str__(self) -> str:
         return f"{self.message} at position {self.position}"
+
+
+class FormulaError(ProtocolError):
+    """A formula that cannot be read or computed; `line` and `column` count from 1 in its text (R16.3)."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(message, line, column)
+        self.message = message
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.message}"
 
 
 class StateError(ProtocolError):

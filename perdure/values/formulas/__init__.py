@@ -1,0 +1,11 @@
+"""Formulas: what an `_expr` holds, expressions over values in Python's words, without Python's reach (R16.3).
+
+An *expression* joins references (R3.3); a *formula* computes with what they name: `[h.name for h in state.hosts if h.cpu > 90]`.
+It is read by `ast` and never executed: what is allowed is turned into small functions that count their steps. So a formula is
+deterministic, and bounded in steps, memory and the size of what it gives. `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
+"""
+
+from perdure.values.formulas.formula import MAX_FORMULA, Formula, parse_formula
+from perdure.values.formulas.steps import MAX_FORMULA_STEPS
+
+__all__ = ["MAX_FORMULA", "MAX_FORMULA_STEPS", "Formula", "parse_formula"]

@@ -1,0 +1,51 @@
+"""What a formula may take: steps are counted where work is done and where something is made, so they bound memory as well."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MAX_FORMULA_STEPS: Final = 200_000
+"""Of one formula, below 0.1 s: a step is one operation, one item, or `CHARACTERS` of text."""
+CHARACTERS: Final = 16
+
+
+class OutOfStepsError(Exception):
+    """The formula would take more steps than it may."""
+
+
+class Steps:
+    """The budget of one evaluation."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, most: int = MAX_FORMULA_STEPS) -> None:
+        self.left = most
+
+    def take(self, count: int = 1) -> None:
+        """Raises `OutOfStepsError` when nothing is left."""
+        self.left -= count
+        if self.left < 0:
+            raise OutOfStepsError
+
+    def text(self, length: int) -> None:
+        """Text of so many characters is made or read."""
+        self.take(length // CHARACTERS)
+
+    def weigh(self, value: Any) -> int:
+        """Take a step for each item in the value, at any depth; how many were taken."""
+        before = self.left
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                self.text(len(item))
+            elif isinstance(item, list):
+                self.take(len(item))
+                stack.extend(item)
+            elif isinstance(item, dict):
+                self.take(2 * len(item))
+                stack.extend(item)
+                stack.extend(item.values())
+            elif isinstance(item, int):
+                self.take(item.bit_length() // 1024)
+        return before - self.left
