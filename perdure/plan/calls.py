@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.plan.approval import Approval
+from perdure.plan.conditions import IF
 from perdure.tools.tool import Tool
 from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.output_paths import Alternatives, parse_output_path
 from perdure.values.state import OutputMethod, Write
-from perdure.values.templates import EMPTY_TEMPLATE, Template
+from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template
 
 Status: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
@@ -34,6 +36,8 @@ class Call:
     params: JsonObject = field(default_factory=dict)
     """As written until the call is ready, resolved from then on."""
     template: Template = EMPTY_TEMPLATE
+    condition: Template = EMPTY_TEMPLATE
+    """What `_if` asks: the call is skipped where it does not hold (R16.2)."""
     after: Template = EMPTY_TEMPLATE
     """The paths that `_after` names, and in `after_ids` the calls: what has to have ended well before it starts (R5.11)."""
     after_ids: list[str] = field(default_factory=list)
@@ -90,6 +94,16 @@ class Call:
         """Whether its delegate runs more than once (R8.5, R8.6)."""
         return "_each" in self.raw or "_until" in self.raw
 
+    @property
+    def has_condition(self) -> bool:
+        return IF in self.raw
+
+    @property
+    def condition_text(self) -> str:
+        """`_if` as it was written."""
+        written = self.raw[IF]
+        return str(written[EXPR] if isinstance(written, dict) else written)
+
     def take_resolved(self, values: JsonObject) -> None:
         """The parameters, and what `_each` names, with every reference replaced."""
         self.params = {key: value for key, value in values.items() if key != "_each"}
@@ -98,7 +112,7 @@ class Call:
     @property
     def reads(self) -> list[str]:
         """What it reads, as references."""
-        return list(dict.fromkeys(map(str, self.template.references())))
+        return list(dict.fromkeys(map(str, chain(self.condition.references(), self.template.references()))))
 
     @property
     def target(self) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.calls import Call
+from perdure.plan.conditions import IF, parse_condition
 from perdure.plan.edges.order import AFTER, parse_after
 from perdure.plan.iteration import LOOP_KEYS, loop_problems
 from perdure.tools.tool import Tool, close_names
@@ -16,7 +17,7 @@ from perdure.values.limits.steps import Checks
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
 from perdure.values.schemas import Schema
 from perdure.values.state import METHODS
-from perdure.values.templates import parse_template
+from perdure.values.templates import parse_template, without_formulas
 
 TOO_MUCH: Final = "too_many_names"
 """Code of a call that names more than a call, or a plan, may."""
@@ -53,6 +54,7 @@ def check_call(
     if isinstance(instance, str) and instance in instances:
         call.instance = instance
         call.template = scope_template(call.template, instance, kinds)
+        call.condition = scope_template(call.condition, instance, kinds)
         call.after = scope_template(call.after, instance, kinds)
         call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
@@ -121,7 +123,10 @@ def _refuses_null(schemas: list[Schema] | None) -> bool:
 
 def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
     if instance is None or (isinstance(instance, str) and instance in instances):
-        return [] if not instances else foreign_problems(call.template, call.paths, shared=instance is None)
+        if not instances:
+            return []
+        read = [*call.condition.references(), *call.template.references()]
+        return foreign_problems(read, call.paths, shared=instance is None)
     if not instances:
         return ["$._instance: there are no instances in this context"]
     known = ", ".join(close_names(str(instance), instances))
@@ -154,7 +159,7 @@ def _invalid(call: Call, code: str, *problems: str) -> Call:
 
 
 def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
-    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, *(("_output",) if tool.latent else ())}
+    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
     if tool.delegate is not None:
@@ -177,6 +182,10 @@ def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
         call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id)
         if wrong:
             return wrong
+    if IF in call.raw:
+        call.condition, malformed = parse_condition(call.raw[IF])
+        if malformed is not None:
+            return [malformed]
     if not tool.latent:
         return []
     if "_output" not in call.raw:
@@ -222,4 +231,6 @@ def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    return tool.parameters_schema.errors(call.params, references=bool(call.template.sites), checks=checks)
+    params = without_formulas(call.params) if call.template.computes else call.params
+    references = bool(call.template.sites) or call.template.computes
+    return tool.parameters_schema.errors(params, references=references, checks=checks)

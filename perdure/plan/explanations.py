@@ -64,6 +64,7 @@ def impossible(node: Node) -> list[tuple[Reference, str]]:
     """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5, R5.11)."""
     found: list[tuple[Reference, str]] = []
     for template, bindings, where in (
+        (node.call.condition, node.bindings, "$._if"),
         (node.call.template, node.bindings, None),
         (node.call.after, node.order, "$._after"),
     ):

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perdure.errors import CallError, StateError, TooLargeError, clip
+from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan.calls import Call, Status
 from perdure.plan.checks import check_resolved
+from perdure.plan.conditions import IF
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
 from perdure.values.jsons import Json, json_path
 from perdure.values.limits.steps import Checks
-from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, references
+from perdure.values.paths import UNKNOWN
+from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.templates import Template
 from perdure.values.texts import Texts
 
 
@@ -62,17 +65,36 @@ def judge(
         return End("skipped", reason=held[0], branch=held[1])
     if unreadable is not None:
         return End("invalid", unreadable)
-    for site in node.call.template.sites:
-        if evaluate(site.expression, found.__getitem__) is MISSING:
-            return _unreadable(node, site.expression, json_path(site.path), why, calls, order, missing)
-    if not dry_run:
+    call = node.call
+
+    def valued(template: Template, where: Path) -> Json | End:
+        for site in template.sites:
+            if evaluate(site.expression, found.__getitem__) is MISSING:
+                return _unreadable(node, site.expression, json_path((*where, *site.path)), why, calls, order, missing)
+        if dry_run:
+            return UNKNOWN
         try:
-            node.call.take_resolved(node.call.template.resolve(found.__getitem__, texts))
+            return template.resolve(found.__getitem__, texts)
         except TooLargeError as error:
             return End("invalid", CallError("params_too_large", str(error)))
-        if problem := check_resolved(node.call, checks):
-            return End("invalid", problem)
-    return None
+        except FormulaError as error:
+            return End("invalid", CallError("invalid_expression", str(error)))
+
+    if call.has_condition:
+        # What it would be called with need not exist where it is not called.
+        holds = valued(call.condition, (IF,))
+        if isinstance(holds, End):
+            return holds
+        if holds is not UNKNOWN and not holds:
+            return End("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
+    params = valued(call.template, ())
+    if isinstance(params, End):
+        return params
+    if dry_run:
+        return None
+    call.take_resolved(params)
+    problem = check_resolved(call, checks)
+    return End("invalid", problem) if problem else None
 
 
 def _unreadable(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perdure.errors import CallError, clip
 from perdure.plan.calls import Call
+from perdure.plan.conditions import IF
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.cycles import Edge, find_cycles, has_cycle, show_cycle
 from perdure.plan.edges.order import AFTER
@@ -14,7 +15,7 @@ from perdure.plan.explanations import QUOTED, impossible, why_skipped
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
 from perdure.values.references import DAGGER, MISSING, Reference, evaluate
-from perdure.values.templates import EMPTY_TEMPLATE
+from perdure.values.templates import EMPTY_TEMPLATE, EXPR, is_formula
 
 
 def surplus_words(limit: int, count: int | None = None) -> str:
@@ -31,7 +32,7 @@ def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
     call.reason = f"beyond the limit of {limit} calls"
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
     call.error = CallError("too_many_calls", message) if first else None
-    call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+    call.template, call.condition, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
 
 
 def names_in(raw: Json) -> int:
@@ -41,13 +42,22 @@ def names_in(raw: Json) -> int:
     after = raw.get(AFTER)
     count = sum(DAGGER not in item for item in after if isinstance(item, str)) if isinstance(after, list) else 0
     left: list[Json] = [value for key, value in raw.items() if key != "_output"]
+    if isinstance(raw.get(IF), str):
+        count += _weight(raw[IF])
     while left:
         item = left.pop()
         if isinstance(item, str):
             count += item.count(DAGGER) - 2 * item.count(DAGGER * 2)
+        elif isinstance(item, dict) and is_formula(item):
+            count += _weight(item[EXPR])
         elif isinstance(item, dict | list):
             left.extend(item.values() if isinstance(item, dict) else item)
     return count
+
+
+def _weight(formula: str) -> int:
+    """How many names a formula counts as: reading it takes time by its length."""
+    return 1 + len(formula) // 20
 
 
 def too_many_names(count: int, before: int, max_calls: int) -> str | None:
@@ -65,7 +75,7 @@ def too_many_names(count: int, before: int, max_calls: int) -> str | None:
 
 def refuse_crowded(call: Call) -> CallError:
     """A call that would bring the plan more edges than it has room for; it reads nothing (R18.5)."""
-    call.template, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+    call.template, call.condition, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
     message = f"too many calls write what this one reads: a plan has {MAX_EDGES:,} edges at most, from a writer to a reference"
     return CallError("too_many_edges", message)
 

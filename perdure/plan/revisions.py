@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 
-from perdure.errors import DecisionError, TooLargeError
+from perdure.errors import DecisionError, FormulaError, TooLargeError
 from perdure.plan.calls import Call
 from perdure.plan.checks import check_resolved
 from perdure.tools.tool import Tool
@@ -53,7 +53,7 @@ def revise(
             )
     try:
         revised.take_resolved(revised.template.resolve(lookup, texts))
-    except TooLargeError as error:
+    except (TooLargeError, FormulaError) as error:
         raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:
         revised.params, revised.items = revised.params | kept, call.items
@@ -75,5 +75,6 @@ def revise(
 def adopt(call: Call, revised: Call) -> None:
     """Put the revised call in the place of the one that waits."""
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
+    call.condition = revised.condition
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
     call.scopes, call.items = revised.scopes, revised.items

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perdure.errors import JsonError, TooLargeError
+from perdure.errors import FormulaError, JsonError, TooLargeError
 from perdure.plan.explanations import missing_path
 from perdure.values.jsons import Json, JsonObject, json_path, loads
 from perdure.values.paths import get
@@ -91,7 +91,7 @@ def resolve_output(output: Json, values: Mapping[str, Json], texts: Texts) -> tu
             wrong.append(missing_path(blamed, json_path(site.path), values).message)
     try:
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
-    except TooLargeError as error:
+    except (TooLargeError, FormulaError) as error:
         return None, [str(error)]
 
 

@@ -53,10 +53,10 @@ def scope_path(path: Path, instance: str) -> Path:
     return (state_key(instance), *path)
 
 
-def foreign_problems(template: Template, paths: Iterable[Iterable[Path]], *, shared: bool) -> list[str]:
+def foreign_problems(reads: Iterable[Reference], paths: Iterable[Iterable[Path]], *, shared: bool) -> list[str]:
     """What would reach into an instance by its name, or, of a call that is `shared`, into all of them at once."""
     problems = []
-    read = [(str(reference), reference.kind, reference.path) for reference in template.references()]
+    read = [(str(reference), reference.kind, reference.path) for reference in reads]
     written = [(str(Reference("state", path)), "state", path) for alternative in paths for path in alternative]
     for text, kind, path in [*read, *written]:
         if MARK in kind or (kind == "state" and path and str(path[0]).startswith(MARK)):

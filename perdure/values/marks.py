@@ -11,7 +11,7 @@ from typing import Final
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.references import DAGGER
-from perdure.values.templates import as_data, has_reference, parse_template
+from perdure.values.templates import as_data, has_reference, is_formula, looks_computed, parse_template
 
 REF: Final = "_ref"
 DATA: Final = "_data"
@@ -21,9 +21,14 @@ DATA: Final = "_data"
 def marked(value: Json) -> Json:
     """Something written with references, with each string that holds any marked; every other string stands for itself.
 
-    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`.
+    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A formula,
+    `{"_expr": "…"}`, is a mark of its own.
     """
+    if is_formula(value):
+        return value
     if isinstance(value, dict):
+        if looks_computed(value):
+            return {DATA: parse_template(value)[0].resolve(_nothing)}
         shown = {key: marked(item) for key, item in value.items()}
         return {DATA: shown} if _is_mark(shown) or (len(shown) == 1 and DATA in shown) else shown
     if isinstance(value, list):
@@ -56,7 +61,10 @@ def written(value: Json, held: Collection[str] | None = None) -> Json:
     if not isinstance(value, dict):
         return as_data(value)
     if held is None and len(value) == 1 and isinstance(value.get(DATA), dict):
-        return {key: written(item) for key, item in value[DATA].items()}
+        data = value[DATA]
+        return as_data(data) if looks_computed(data) else {key: written(item) for key, item in data.items()}
+    if looks_computed(value):
+        return value if held is None else as_data(value)
     text = value.get(REF)
     if not isinstance(text, str) or not _is_mark(value) or text in (held or ()):
         return {key: written(item, held) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""Parameters with references in them: parsed once into a tree, resolved by lookup (R3.1)."""
+"""Parameters with references and formulas in them: parsed once into a tree, resolved by lookup (R3.1, R16.3)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from perdure.errors import ReferenceSyntaxError, TooLargeError, clip
-from perdure.values.jsons import Json
+from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
+from perdure.values.formulas import Formula, parse_formula
+from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import (
     DAGGER,
     Expression,
@@ -22,6 +23,9 @@ from perdure.values.texts import Texts
 
 _ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
 """`††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
+
+EXPR: Final = "_expr"
+"""`{"_expr": "len(state.hosts)"}`: a formula, wherever a parameter stands (R16.3)."""
 
 Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
@@ -42,11 +46,19 @@ class _Text:
 
 
 @dataclass(frozen=True, slots=True)
+class _Computed:
+    """A formula, and where each of its references is read."""
+
+    formula: Formula
+    values: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Literal:
     value: Json
 
 
-_Node: TypeAlias = "_Literal | _Text | Expression | dict[str, _Node] | list[_Node]"
+_Node: TypeAlias = "_Literal | _Text | _Computed | Expression | dict[str, _Node] | list[_Node]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +67,13 @@ class Template:
 
     node: _Node
     sites: tuple[Site, ...]
+    computes: bool = False
+    """Whether there is a formula in it, perhaps one that reads nothing."""
 
     def resolve(self, lookup: Lookup, texts: Texts | None = None) -> Json:
         """The value with every reference replaced. Call it only when every site's expression has a value.
 
-        `texts` makes those that values are embedded in. Raises `TooLargeError`, with what was embedded.
+        `texts` makes those that values are embedded in. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
         """
         return _resolve(self.node, lookup, Texts() if texts is None else texts)
 
@@ -73,20 +87,21 @@ EMPTY_TEMPLATE: Final = Template({}, ())
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A malformed reference: where in the parameters, and what is wrong (R3.5)."""
+    """A malformed reference or formula: where in the parameters, and what is wrong (R3.5, R16.3)."""
 
     path: tuple[str | int, ...]
-    error: ReferenceSyntaxError
+    error: ReferenceSyntaxError | FormulaError
 
 
 def parse_template(value: Json) -> tuple[Template, list[Problem]]:
     """Read a JSON value for references; every malformed one is listed, and stands for itself in the template."""
     sites: list[Site] = []
     problems: list[Problem] = []
+    formulas: list[Formula] = []
 
     def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
         if isinstance(item, dict):
-            return {key: walk(child, (*path, key)) for key, child in item.items()}
+            return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
         if isinstance(item, list):
             return [walk(child, (*path, index)) for index, child in enumerate(item)]
         if not isinstance(item, str) or DAGGER not in item:
@@ -102,7 +117,20 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
             sites.append(Site(path, node))
         return node
 
-    return Template(walk(value, ()), tuple(sites)), problems
+    def computed(item: JsonObject, path: tuple[str | int, ...]) -> _Node:
+        text: str = item[EXPR]
+        if not is_formula(item):
+            return _Literal({EXPR: text.removeprefix(DAGGER * 2).replace(DAGGER * 2, DAGGER)})
+        try:
+            formula = parse_formula(text)
+        except FormulaError as error:
+            problems.append(Problem(path, error))
+            return _Literal(item)
+        formulas.append(formula)
+        sites.extend(Site(path, reference) for reference in formula.references)
+        return _Computed(formula, formula.references)
+
+    return Template(walk(value, ()), tuple(sites), bool(formulas)), problems
 
 
 def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
@@ -117,9 +145,31 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
             return node
         if isinstance(node, _Text):
             return _Text(tuple(part if isinstance(part, str) else change(part) for part in node.parts))
+        if isinstance(node, _Computed):
+            return _Computed(node.formula, tuple(map(change, node.values)))
         return change(node)
 
-    return Template(walk(template.node), tuple(Site(site.path, change(site.expression)) for site in template.sites))
+    sites = tuple(Site(site.path, change(site.expression)) for site in template.sites)
+    return Template(walk(template.node), sites, template.computes)
+
+
+def without_formulas(value: Json) -> Json:
+    """The value with a reference in the place of each formula: what one gives is known as little as what the other does."""
+    if isinstance(value, list):
+        return [without_formulas(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return DAGGER + EXPR if is_formula(value) else {key: without_formulas(item) for key, item in value.items()}
+
+
+def is_formula(value: Json) -> bool:
+    """Whether the value is a formula (R16.3)."""
+    return looks_computed(value) and not value[EXPR].startswith(DAGGER * 2)
+
+
+def looks_computed(value: Json) -> bool:
+    """A formula, or data that looks like one: that is written with `††` before it and its own daggers doubled."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(EXPR), str)
 
 
 def is_expression(text: str) -> bool:
@@ -134,15 +184,18 @@ def as_data(value: Json) -> Json:
         return value.replace(DAGGER, DAGGER * 2)
     if isinstance(value, list):
         return [as_data(item) for item in value]
-    return {key: as_data(item) for key, item in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    written = {key: as_data(item) for key, item in value.items()}
+    return {EXPR: DAGGER * 2 + written[EXPR]} if looks_computed(value) else written
 
 
 def has_reference(value: Json) -> bool:
-    """Whether any string in the value holds a reference, in whole or inside text."""
+    """Whether any string in the value holds a reference, in whole or inside text, or anything in it is a formula."""
     if isinstance(value, str):
         return DAGGER in value and (is_expression(value) or any(not isinstance(p, str) for p in _split(value)))
     if isinstance(value, dict):
-        return any(map(has_reference, value.values()))
+        return is_formula(value) or any(map(has_reference, value.values()))
     return isinstance(value, list) and any(map(has_reference, value))
 
 
@@ -204,4 +257,6 @@ def _resolve(node: _Node, lookup: Lookup, texts: Texts) -> Json:
             embedded = ", ".join(dict.fromkeys(str(part) for part in node.parts if not isinstance(part, str)))
             hint = "a reference alone passes a value on as it is"
             raise TooLargeError(f"{error}; it embeds {clip(embedded, 200)}: {hint}") from None
+    if isinstance(node, _Computed):
+        return texts.computed(node.formula, [evaluate(value, lookup) for value in node.values])
     return evaluate(node, lookup)

@@ -1,11 +1,13 @@
-"""Values inside a longer text: the text of each made once, and their sum bounded before anything is built (R3.1, R18.1)."""
+"""What is made of values: longer texts with their sum bounded before anything is built, and what formulas give (R3.1, R16.3, R18.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from perdure.errors import TooLargeError
+from perdure.errors import FormulaError, TooLargeError, clip
+from perdure.values.formulas import MAX_FORMULA_STEPS, Formula
+from perdure.values.formulas.steps import Steps
 from perdure.values.jsons import Json, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, said
 from perdure.values.limits.sizes import Sizes
@@ -64,6 +66,16 @@ class Texts:
         self._joined += size
         self._checks.taken += size // _JOINED
         return text
+
+    def computed(self, formula: Formula, values: Sequence[Json]) -> Json:
+        """What the formula gives; its steps count like a check's. Raises `FormulaError`, with the formula in it."""
+        steps = Steps()
+        try:
+            return formula.evaluate(values, steps)
+        except FormulaError as error:
+            raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
+        finally:
+            self._checks.taken += MAX_FORMULA_STEPS - max(steps.left, 0)
 
     def _least(self, part: Json) -> int:
         """Bytes that the part has at least: as JSON it is a text that has to be quoted once more."""

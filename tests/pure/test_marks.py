@@ -37,6 +37,8 @@ _BAIT = [
     "{{†state.secret}}",
     "† ",
     "{ †input.a }",
+    "state.secret",
+    "††state.secret + '†'",
 ]
 BAIT = st.sampled_from(_BAIT) | st.lists(
     st.sampled_from(["†", "††", "{", "}", "(", " ", "state.secret", "a", "|| "])
@@ -45,7 +47,7 @@ VALUES = st.recursive(
     BAIT | st.none() | st.integers(),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["_ref", "_data", "_tool", "k", "†state.secret"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["_ref", "_data", "_expr", "_tool", "k", "†state.secret"]), inner, max_size=3)
     ),
     max_leaves=6,
 )

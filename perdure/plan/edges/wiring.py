@@ -85,7 +85,8 @@ class Wiring:
         node.filed = _writes(call)
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
-        for bindings, template in ((node.bindings, call.template), (node.order, call.after)):
+        read = ((node.bindings, call.condition), (node.bindings, call.template), (node.order, call.after))
+        for bindings, template in read:
             for reference in template.references():
                 if reference not in bindings:
                     base = self.base.get(reference.kind, MISSING)

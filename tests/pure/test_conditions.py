@@ -1,0 +1,133 @@
+"""Conditions and formulas of calls: `_if` and `_expr` in a plan (R16.2, R16.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Returned
+from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
+from perdure.run.outputs import resolve_output
+from perdure.tools.tool import resolve_tools
+from perdure.values.state import State
+from perdure.values.texts import Texts
+
+ANY = {"properties": {"x": {}, "n": {"type": "number"}}}
+TOOLS = resolve_tools(["load", "act"], {"load": {"name": "load", **ANY}, "act": {"name": "act", **ANY}})
+LOAD = {"_tool": "load", "_outputPath": "†state.l"}
+CPU = {"name": "w", "cpu": [91, 97, 93]}
+
+
+def plan_of(*calls: Any, result: Any = CPU, **options: Any) -> Plan:
+    """The calls behind `load`, which has given its result; everything that can has run, and given its `x`."""
+    plan = Plan(1, tools=TOOLS, state=State(), data={"input": {"limit": 95}}, **options)
+    for raw in (LOAD, *calls):
+        plan.add(raw)
+    plan.close()
+    while taken := plan.take_ready():
+        for call in taken:
+            plan.end(call, Returned(result if call.index == 0 else call.params.get("x")))
+    return plan
+
+
+def told(call: Call) -> str:
+    return call.reason or (call.error.message if call.error else "")
+
+
+def test_r16_3_a_parameter_is_computed_when_its_call_starts() -> None:
+    call = {
+        "_tool": "act",
+        "x": {"_expr": "f'{state.l.name}: {max(state.l.cpu)} %'"},
+        "n": {"_expr": "†input.limit / 2"},
+    }
+    plan = plan_of(call | {"_outputPath": "†state.r"})
+    assert plan.calls[1].params == {"x": "w: 97 %", "n": 47.5}
+    assert plan.calls[1].reads == ["†state.l.name", "†state.l.cpu", "†input.limit"]
+    assert plan.state.snapshot()["r"] == "w: 97 %"
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [
+        ("max(state.l.cpu) > input.limit", "done"),
+        ("max(state.l.cpu) <= input.limit", "skipped"),
+        ({"_expr": "†state.l.name == 'w'"}, "done"),
+        ("†state.l || †input.none", "done"),
+        ("[]", "skipped"),
+    ],
+)
+def test_r16_2_a_call_whose_condition_does_not_hold_is_skipped_as_a_branch(condition: Any, status: str) -> None:
+    plan = plan_of({"_tool": "act", "_if": condition, "_outputPath": "†state.r"}, {"_tool": "act", "x": "†state.r"})
+    assert [call.status for call in plan.calls[1:]] == [status, status]
+    assert all(call.branch for call in plan.calls[1:] if status == "skipped")
+    if status == "skipped":
+        assert told(plan.calls[1]).startswith("its condition does not hold: ")
+
+
+def test_r16_2_two_conditions_write_one_path_and_join_again() -> None:
+    high = {"_tool": "act", "x": "high", "_if": "state.l.cpu[1] > 95", "_outputPath": "†state.r"}
+    low = {"_tool": "act", "x": "low", "_if": "state.l.cpu[1] <= 95", "_outputPath": "†state.r"}
+    plan = plan_of(high, low, {"_tool": "act", "x": "†state.r"})
+    assert [call.status for call in plan.calls] == ["done", "done", "skipped", "done"]
+    assert plan.calls[3].params == {"x": "high"}
+
+
+def test_r16_2_what_a_call_would_be_given_need_not_exist_where_it_is_not_made() -> None:
+    call = {"_tool": "act", "_if": "len(state.l.gpu) > 0", "x": {"_expr": "state.l.gpu[0]"}}
+    plan = plan_of(call, result={"gpu": []})
+    assert plan.calls[1].status == "skipped"
+
+
+def test_r16_2_a_condition_waits_for_what_it_reads_and_fails_with_it() -> None:
+    plan = plan_of({"_tool": "act", "_if": "state.l.gpu > 1"})
+    assert plan.calls[1].status == "invalid"
+    assert "$._if" in told(plan.calls[1])
+    assert "cpu" in told(plan.calls[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"x": {"_expr": "1 +"}}, "$.x: line 1, column 4: this is no expression"),
+        ({"_if": "foo(1)"}, "$._if: line 1, column 1: there is no function 'foo'"),
+        ({"_if": 3}, "$._if is 3, but must be an expression"),
+        ({"_if": "state.l.cpu[0] > nothing"}, "†nothing"),
+        ({"x": {"_expr": "state.m"}}, "$.x: †state.m"),
+        ({"x": {"_expr": "state.l.cpu[0] + state.l.name"}}, "a number + a text is not defined; write str(…)"),
+        ({"n": {"_expr": "state.l.name"}}, "$.n is 'w'"),
+        ({"n": {"_expr": "1" + " + 1" * 500}}, "a formula of 2,001 characters"),
+    ],
+)
+def test_r16_3_a_mistake_is_the_calls_own(call: Any, said: str) -> None:
+    plan = plan_of({"_tool": "act", **call})
+    assert plan.calls[1].status == "invalid"
+    assert said in told(plan.calls[1]).replace('"', "'")
+
+
+def test_r16_2_a_dry_run_takes_conditions_to_hold() -> None:
+    plan = Plan(1, tools=TOOLS, state=State(), dry_run=True)
+    call = {"_tool": "act", "_if": "state.l.cpu[0] > 9", "x": {"_expr": "state.l.name + '!'"}}
+    assert [(step.level, step.status) for step in simulate(plan, [LOAD, call]).steps] == [(1, "done"), (2, "done")]
+
+
+def test_r16_3_an_output_computes() -> None:
+    values = {"state": {"l": CPU}, "input": {}}
+    output = {"total": {"_expr": "sum(x for x in state.l.cpu if x > 92) + len(state.l.cpu)"}, "all": "†state.l.cpu"}
+    assert resolve_output(output, values, Texts()) == ({"total": 193, "all": CPU["cpu"]}, [])
+    assert "division by zero" in resolve_output({"x": {"_expr": "1 / 0"}}, values, Texts())[1][0]
+
+
+def test_r18_5_formulas_count_against_their_task() -> None:
+    calls = [{"_tool": "act", "x": {"_expr": "sum(x for x in range(15_000))"}} for _ in range(40)]
+    plan = Plan(1, tools=TOOLS, state=State())
+    for call in calls:
+        plan.add(call)
+    plan.close()
+    ready = len(plan.take_ready())
+    assert 0 < ready < 40
+    plan.checks.begin(1)
+    plan.go_on()
+    assert len(plan.take_ready()) > 0
