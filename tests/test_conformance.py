@@ -18,7 +18,7 @@ def load_cases() -> list[Case]:
     """The cases by name; those here come first, those only elsewhere are added."""
     files = {
         path.name: path
-        for folder in (SHARED, SHARED / "context", HERE, HERE / "context")
+        for folder in (SHARED, SHARED / "context", HERE, HERE / "context", HERE / "loops")
         for path in sorted(folder.glob("*.json"))
     }
     return [json.loads(path.read_text(encoding="utf-8")) for _, path in sorted(files.items())]

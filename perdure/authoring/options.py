@@ -87,6 +87,7 @@ class AgentOptions(TypedDict, total=False):
     deadline: float
     """Seconds of work; 600 by default. Time spent waiting for a person does not count."""
     stuck_after: int
+    control: bool
     """So many answers in a row that ask for the same end the run; 3 by default."""
     refine: bool
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""

@@ -19,6 +19,14 @@ _REFERENCE_SCHEMA: Final[JsonObject] = {
 }
 
 
+_FORMULA_SCHEMA: Final[JsonObject] = {
+    "type": "object",
+    "properties": {"_expr": {"type": "string", "description": "a Python expression over state.x and input.x"}},
+    "required": ["_expr"],
+    "additionalProperties": False,
+}
+_IF_SCHEMA: Final[JsonObject] = {"type": "string", "description": "a Python expression: the call is made if it holds"}
+
 _LOOP_PROPERTIES: Final[JsonObject] = {
     "_each": {"anyOf": [{"type": "array"}, REFERENCE]},
     "_parallel": {"type": "integer", "minimum": 1, "maximum": MAX_PARALLEL},
@@ -34,19 +42,20 @@ def compose(
     final: bool = False,
     max_calls: int | None = None,
     instances: Sequence[str] = (),
+    control: bool = False,
 ) -> JsonObject:
-    """JSON Schema of a Solution.
+    """JSON Schema of a Solution. With `control` formulas and conditions may be written (R16.2, R16.3).
 
     `calls` stands first, so that calls can start while the rest is still written. With `final` no calls are allowed and the
     output may not be null (R9.5). The output takes references as parameters do (R6.4).
     """
-    definitions: JsonObject = {"reference": _REFERENCE_SCHEMA}
+    definitions = _definitions(control)
     output_schema = output if isinstance(output, dict) else {}
-    output_schema = _or_reference(_move_definitions(output_schema, "output", definitions, references=True))
+    output_schema = _or_reference(_move_definitions(output_schema, "output", definitions, references=True), control)
     properties: JsonObject = {}
     if not final:
         for tool in tools.values():
-            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions, instances)
+            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions, instances, control)
         items: Json = {"anyOf": [{"$ref": f"#/$defs/{_pointer(f'call:{name}')}"} for name in tools]} if tools else False
         properties["calls"] = {"type": "array", "items": items}
         if max_calls is not None:
@@ -61,19 +70,23 @@ def compose(
     }
 
 
-def function_schema(tool: Tool, instances: Sequence[str] = ()) -> JsonObject:
+def function_schema(tool: Tool, instances: Sequence[str] = (), *, control: bool = False) -> JsonObject:
     """JSON Schema of one tool's arguments where the call itself names the tool, as in native function calling."""
-    definitions: JsonObject = {"reference": _REFERENCE_SCHEMA}
-    schema = _call_schema(tool, definitions, instances)
+    definitions = _definitions(control)
+    schema = _call_schema(tool, definitions, instances, control)
     schema.pop("description", None)
     properties = {name: child for name, child in schema["properties"].items() if name != "_tool"}
     required = [name for name in schema["required"] if name != "_tool"]
     return {**schema, "type": "object", "properties": properties, "required": required, "$defs": definitions}
 
 
-def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) -> JsonObject:
+def _definitions(control: bool) -> JsonObject:
+    return {"reference": {"anyOf": [_REFERENCE_SCHEMA, _FORMULA_SCHEMA]} if control else _REFERENCE_SCHEMA}
+
+
+def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], control: bool) -> JsonObject:
     parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, references=True)
-    properties = {name: _or_reference(schema) for name, schema in parameters.get("properties", {}).items()}
+    properties = {name: _or_reference(schema, control) for name, schema in parameters.get("properties", {}).items()}
     meta: JsonObject = {"_tool": {"const": tool.name}}
     required = ["_tool", *parameters.get("required", [])]
     if tool.latent:
@@ -84,6 +97,8 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) 
         properties["_instance"] = {"enum": list(instances), "description": "the context that it reads and writes"}
     if tool.delegate is not None:
         properties |= _LOOP_PROPERTIES
+    if control:
+        properties["_if"] = _IF_SCHEMA
     if tool.scope_choice is not None:
         properties["_scopes"] = {
             "type": "array",
@@ -107,12 +122,12 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str]) 
     return call
 
 
-def _or_reference(schema: Any) -> Any:
-    """A parameter's schema that also takes a reference, itself and at any depth inside (R3.1)."""
+def _or_reference(schema: Any, control: bool = False) -> Any:
+    """A parameter's schema that also takes a reference, itself and at any depth inside (R3.1), or a formula."""
     if not isinstance(schema, dict) or not schema:
         return schema
     inner = _inside(schema)
-    if schema.get("type") == "string" and not schema.keys() & _NARROWS_TEXT:
+    if not control and schema.get("type") == "string" and not schema.keys() & _NARROWS_TEXT:
         return inner
     described = {"description": inner.pop("description")} if "description" in inner else {}
     return described | {"anyOf": [inner, REFERENCE]}

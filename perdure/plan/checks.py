@@ -17,7 +17,7 @@ from perdure.values.limits.steps import Checks
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
 from perdure.values.schemas import Schema
 from perdure.values.state import METHODS
-from perdure.values.templates import parse_template, without_formulas
+from perdure.values.templates import parse_template
 
 TOO_MUCH: Final = "too_many_names"
 """Code of a call that names more than a call, or a plan, may."""
@@ -231,6 +231,5 @@ def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    params = without_formulas(call.params) if call.template.computes else call.params
     references = bool(call.template.sites) or call.template.computes
-    return tool.parameters_schema.errors(params, references=references, checks=checks)
+    return tool.parameters_schema.errors(call.params, references=references, checks=checks)

@@ -86,6 +86,8 @@ class Config(BaseModel):
     """Temperature and the like (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
     """What the model writes (R9.2)."""
+    control: bool | None = None
+    """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
     start: Literal["model", "plan"] = "model"
     """Whether a `plan` in the context is only shown to the model, or is run first (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
@@ -112,6 +114,10 @@ class Config(BaseModel):
     """Model → dollars per million tokens; those not named here are the worker's."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
+
+    @property
+    def teaches_control(self) -> bool:
+        return self.dialect == "script" if self.control is None else self.control
 
 
 class Agent(BaseModel):

@@ -59,6 +59,7 @@ class Contexts:
             parallel=self._agent.config.parallel,
             instances=self._context.instances,
             kinds=kinds,
+            control=self._agent.config.teaches_control,
             server=server,
         )
         if final not in self._parameters:  # schemas are composed once a run, not once a Request

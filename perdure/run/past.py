@@ -17,7 +17,7 @@ SHOWN_RESULT: Final = 160
 
 
 def plan_reads(plan: Plan) -> dict[str, list[str]]:
-    return {call.id: call.reads for call in plan.calls if call.template.sites}
+    return {call.id: reads for call in plan.calls if (reads := call.reads)}
 
 
 def plan_writes(plan: Plan) -> dict[str, str]:

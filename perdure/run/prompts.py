@@ -57,6 +57,8 @@ def chat_messages(
     if progress.plan_message is not None:
         history = [progress.plan_message, *history]
     how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
+    if ask.tools and ask.control:
+        how.append(dialect.control)
     if context.instances:
         how.append(INSTANCES.format(names=", ".join(context.instances)))
     if ask.tools and ask.parallel == 1:

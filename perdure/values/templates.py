@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import is_
 from typing import Final, TypeAlias
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
@@ -156,10 +157,14 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
 def without_formulas(value: Json) -> Json:
     """The value with a reference in the place of each formula: what one gives is known as little as what the other does."""
     if isinstance(value, list):
-        return [without_formulas(item) for item in value]
+        items = [without_formulas(item) for item in value]
+        return value if all(map(is_, items, value)) else items
     if not isinstance(value, dict):
         return value
-    return DAGGER + EXPR if is_formula(value) else {key: without_formulas(item) for key, item in value.items()}
+    if is_formula(value):
+        return DAGGER + EXPR
+    members = {key: without_formulas(item) for key, item in value.items()}
+    return value if all(map(is_, members.values(), value.values())) else members
 
 
 def is_formula(value: Json) -> bool:

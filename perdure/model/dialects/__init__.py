@@ -26,6 +26,11 @@ class Dialect(Protocol):
         """What teaches the model to plan."""
         ...
 
+    @property
+    def control(self) -> str:
+        """What teaches it to compute, and to make a call only if something holds (R16)."""
+        ...
+
     def only_output(self, ask: Ask) -> str:
         """How to answer when no calls are wanted."""
         ...

@@ -15,6 +15,12 @@ LOOPS: Final = (
     '("_max" times at most, default 20), and has its last output as †state.previous.'
 )
 
+CONTROL: Final = """\
+- Compute with {"_expr": "…"}, a Python expression, wherever a value stands: {"_expr": "[h.name for h in state.hosts if h.cpu > 90]"}. \
+It has operators, comparisons, comprehensions, f-strings and len sum min max sorted any all round str int float.
+- "_if": "len(state.hosts) > 3" makes a call only if that holds; what reads it is skipped otherwise."""
+"""How formulas and conditions are written in JSON (R16.2, R16.3)."""
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -31,6 +37,8 @@ class Ask:
     instances: Sequence[str] = ()
     kinds: Sequence[str] = ()
     """The kinds of data that references can name, beside `state`."""
+    control: bool = False
+    """Whether the model is taught formulas and conditions (R16)."""
     server: str = ""
     """Who is asked; see `perdure.model.beside`."""
 

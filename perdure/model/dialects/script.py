@@ -24,11 +24,16 @@ the result.
 - input.x is input data. In text write "Dear {†state.user.name}".
 - a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error, and what reads the one not \
 written is skipped. a = b = f() writes both.
-- Arguments: names, text, numbers, True, False, None, lists, dicts. No nested calls, operators, f-strings.
+- Arguments: names, text, numbers, True, False, None, lists, dicts. No tool inside another's arguments.
 - _outputMethod="push" (merge, assign, concat) adds to a value.
 - _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on.
 - output(value) or output(key=value) ends the task; it may use names as above. Leave it out while you need results to decide.
 Correct errors with new lines. Do not repeat calls that are done."""
+
+CONTROL: Final = """\
+- Arguments may compute: [h.name for h in hosts if h.cpu > 90], f"{user.name}: {max(loads)} %", total * 2. There are operators, \
+comparisons, comprehensions, f-strings and len sum min max sorted any all round str int float.
+- _if=len(hosts) > 3 makes a call only if that holds; what reads it is skipped otherwise."""
 
 LOOPS: Final = (
     "Another agent. With _each=list it runs once per item and has †input.item and †input.index (_parallel=8 at a time); the result "
@@ -42,6 +47,7 @@ class ScriptDialect:
     """See the module."""
 
     how: Final = HOW_TO_SCRIPT
+    control: Final = CONTROL
     text_answers: Final = False
     keeps_turns: Final = False
 

@@ -13,6 +13,7 @@ from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.script_lines import Lines, Statement
 from perdure.model.dialects.script_values import NotAllowedError, Values, parse, words
 from perdure.model.wire import Vocabulary
+from perdure.plan.conditions import IF
 from perdure.values.jsons import Json, JsonObject, check, shorten
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
@@ -200,6 +201,8 @@ class ScriptReader:
                     raise NotAllowedError(argument.value, '** takes a dict that is written out: **{"odd key": value}')
             elif argument.arg == "_until":
                 more = {argument.arg: values.until(argument.value)}
+            elif argument.arg == IF:
+                more = {argument.arg: values.formula(argument.value)}
             else:
                 more = {argument.arg: values.value(argument.value)}
             for name, value in more.items():

@@ -9,17 +9,17 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from perdure.errors import FormulaError
+from perdure.model.dialects.script_formulas import computes, formula_text
 from perdure.model.dialects.script_writer import CONSTANTS
+from perdure.values.formulas import parse_formula
 from perdure.values.jsons import Json
 from perdure.values.references import Reference
+from perdure.values.templates import EXPR
 
-_ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists and dicts"
+_ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists, dicts and expressions"
 _HINTS: Final[dict[type[ast.AST], str]] = {
     ast.Call: "a call cannot stand inside another: give it a line and a name of its own, and use the name here",
-    ast.JoinedStr: 'f-strings are not read: write "… {†state.name} …" without the f',
-    ast.BinOp: "nothing is computed here: let a tool do it",
-    ast.Compare: "nothing is compared here: let a tool do it",
-    ast.IfExp: "a condition is written as a branch: yes, no = tool(…)",
     ast.Lambda: "a lambda is not data",
     ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
 }
@@ -47,9 +47,10 @@ class NotAllowedError(Exception):
 
 def parse(source: str) -> list[ast.stmt]:
     """The statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for what costs too much to be read at all."""
-    # Python 3.11 reads an f-string in the square of its length; none is allowed here anyhow.
+    # Python 3.11 reads an f-string in the square of its length.
     if len(source) > _LONG and _has_f_string(source):
-        raise NotAllowedError(ast.Pass(lineno=1, col_offset=0), _HINTS[ast.JoinedStr])
+        message = f"a statement with an f-string in it may have {_LONG:,} characters"
+        raise NotAllowedError(ast.Pass(lineno=1, col_offset=0), message)
     return ast.parse(source).body
 
 
@@ -80,7 +81,16 @@ class Values:
             return {self._key(key, node): self.value(child) for key, child in zip(node.keys, node.values, strict=True)}
         if isinstance(node, ast.Name) and node.id in CONSTANTS:
             return CONSTANTS[node.id]
-        return self._expression(node)
+        return {EXPR: self.formula(node)} if computes(node) else self._expression(node)
+
+    def formula(self, node: ast.expr) -> str:
+        """What is computed, as a formula's text (R16.3)."""
+        text = formula_text(node, self._kinds)
+        try:
+            parse_formula(text)
+        except FormulaError as error:
+            raise NotAllowedError(node, error.message) from None
+        return text
 
     def until(self, node: ast.expr) -> Json:
         """The condition of a loop, in which `output` is the delegate's."""

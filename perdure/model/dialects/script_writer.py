@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
+from perdure.plan.conditions import IF
+from perdure.values.formulas import readable
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.output_paths import parse_output_path
 from perdure.values.references import Both, Either, Expression, Path, Reference, parse_expression
-from perdure.values.templates import is_expression
+from perdure.values.templates import EXPR, is_expression, is_formula
 
 CONSTANTS: Final[Mapping[str, Json]] = {
     "True": True,
@@ -32,7 +34,7 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     target = writer.target(call.get("_outputPath"))
     if target is None:
         arguments["_outputPath"] = call["_outputPath"]
-    written = [f"{key}={writer.value(value)}" for key, value in arguments.items() if plain(key)]
+    written = [f"{key}={writer.argument(key, value)}" for key, value in arguments.items() if plain(key)]
     if odd := {key: value for key, value in arguments.items() if not plain(key)}:
         written.append(f"**{writer.value(odd)}")
     line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
@@ -61,9 +63,15 @@ class _Writer:
     def __init__(self, kinds: Iterable[str]) -> None:
         self._kinds = {"input", "state", "output", *kinds}
 
+    def argument(self, key: str, value: Json) -> str:
+        """What stands behind `key=`: a condition is a formula without being marked as one."""
+        return self.value({EXPR: value} if key == IF and isinstance(value, str) else value)
+
     def value(self, value: Json) -> str:
         if isinstance(value, str):
             return self._text(value)
+        if is_formula(value) and (source := readable(value[EXPR])) is not None:
+            return source
         if isinstance(value, dict):
             return "{" + ", ".join(f"{dumps(name)}: {self.value(child)}" for name, child in value.items()) + "}"
         if isinstance(value, list):

@@ -10,7 +10,7 @@ from typing import Final
 from perdure.errors import CallError, JsonError
 from perdure.model.composing import compose
 from perdure.model.dialects.answers import Solution, ToolDelta
-from perdure.model.dialects.asking import Ask, plan_text, tools_text
+from perdure.model.dialects.asking import CONTROL, Ask, plan_text, tools_text
 from perdure.model.dialects.scanning import CallScanner, end_of_object
 from perdure.model.dialects.thoughts import Opening, fence_removed, without_thoughts
 from perdure.model.strictness import make_strict
@@ -41,6 +41,7 @@ class SolutionDialect:
     """See the module."""
 
     how: Final = HOW_TO_PLAN
+    control: Final = CONTROL
     text_answers: Final = False
     keeps_turns: Final = False
 
@@ -54,7 +55,14 @@ class SolutionDialect:
         return plan_text(calls)
 
     def parameters(self, ask: Ask) -> JsonObject:
-        plain = compose(ask.tools, ask.output, final=ask.final, max_calls=ask.max_calls, instances=ask.instances)
+        plain = compose(
+            ask.tools,
+            ask.output,
+            final=ask.final,
+            max_calls=ask.max_calls,
+            instances=ask.instances,
+            control=ask.control,
+        )
         strict, problems = make_strict(plain)
         schema = (
             {"name": "solution", "schema": plain}

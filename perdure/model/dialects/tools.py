@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.model.composing import compose, function_schema
-from perdure.model.dialects.asking import LOOPS, Ask, plan_text, tool_notes, written_names
+from perdure.model.dialects.asking import CONTROL, LOOPS, Ask, plan_text, tool_notes, written_names
 from perdure.model.dialects.tools_reader import ToolsReader
 from perdure.model.wire import Vocabulary
 from perdure.tools.tool import Tool
@@ -32,6 +32,7 @@ class ToolsDialect:
     """See the module."""
 
     how: Final = HOW_TO_CALL
+    control: Final = CONTROL
     text_answers: Final = True
     keeps_turns: Final = True
 
@@ -59,7 +60,7 @@ class ToolsDialect:
         function = {
             "name": name,
             "description": " ".join(tool_notes(tool, LOOPS))[:1024],
-            "parameters": function_schema(tool, ask.instances),
+            "parameters": function_schema(tool, ask.instances, control=ask.control),
         }
         return {"type": "function", "function": function}
 

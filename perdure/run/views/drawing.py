@@ -61,7 +61,7 @@ def draw_plan(plan: Plan, *, paths: bool = False) -> Drawing:
     for call in plan.calls:
         edges |= {(call.id, str(path)): "" for path in written[call.id]}
         bound = [(writer, what) for writer, reader, what in plan.named_edges() if reader == call.id]
-        for reference in dict.fromkeys(call.template.references()):
+        for reference in dict.fromkeys([*call.condition.references(), *call.template.references()]):
             near = [
                 path
                 for writer, what in bound

@@ -5,7 +5,13 @@ It is read by `ast` and never executed: what is allowed is turned into small fun
 deterministic, and bounded in steps, memory and the size of what it gives. `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
 """
 
-from perdure.values.formulas.formula import MAX_FORMULA, Formula, parse_formula
+from perdure.values.formulas.formula import MAX_FORMULA, Formula, parse_formula, readable
+from perdure.values.formulas.functions import FUNCTIONS
 from perdure.values.formulas.steps import MAX_FORMULA_STEPS
 
-__all__ = ["MAX_FORMULA", "MAX_FORMULA_STEPS", "Formula", "parse_formula"]
+__all__ = ["MAX_FORMULA", "MAX_FORMULA_STEPS", "Formula", "is_function", "parse_formula", "readable"]
+
+
+def is_function(name: str) -> bool:
+    """Whether formulas have a function of that name: `len`, `sum`, …"""
+    return name in FUNCTIONS

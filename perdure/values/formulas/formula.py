@@ -67,6 +67,15 @@ def parse_formula(text: str) -> Formula:
     return Formula(text, tuple(reader.references), step)
 
 
+def readable(text: str) -> str | None:
+    """The formula in Python's own words, without daggers; `None` for what is no formula."""
+    try:
+        parse_formula(text)
+    except FormulaError:
+        return None
+    return _without_daggers(text).strip()
+
+
 def _without_daggers(text: str) -> str:
     """`†state.x` is `state.x`; in a text `†` stays what it is, but for the braces of an f-string."""
     if DAGGER not in text:

@@ -30,7 +30,7 @@ from perdure.values.schemas.nodes import Draft, UncoveredError
 from perdure.values.schemas.patterns import PatternError
 from perdure.values.schemas.pointers import NOWHERE, step_into
 from perdure.values.schemas.verdicts import Verdicts
-from perdure.values.templates import has_reference, is_expression
+from perdure.values.templates import has_reference, is_expression, without_formulas
 
 _OF_THE_CONTAINER: Final = frozenset(
     {
@@ -95,10 +95,11 @@ class Schema:
     ) -> list[str]:
         """What is wrong with the value, each as one line with its JSON path; empty when it fits.
 
-        With `references` a string that is or holds a reference passes as whatever the reference will turn out to be
-        (R3.1); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
+        With `references` a string that is or holds a reference passes as whatever the reference will turn out to be, and a
+        formula as whatever it will give (R3.1, R16.3); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
         ends within the steps of `perdure.values.limits.steps`.
         """
+        value = without_formulas(value) if references else value
         wrong, undecided = self._checked(value, references, root, checks)
         return wrong if undecided is None else [undecided]
 
