@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.model.usage import RunUsage
     from perdure.people.policies import Policy, parse_policy
-    from perdure.plan.iteration import is_satisfied
+    from perdure.plan.control.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.loops import LOOP_WORKFLOW, MAX_SHARED, LoopInput, LoopState

@@ -70,6 +70,8 @@ class AgentOptions(TypedDict, total=False):
     """What the model writes (R9.2); `solution` by default."""
     start: Literal["model", "plan"]
     """Whether a `plan` in the context is only shown to the model (default), or is run first (R5.9)."""
+    control: bool | None
+    """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
     execution: Literal["drain", "step"]
     """Whether all calls of a Solution run (default), or only those that need no other, before the model is asked again (R5.10)."""
     stream: bool
@@ -87,7 +89,6 @@ class AgentOptions(TypedDict, total=False):
     deadline: float
     """Seconds of work; 600 by default. Time spent waiting for a person does not count."""
     stuck_after: int
-    control: bool
     """So many answers in a row that ask for the same end the run; 3 by default."""
     refine: bool
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.plan.approval import Approval
-from perdure.plan.conditions import IF
+from perdure.plan.control.conditions import IF
 from perdure.tools.tool import Tool
 from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject

@@ -7,9 +7,9 @@ from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.calls import Call
-from perdure.plan.conditions import IF, parse_condition
+from perdure.plan.control.conditions import IF, parse_condition
+from perdure.plan.control.iteration import LOOP_KEYS, loop_problems
 from perdure.plan.edges.order import AFTER, parse_after
-from perdure.plan.iteration import LOOP_KEYS, loop_problems
 from perdure.tools.tool import Tool, close_names
 from perdure.values.instances import foreign_problems, scope_path, scope_template
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan.calls import Call, Status
 from perdure.plan.checks import check_resolved
-from perdure.plan.conditions import IF
+from perdure.plan.control.conditions import IF
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, missing_inside, why_skipped

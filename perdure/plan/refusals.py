@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perdure.errors import CallError, clip
 from perdure.plan.calls import Call
-from perdure.plan.conditions import IF
+from perdure.plan.control.conditions import IF
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.cycles import Edge, find_cycles, has_cycle, show_cycle
 from perdure.plan.edges.order import AFTER

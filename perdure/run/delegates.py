@@ -10,7 +10,7 @@ from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.model.usage import RunUsage
 from perdure.people.policies import Policy
 from perdure.plan.calls import Call
-from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.agents import parse_agent
 from perdure.run.loops import LoopInput, LoopState, most_items
 from perdure.run.running import Run

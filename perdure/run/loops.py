@@ -9,7 +9,7 @@ from pydantic import Field
 from perdure.errors import CallError
 from perdure.model.usage import RunUsage
 from perdure.people.policies import Ask, Giver
-from perdure.plan.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.plan.outcomes import Failed, Returned
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget

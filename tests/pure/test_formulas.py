@@ -155,7 +155,7 @@ def test_r16_3_nothing_runs_past_its_bounds(text: str) -> None:
         value(text)
 
 
-NAMES = ["x", "y"]
+pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::hypothesis.errors.HypothesisWarning")
 LEAVES = st.one_of(
     st.sampled_from(
         ["state['n']", "state['list']", "state['text']", "state['object']", "True", "None", "[]", "''", "0"]

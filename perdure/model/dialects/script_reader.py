@@ -13,7 +13,7 @@ from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.script_lines import Lines, Statement
 from perdure.model.dialects.script_values import NotAllowedError, Values, parse, words
 from perdure.model.wire import Vocabulary
-from perdure.plan.conditions import IF
+from perdure.plan.control.conditions import IF
 from perdure.values.jsons import Json, JsonObject, check, shorten
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.plan.conditions import IF
+from perdure.plan.control.conditions import IF
 from perdure.values.formulas import readable
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.output_paths import parse_output_path
