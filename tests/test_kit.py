@@ -17,6 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, ToolError, tool
 from perdure.testing import (
+    AutoModel,
     Turn,
     answer,
     approve,
@@ -67,6 +68,7 @@ async def test_the_guides_refund_moves_the_money_once(tmp_path: Path) -> None:
 
 def test_the_guides_plans_are_checked(tmp_path: Path) -> None:
     assert "vegetable" in block("from perdure import Agent\n", tmp_path).wrong.problems[0]
+    block("from hypothesis import given\n", tmp_path).test_nothing_is_deleted_without_a_person()
 
 
 async def test_a_worker_dies_before_a_call_and_after_another() -> None:
@@ -201,6 +203,24 @@ async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -
         await run.decide({"call": "1.0", "decision": "approve"})
         view = await run.result()
     assert view.status == "completed"
+
+
+async def test_r14_4_a_model_that_needs_no_script_calls_each_tool_once() -> None:
+    @tool
+    async def note(text: str, urgent: bool = False) -> str:
+        """Note."""
+        return text.upper() if urgent else text
+
+    inner = Agent("inner", tools=[note], output={"type": "array", "items": {"type": "integer"}, "minItems": 1})
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    agent = Agent("outer", tools=[pay, note, inner, "now"], output=schema)
+    async with run_locally(agent, model=AutoModel(values={"pay": {"amount": 7}}), people=[approve("pay")]) as local:
+        view = await local.run()
+        local.assert_once("pay", amount=7)
+        assert [each.run_id.partition("/")[2] for each in local.executions("note")] in (["", "1.2"], ["1.2", ""])
+    assert [call.status for call in view.calls] == ["done"] * 4
+    assert isinstance(view.output["ok"], bool)
+    assert isinstance(view.state["inner"][0], int)
 
 
 async def test_agents_that_an_agent_was_given_run_as_delegates() -> None:

@@ -82,12 +82,9 @@ def check(
     and `AgentError` for what is no plan in any dialect; what is wrong in a plan is in `problems`.
     """
     known = as_agent(agent)
-    given = not isinstance(input, NotGiven)
-    context = Context(known.parsed, input if given else None, has_input=given)
-    definitions = functions_of(known, tools).definitions()
-    planned = plan_of([], context, definitions, parallel=known.parsed.config.parallel, state=dict(state or {}))
-    solution = read_plan(plan, planned)
-    planned = plan_of(solution.calls, context, definitions, parallel=planned.parallel, state=planned.state)
+    named = functions_of(known, tools).definitions()
+    solution = read_plan(plan, planned_for(known, named, input, state))
+    planned = planned_for(known, named, input, state, solution.calls)
     guard = Guard(known.parsed.config.approval)
     played = planned.new_plan()
     simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)
@@ -101,6 +98,19 @@ def check(
         plan=played,
         unknown=planned.unknown,
     )
+
+
+def planned_for(
+    agent: Agent[Any],
+    definitions: Mapping[str, JsonObject],
+    input: Any = NOT_GIVEN,
+    state: Mapping[str, Any] | None = None,
+    calls: Sequence[Json] = (),
+) -> Planned:
+    """The calls with the agent's context and tools. Raises `InputError`."""
+    given = not isinstance(input, NotGiven)
+    context = Context(agent.parsed, input if given else None, has_input=given)
+    return plan_of(list(calls), context, definitions, parallel=agent.parsed.config.parallel, state=dict(state or {}))
 
 
 def read_plan(plan: PlanLike, planned: Planned) -> Solution:

@@ -6,12 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from perdure import Agent, tool
 from perdure.errors import AgentError, InputError
-from perdure.testing import check
+from perdure.testing import CannotMakeError, check, plans
+from perdure.testing.making import Seeded, make
 from perdure.testing.people import seconds
 from perdure.testing.toolbox import Execution, unlike_once
+from perdure.values.schemas import Schema
 
 
 @tool(safe=True, duration=0.5)
@@ -108,3 +111,54 @@ def test_r14_5_an_effect_is_made_once_or_not() -> None:
         ([ran("1.0", knows=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and takes no ToolContext"),
     ):
         assert words in str(unlike_once("pay", executions, {}))
+
+
+SCHEMAS: list[Any] = [
+    True,
+    {"type": "string", "pattern": "^[A-Z]{2}\\d{4,6}(-x|_y)?$"},
+    {"type": "integer", "minimum": 3, "exclusiveMaximum": 5},
+    {"type": "number", "multipleOf": 0.25, "minimum": 0.1, "maximum": 0.3},
+    {"type": ["integer", "null"]},
+    {"enum": ["a", 3, None]},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": True},
+    {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "format": "date"}], "items": False},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"],
+     "$defs": {"a": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": {"$ref": "#/$defs/a"}}}]}}},
+    {"allOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"required": ["b"]}]},
+    {"type": "string", "minLength": 20, "maxLength": 30},
+    {"type": "object", "minProperties": 3, "additionalProperties": {"type": "integer"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_r14_4_values_are_made_that_fit_their_schemas(schema: Any) -> None:
+    for seed in range(20):
+        value = make(schema, Seeded(seed))
+        assert Schema({} if schema is True else schema).errors(value) == []
+        assert value == make(schema, Seeded(seed))
+
+
+def test_r14_4_a_schema_without_values_is_told_of() -> None:
+    with pytest.raises(CannotMakeError, match=r"no value was found for x .*: say one in the schema's `examples`"):
+        make({"type": "string", "not": {"type": "string"}}, Seeded(), what="x")
+
+
+@tool
+def ship(to: str, items: list[str], express: bool = False) -> int:
+    """Ship."""
+    return len(items) if express else len(to)
+
+
+wide = Agent("wide", tools=[price, pay, ship, {"name": "think", "_output": {"type": "string"}}])
+
+
+@settings(max_examples=50)
+@given(plans(wide, most=5))
+def test_r14_4_plans_of_an_agent_are_valid(plan: list[dict[str, Any]]) -> None:
+    assert check(wide, plan).problems == []
+    assert plan
+
+
+def test_r14_4_an_agent_without_tools_has_no_plans() -> None:
+    with pytest.raises(AgentError, match="has no tools"):
+        plans(Agent("bare"))
