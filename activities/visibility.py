@@ -65,14 +65,14 @@ class SearchAttributes:
         )
         missing = [name for name in ATTRIBUTES if name not in there]
         try:
-            await _add(client, missing)
+            await add_attributes(client, missing)
             self.known += missing
         except RPCError as together:
             if together.status in _REFUSALS:
                 return f"({together.message})"
             for name in missing:  # a namespace may have room for some, and two workers may start at once
                 try:
-                    await _add(client, [name])
+                    await add_attributes(client, [name])
                 except RPCError as error:
                     if error.status != RPCStatusCode.ALREADY_EXISTS:
                         refused = f"({error.message})"
@@ -81,7 +81,8 @@ class SearchAttributes:
         return refused
 
 
-async def _add(client: Client, names: list[str]) -> None:
+async def add_attributes(client: Client, names: list[str]) -> None:
+    """Register these of `ATTRIBUTES`. Raises `RPCError`, e.g. where one of them is there already."""
     if names:
         request = AddSearchAttributesRequest(namespace=client.namespace)
         for name in names:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
 from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.hosting.connection import data_converter
-from perdure.hosting.server import embedded_server, find_program
+from perdure.hosting.server import embedded_server
+from perdure.testing.serving import serve
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=200)
@@ -32,8 +33,5 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 @pytest_asyncio.fixture(loop_scope="function")
 async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
     """A server whose clock jumps ahead whenever nothing but time is waited for."""
-    server = await WorkflowEnvironment.start_time_skipping(
-        data_converter=data_converter(), test_server_existing_path=find_program("temporal-test-server")
-    )
-    async with server:
-        yield server
+    async with AsyncExitStack() as stack:
+        yield await serve(stack, "time-skipping")

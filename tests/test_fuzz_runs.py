@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
-from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, branch, tool
-from perdure.hosting.connection import data_converter
-from perdure.hosting.server import find_program
 from perdure.plan.calls import ENDED
+from perdure.testing.serving import serve
 from perdure.testing.turns import ChatRequest
 from tests.support import Harness, agent, harness
 
@@ -149,12 +147,9 @@ async def play(scene: Scene) -> None:
     async def act(**_: Any) -> Any:
         return scene.act()
 
-    program = find_program("temporal-test-server")
     async with (
-        await WorkflowEnvironment.start_time_skipping(
-            data_converter=data_converter(), test_server_existing_path=program
-        ) as server,
-        harness(server.client, [act], scene.answer, sandboxed=False) as it,
+        contextlib.AsyncExitStack() as stack,
+        harness((await serve(stack, "time-skipping")).client, [act], scene.answer, sandboxed=False) as it,
     ):
         run = await it.start(documents(scene.config), {"x": scene.given})
         await send(it, run.id, scene.sent)

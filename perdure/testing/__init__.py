@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.testing.automatic import AutoModel
-    from perdure.testing.checks import Checked, check
     from perdure.testing.following import LocalRun
     from perdure.testing.local import Local, run_locally
-    from perdure.testing.making import CannotMakeError
+    from perdure.testing.offline.checks import Checked, check
+    from perdure.testing.offline.making import CannotMakeError
+    from perdure.testing.offline.strategies import plans
     from perdure.testing.people import Person, answer, approve, edit, reject, replace
     from perdure.testing.scripted_model import ScriptedModel
-    from perdure.testing.strategies import plans
     from perdure.testing.toolbox import Execution
     from perdure.testing.turns import ChatRequest, Fault, Pace, Turn, cut, rate_limited, refusal, server_error
     from perdure.testing.workers import Kill, kill
 
 _WHERE: Final = {
     "automatic": ("AutoModel",),
-    "checks": ("Checked", "check"),
+    "offline.checks": ("Checked", "check"),
     "following": ("LocalRun",),
     "local": ("Local", "run_locally"),
-    "making": ("CannotMakeError",),
+    "offline.making": ("CannotMakeError",),
     "people": ("Person", "answer", "approve", "edit", "reject", "replace"),
     "scripted_model": ("ScriptedModel",),
-    "strategies": ("plans",),
+    "offline.strategies": ("plans",),
     "toolbox": ("Execution",),
     "turns": ("ChatRequest", "Fault", "Pace", "Turn", "cut", "rate_limited", "refusal", "server_error"),
     "workers": ("Kill", "kill"),

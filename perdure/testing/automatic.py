@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perdure.authoring.agent import Agent
 from perdure.run.agents import Context
-from perdure.testing.making import Seeded, make
+from perdure.testing.offline.making import Seeded, make
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest, Pace
 from perdure.tools.tool import Tool, resolve_tools

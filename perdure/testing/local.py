@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 from perdure.activities.tools import ToolSettings, built_in
 from perdure.authoring.agent import Agent
 from perdure.client.runs import start_run
+from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.people.policies import Ask
 from perdure.run.wire import RunView
@@ -39,7 +40,7 @@ Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
 
 _ALL = ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"])
 """So that every built-in tool's definition is known to its fake."""
-_OFFERED = [tool.name for tool in built_in(ToolSettings())]
+_OFFERED = [tool.name for tool in built_in(ToolSettings.model_construct())]
 
 
 class Local:
@@ -181,13 +182,20 @@ async def run_locally(
         real.add_missing(each for each in built_in(_ALL) if each.name in _OFFERED or each.name in (fakes or {}))
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
         scripted.bind(known, registry.definitions())
-        options: dict[str, Any] = {"agents": _folder(agents, known, stack), "approval_floor": approval_floor}
+        options: dict[str, Any] = {
+            "settings": Settings.model_construct(),
+            "agents": _folder(agents, known, stack),
+            "approval_floor": approval_floor,
+        }
         # With faults a workflow goes to whichever worker lives, so none remembers it.
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
 
         def build(client: Client) -> list[Worker]:
-            elsewhere = [build_worker(client, registry, task_queue=each, tools_only=True) for each in sorted(others)]
+            elsewhere = [
+                build_worker(client, registry, settings=Settings.model_construct(), task_queue=each, tools_only=True)
+                for each in sorted(others)
+            ]
             return [build_worker(client, registry, task_queue=queue, **options), *elsewhere]
 
         def troubles() -> list[str]:

@@ -12,15 +12,19 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
+from perdure.activities.visibility import add_attributes
 from perdure.hosting.converter import Converter, PayloadConverter
 from perdure.hosting.server import embedded_server, find_program
+from perdure.run.wire import ATTRIBUTES
 from perdure.testing.workers import quiet_runtime
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
 """One started anew, the address of one, a client of one, or an environment of Temporal's own."""
 
 
-async def serve(stack: AsyncExitStack, server: Server, data_converter: DataConverter | None) -> WorkflowEnvironment:
+async def serve(
+    stack: AsyncExitStack, server: Server, data_converter: DataConverter | None = None
+) -> WorkflowEnvironment:
     """The server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
     converter = data_converter or Converter(payload_converter_class=PayloadConverter)
     if isinstance(server, WorkflowEnvironment):
@@ -32,12 +36,16 @@ async def serve(stack: AsyncExitStack, server: Server, data_converter: DataConve
     if server != "time-skipping":
         client = await Client.connect(server, data_converter=converter, runtime=quiet_runtime())
         return WorkflowEnvironment.from_client(client)
-    started = await WorkflowEnvironment.start_time_skipping(
-        data_converter=converter,
-        test_server_existing_path=find_program("temporal-test-server"),
-        runtime=quiet_runtime(),
+    started = await stack.enter_async_context(
+        await WorkflowEnvironment.start_time_skipping(
+            data_converter=converter,
+            test_server_existing_path=find_program("temporal-test-server"),
+            runtime=quiet_runtime(),
+        )
     )
-    return await stack.enter_async_context(started)
+    # It cannot say which it knows, and a start that names others leaves half a run behind.
+    await add_attributes(started.client, list(ATTRIBUTES))
+    return started
 
 
 @contextmanager

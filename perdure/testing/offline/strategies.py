@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from perdure.errors import AgentError
 from perdure.testing.agents import NOT_GIVEN, AgentLike, ToolLike, as_agent, functions_of
-from perdure.testing.checks import planned_for
-from perdure.testing.making import make
+from perdure.testing.offline.checks import planned_for
+from perdure.testing.offline.making import make
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 
