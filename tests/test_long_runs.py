@@ -12,8 +12,9 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.runs import AgentHandle
+from perdure.client.runs import AgentHandle, read_value
 from perdure.testing.turns import ChatRequest, Turn
+from perdure.values.jsons import loads
 from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, impatient
 
@@ -51,10 +52,12 @@ async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_serv
         handle = await it.start(agent("echo", config=config))
         result = await handle.result()
         view = await it.view(handle.id)
+        earliest = loads(await read_value(it.client, handle.id, "1.9"))
         first = await it.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id).fetch_history()
         last = await it.client.get_workflow_handle(handle.id).fetch_history()
     assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
     assert max(len(first.events), len(last.events)) < 250
+    assert (earliest["params"], earliest["result"]) == ({"value": 1}, 1), "the execution that knows it whole is asked"
     assert (result.status, result.requests, len(result.calls)) == ("completed", 31, 300)
     assert (result.state["last"], len(result.state["log"])) == (30, 270)
     assert set(result.state["log"]) == {f"{n}.{i}" for n in range(1, 31) for i in range(9)}

@@ -196,11 +196,13 @@ async def test_r18_3_an_output_that_wires_two_large_values(dev_server: WorkflowE
         handle = await ended(it, document)
         view = await it.view(handle.id)
         whole = loads(await read_value(it.client, handle.id, "output"))
+        call = loads(await read_value(it.client, handle.id, "0.1"))
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert [len(text) < 1_000_000 for text in view.output["both"]] == [True, True]
     assert f"perdure show {handle.id} --value output" in " ".join(view.cut)
     assert [len(text) for text in whole["both"]] == [1_200_000] * 2
+    assert (call["id"], call["params"], len(call["result"])) == ("0.1", {"size": 1_200_000}, 1_200_000)
 
 
 impatient_server = impatient(40)

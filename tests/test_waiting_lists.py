@@ -7,8 +7,10 @@ import time
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import tool
 from perdure.activities.visibility import SearchAttributes
@@ -17,7 +19,7 @@ from perdure.client.runs import start_run
 from perdure.errors import RunError
 from perdure.hosting.operating.waiting import look
 from perdure.run.agents import parse_agent
-from perdure.run.wire import WAITING_NAMED
+from perdure.run.wire import AGENT_WORKFLOW, WAITING_NAMED, WAITING_QUERY
 from tests.support import agent, harness
 
 
@@ -90,6 +92,33 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
             await list_waiting(it.client, page="†")
         for handle in handles:
             await handle.terminate()
+
+
+@workflow.defn(name=AGENT_WORKFLOW)
+class TooMuchWaits:
+    """A run whose answer is more than a server passes on."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.query(name=WAITING_QUERY)
+    def waiting(self, *_: Any) -> list[str]:
+        return ["x" * 3_000_000]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r18_8_a_run_that_cannot_tell_says_why(dev_server: WorkflowEnvironment) -> None:
+    client, queue = dev_server.client, "too-much"
+    async with Worker(client, task_queue=queue, workflows=[TooMuchWaits], workflow_runner=UnsandboxedWorkflowRunner()):
+        handle = await client.start_workflow(AGENT_WORKFLOW, id="too-much", task_queue=queue)
+        with pytest.raises(RunError) as met:
+            await run_offers(client, "too-much")
+        found, why = await offers_below(client, "too-much")
+        await handle.terminate()
+    assert "no worker answers" not in str(met.value)
+    assert "limit" in str(met.value).lower()
+    assert (found, why) == ([], [str(met.value)])
 
 
 @pytest.mark.soak

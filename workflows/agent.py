@@ -19,7 +19,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
 from perdure.workflows.people import People
-from perdure.workflows.preparing import prepare
+from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.sending import Sender, full
 
@@ -31,12 +31,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.plan import Plan
     from perdure.run.choosing import Choice
     from perdure.run.delegates import SPENT_QUERY, Spent
-    from perdure.run.fitting import fit, fit_waiting, page, told_above
+    from perdure.run.fitting import fit, fit_waiting, told_above
     from perdure.run.running import Run
     from perdure.run.stopping import Budget, Limit, WorkClock
     from perdure.run.views.markdown import details
     from perdure.run.views.run import run_view, waiting_view, waiting_views
-    from perdure.run.views.run import whole as whole_value
+    from perdure.run.views.whole import Pages
     from perdure.run.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
@@ -48,7 +48,6 @@ with workflow.unsafe.imports_passed_through():
         PARAMETERS_QUERY,
         POLICY,
         RUN_QUERY,
-        SNAPSHOT_FORM,
         VALUE_QUERY,
         WAITING_QUERY,
         RunInput,
@@ -59,7 +58,6 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.tools.wire import ToolReads
     from perdure.values.limits import MAX_MESSAGE, NEAR
-    from perdure.values.packing import pack
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
@@ -78,6 +76,7 @@ class AgentWorkflow(Family):
         self._people = People()
         self._clock = WorkClock()
         self._reporting = False
+        self._pages = Pages()
 
     @workflow.run
     async def run(self, *given: Any) -> RunResult:
@@ -111,6 +110,7 @@ class AgentWorkflow(Family):
         starts = run.context.starts_with_plan and run_input.snapshot is None
         if starts and await self._run_calls(run.open_plan(0), _given(run.context.plan)):
             return self._result()
+        continuing = Continuing()
         while True:
             run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number + 1)
             choice = await self._choose(run)
@@ -127,8 +127,8 @@ class AgentWorkflow(Family):
                 return self._result()
             if last:
                 break
-            if workflow.info().is_continue_as_new_suggested() and run.limit is None:
-                self._continue(run_input, run)
+            if run.limit is None:
+                continuing.go_on(run_input, run, self._clock.worked(workflow.time()))
             if run.limit is None and (words := full(NEAR)) is not None:
                 run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None
@@ -182,16 +182,19 @@ class AgentWorkflow(Family):
         return Spent(usage=self._run.progress.usage, worked=self._clock.worked(workflow.time()))
 
     @workflow.query(name=WAITING_QUERY)
-    def waiting(self, only: str | None = None) -> list[WaitingView]:
-        """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone."""
-        return [] if self._run is None else fit_waiting(waiting_views(self._run, only), sizes=self._run.sizes)
+    def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
+        """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone.
+
+        Where there is no room for all, the last says how many `more` there are: `skip` goes on behind it.
+        """
+        return [] if self._run is None else fit_waiting(waiting_views(self._run, only, skip), sizes=self._run.sizes)
 
     @workflow.query(name=VALUE_QUERY)
     def value(self, what: str, offset: int = 0) -> ValuePage:
         """What a view has cut, whole and page by page: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
         if self._run is None:
             raise ValueError("the run has not started yet")
-        return page(whole_value(self._run, what), offset)
+        return self._pages.page(self._run, what, offset)
 
     @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
     def approve(self, *said: Any) -> None:
@@ -253,15 +256,6 @@ class AgentWorkflow(Family):
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
         return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id), sizes=self._run.sizes)
-
-    def _continue(self, run_input: RunInput, run: Run) -> None:
-        """Go on in a new execution, whose history is empty (R6.8); in this one, if what there is to carry on is too large."""
-        run.progress.worked = self._clock.worked(workflow.time())
-        following = run_input.model_copy(
-            update={"snapshot": pack(run.snapshot(), SNAPSHOT_FORM), "budget": run.shares.share}
-        )
-        if len(following.model_dump_json().encode()) <= run.prepared.max_payload:
-            workflow.continue_as_new(following)
 
     async def _choose(self, run: Run) -> Choice:
         try:

@@ -15,19 +15,42 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
     from perdure.run.running import Run
+    from perdure.run.snapshots import Attempts, carried, restore, snapshot
     from perdure.run.views import observing
     from perdure.run.wire import (
         PREPARE_ACTIVITY,
         PREPARED_FORM,
         REFUSED,
-        SNAPSHOT_FORM,
         Prepared,
         PrepareInput,
         RunInput,
-        RunSnapshot,
     )
-    from perdure.values.packing import Packed
+    from perdure.values.packing import Packed, pack
+
+
+class Continuing:
+    """Whether one execution can go on as new: not where there is too much to carry on."""
+
+    def __init__(self) -> None:
+        self._attempts = Attempts()
+
+    def go_on(self, run_input: RunInput, run: Run, worked: float) -> None:
+        """Where Temporal suggests it, end this execution for a new one; return where what there is to carry on is too large (R18.4)."""
+        if not workflow.info().is_continue_as_new_suggested():
+            return
+        most, size = run.prepared.max_payload, carried(run)
+        if not self._attempts.worth(size, most):
+            return
+        run.progress.worked = worked
+        following = run_input.model_copy(
+            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.shares.share}
+        )
+        packed = len(following.model_dump_json().encode())
+        if packed <= most:
+            workflow.continue_as_new(following)
+        self._attempts.note(size, packed)
 
 
 async def prepare(run_input: RunInput, people: People) -> Run:
@@ -45,11 +68,11 @@ async def prepare(run_input: RunInput, people: People) -> Run:
 async def _prepare(run_input: RunInput, people: People) -> Run:
     agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
-        snapshot = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
-        _set_guard(people, agent, run_input, snapshot.prepared, parse_policy(snapshot.policy))
-        people.desk.guard.remembered |= dict.fromkeys(snapshot.remembered)
-        people.desk.refusals = [*snapshot.refusals, *people.desk.refusals]
-        return Run.restore(agent, context, snapshot, people.desk, budget=run_input.budget)
+        given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
+        _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
+        people.desk.guard.remembered |= dict.fromkeys(given.remembered)
+        people.desk.refusals = [*given.refusals, *people.desk.refusals]
+        return restore(agent, context, given, people.desk, budget=run_input.budget)
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     _set_guard(people, agent, run_input, prepared, change)

@@ -55,8 +55,8 @@ def approvals(
         print(dumps([one.as_json() for one in waiting]))
     else:
         _print_rows([_whole_row(one) for one in waiting], run_id)
-    for run in silent:
-        Console(stderr=True).print(f"no worker answers for {run}, which has something waiting", soft_wrap=True)
+    for why in silent:
+        Console(stderr=True).print(why, soft_wrap=True, markup=False)
 
 
 def _print_page(found: Any, as_json: bool) -> None:

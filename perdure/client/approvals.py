@@ -23,7 +23,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.errors import clear_errors
+from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
@@ -89,17 +89,14 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
 async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[Offered]:
     """What waits in one run, whole, oldest first; with `call` that alone.
 
-    Raises `RunNotFoundError`, or `NoWorkerError` when no worker answers for it.
+    Raises `RunNotFoundError`, `NoWorkerError` when no worker answers for it, and `RunError` with why it cannot tell (R18.8).
     """
     await _check_exists(client, run_id)
-    found = await _ask(client, run_id, call)
-    if found is None:
-        raise NoWorkerError(f"no worker answers for {run_id!r}, which has something waiting")
-    return found
+    return await _ask(client, run_id, call)
 
 
 async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list[str]]:
-    """What waits in a run and in its delegates' runs, oldest first, and those of them for which no worker answers.
+    """What waits in a run and in its delegates' runs, oldest first, and a line for each of them that does not tell, and why.
 
     Raises `RunNotFoundError`.
     """
@@ -111,25 +108,37 @@ async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list
         runs += [run.id async for run in below]
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(run: str) -> list[Offered] | None:
+    async def ask(run: str) -> list[Offered] | str:
         async with limit:
-            return await _ask(client, run, None)
+            try:
+                return await _ask(client, run, None)
+            except RunError as error:
+                return str(error)
 
-    answers = dict(zip(runs, await asyncio.gather(*map(ask, runs)), strict=True))
-    found = sorted((one for each in answers.values() for one in each or ()), key=lambda one: one.offer.requested_at)
-    return found, [run for run, answer in answers.items() if answer is None]
+    answers = await asyncio.gather(*map(ask, runs))
+    found = [one for answer in answers if not isinstance(answer, str) for one in answer]
+    return sorted(found, key=lambda one: one.offer.requested_at), [each for each in answers if isinstance(each, str)]
 
 
-async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered] | None:
-    """`None`: nobody answers. What is not there any more has nothing waiting."""
+async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered]:
+    """Raises `RunError` where it does not tell. What is not there any more has nothing waiting."""
     handle = client.get_workflow_handle(run_id)
+    found: list[Offered] = []
+    more = True
     try:
-        offers: list[WaitingView] = await handle.query(
-            WAITING_QUERY, call, result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
-        )
-    except (RPCError, WorkflowQueryFailedError) as error:
-        return [] if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND else None
-    return [Offered(run_id, offer) for offer in offers]
+        while more:  # as many as fit into an answer
+            offers: list[WaitingView] = await handle.query(
+                WAITING_QUERY, args=[call, len(found)], result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
+            )
+            found += [Offered(run_id, offer) for offer in offers]
+            more = bool(offers) and offers[-1].more > 0
+    except WorkflowQueryFailedError as error:
+        raise RunError(f"what waits in {run_id!r} cannot be told: {error}") from None
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return []
+        raise no_answer(error, run_id, ", which has something waiting") from None
+    return found
 
 
 async def _memo(run: WorkflowExecution) -> WaitingMemo:

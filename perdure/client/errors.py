@@ -9,7 +9,7 @@ from typing import Final
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import RunError, RunNotFoundError, ServerError
+from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError
 from perdure.run.wire import RunView
 
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
@@ -43,3 +43,10 @@ def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
                 f"the Temporal server at {address} does not answer ({error.message}): is it up, and is TEMPORAL_ADDRESS right?"
             ) from None
         raise ServerError(f"the Temporal server answered: {error.message}") from None
+
+
+def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
+    """Why a run did not answer: that no worker did, and then `more`, or what the server met instead (R18.8)."""
+    if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
+        return NoWorkerError(f"no worker answers for {run_id!r}{more}")
+    return RunError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")

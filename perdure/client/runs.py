@@ -22,9 +22,10 @@ from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.errors import no_answer
 from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_trouble, note_unserved
-from perdure.errors import NoWorkerError, RunError, RunExistsError, RunNotFoundError, RunTimeoutError
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent
 from perdure.run.wire import (
@@ -147,12 +148,11 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         view = RunView(run_id=run_id)
         if status == "running":  # it answered: what it says is the reason (R18.8)
             raise RunError(f"{run_id!r} cannot be shown: {error}") from None
-    except RPCError:
+    except RPCError as error:
         view = RunView(run_id=run_id)
         if status == "running":
-            raise NoWorkerError(
-                f"no worker answers for {run_id!r}: is one running on task queue {description.task_queue!r}?"
-            ) from None
+            queue = f": is one running on task queue {description.task_queue!r}?"
+            raise no_answer(error, run_id, queue) from None
     if status == "running":
         note_unserved(view, description)
         await note_trouble(client, view, description)
@@ -184,7 +184,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
 
     Raises `RunError` when there is no such thing, `NoWorkerError` when no worker answers.
     """
-    handle = client.get_workflow_handle(run_id)
+    handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
     parts: list[str] = []
     offset: int | None = 0
     try:
@@ -192,6 +192,9 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
             answer: ValuePage = await handle.query(
                 VALUE_QUERY, args=[what, offset], result_type=ValuePage, rpc_timeout=QUERY_TIMEOUT
             )
+            if answer.earlier:
+                handle = await _before(client, handle)
+                continue
             parts.append(answer.text)
             offset = answer.next
     except WorkflowQueryFailedError as error:
@@ -199,8 +202,18 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             raise
-        raise NoWorkerError(f"no worker answers for {run_id!r}") from None
+        raise no_answer(error, run_id) from None
     return "".join(parts)
+
+
+async def _before(client: Client, handle: WorkflowHandle[object, object]) -> WorkflowHandle[object, object]:
+    """The execution that this one went on from. Raises `RPCError` where it is not kept any more."""
+    async for event in handle.fetch_history_events(page_size=1):
+        started = event.workflow_execution_started_event_attributes
+        if started.continued_execution_run_id:
+            return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
+        break
+    raise RunError(f"{handle.id!r} went on from no other execution")
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import DecisionError, JsonError
 from perdure.plan.approval import Kind
-from perdure.values.jsons import Json, JsonObject, check, dumps, shorten
+from perdure.values.jsons import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_EDITED
 from perdure.values.messages import first_problem
 
@@ -70,13 +68,3 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     if decision.remember and decision.decision not in ("approve", "edit"):
         raise DecisionError(f"'remember' goes with approve and edit, not with {decision.decision}")
     return decision
-
-
-def approval_digest(activity: str, params: JsonObject) -> str:
-    """What an approval is bound to: the code that runs, and the exact parameters that it is given."""
-    return digest([activity, params])
-
-
-def digest(shown: Mapping[str, Any] | list[Any]) -> str:
-    """What names the exact parameters, or calls, that a person was shown."""
-    return hashlib.sha256(dumps(shown, sort_keys=True).encode()).hexdigest()[:16]

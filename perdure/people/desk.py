@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.people.decisions import Decision, approval_digest, digest, parse_decision
+from perdure.people.decisions import Decision, parse_decision
+from perdure.people.digests import Digests, approval_digest
 from perdure.people.offers import Judged, Offer, Verdict, what_runs
 from perdure.people.policies import Guard, Policy
 from perdure.plan.approval import Approval
@@ -39,6 +40,8 @@ class Desk:
     feedback: list[JsonObject] = field(default_factory=list)
     """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
     new_plan: Callable[[], Plan] | None = None
+    digests: Digests = field(default_factory=Digests)
+    """Those of large values that are shown, each made once; while anything waits."""
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
     _approved_by_person: bool = False
@@ -51,24 +54,22 @@ class Desk:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
         if self._covered_by_plan(plan, call):
             if self._approved_by_person and not call.template.sites:
-                _approve(call)
+                _approve(call, self.digests)
             return None
         if reason is None:
             return None
         call.approval = Approval(requested_at=time)
         offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool))
         offer.reason += what_runs(offer)
-        self.waiting[offer.id] = offer
         plan.hold(call)
-        return offer
+        return self._put_out(offer)
 
     def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
         """Offer a call whose result is what a person answers."""
         call.approval = Approval(requested_at=time)
         offer = Offer(call.id, str(call.params.get("question", "")), plan, call.approval, call, question=True)
-        self.waiting[offer.id] = offer
         plan.hold(call)
-        return offer
+        return self._put_out(offer)
 
     def offer_plan(self, plan: Plan, time: str) -> Offer | None:
         """Offer a complete plan, if plans are asked about and any of it would run (R7.6)."""
@@ -76,9 +77,13 @@ class Desk:
             return None
         offer = Offer(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
         offer.reason += what_runs(offer)
-        self.waiting[offer.id] = offer
         for call in plan.calls:
             call.approval = None if call.ended else offer.approval
+        return self._put_out(offer)
+
+    def _put_out(self, offer: Offer) -> Offer:
+        offer.digests = self.digests
+        self.waiting[offer.id] = offer
         return offer
 
     def judge(self, decision: Decision) -> Judged:
@@ -86,9 +91,9 @@ class Desk:
         offer = self.waiting.get(decision.call)
         if offer is None:
             raise DecisionError(self._no_offer(decision.call))
-        if decision.digest is not None and decision.digest != digest(offer.shown):
+        if decision.digest is not None and decision.digest != offer.digest:
             raise DecisionError(
-                f"{offer.title} is not what was shown: its digest is {digest(offer.shown)}, not {decision.digest}"
+                f"{offer.title} is not what was shown: its digest is {offer.digest}, not {decision.digest}"
             )
         if decision.decision == "answer" or offer.question:
             return self._judge_answer(offer, decision)
@@ -149,7 +154,7 @@ class Desk:
         if offer.call is None:
             self._approve_plan(judged.plan or offer.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
-            _approve(offer.call)
+            _approve(offer.call, self.digests)
         return Verdict(plan=judged.plan)
 
     def judge_program(self, offer: Offer, said: Json, by: str) -> Judged | None:
@@ -207,9 +212,11 @@ class Desk:
         self.guard.loosen_or_tighten(change)
 
     def withdraw(self, offers: Iterable[Offer]) -> None:
-        """Nobody needs to decide any more: the run is ending."""
+        """Nobody needs to decide any more."""
         for offer in list(offers):
             self.waiting.pop(offer.id, None)
+        if not self.waiting:
+            self.digests.clear()
 
     def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
         self._approved_plan, self._approved_by_person = plan.request, by_person
@@ -251,7 +258,7 @@ class Desk:
         return plan
 
     def _settle(self, offer: Offer) -> Approval:
-        del self.waiting[offer.id]
+        self.withdraw([offer])
         self._decided[offer.id] = offer.approval
         return offer.approval
 
@@ -272,11 +279,11 @@ class Desk:
         return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
 
 
-def _approve(call: Call) -> None:
+def _approve(call: Call, digests: Digests) -> None:
     """A person has seen these parameters, and lets this code run with them."""
     assert call.tool is not None
     if call.tool.activity is not None:
-        call.approved = approval_digest(call.tool.activity, call.params)
+        call.approved = approval_digest(call.tool.activity, call.params, digests)
 
 
 def _written(offer: Offer, call: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import clip
 from perdure.people.decisions import Decision
+from perdure.people.digests import Digests
 from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Outcome
@@ -19,7 +20,7 @@ NAMED: Final = 5
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """One call, or a whole plan, that waits."""
+    """One call, or a whole plan, that waits. What it shows does not change while it does."""
 
     id: str
     """The call's id, or the Request's number for its plan."""
@@ -32,6 +33,9 @@ class Offer:
     """The worker's floor asks: nothing but a person can let it pass."""
     question: bool = False
     """It asks something, and the answer is its result."""
+    digests: Digests = field(default_factory=Digests)
+    """Those of what other offers show too."""
+    _digest: str | None = None
 
     @property
     def shown(self) -> Any:
@@ -39,6 +43,13 @@ class Offer:
         if self.call is None:
             return [marked_call(call.raw) for call in self.plan.calls]
         return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
+
+    @property
+    def digest(self) -> str:
+        """What names exactly what is shown; made once."""
+        if self._digest is None:
+            self._digest = self.digests.of(self.shown)
+        return self._digest
 
     @property
     def runs(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from perdure.errors import DecisionError
-from perdure.people.decisions import approval_digest
+from perdure.people.digests import approval_digest
 from perdure.tools.tool import Tool, check_rule
 from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject

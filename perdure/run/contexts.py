@@ -8,9 +8,9 @@ from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.asking import Ask
 from perdure.model.wire import RequestContext
 from perdure.run.agents import Agent, Context
+from perdure.run.past.wire import Progress
 from perdure.run.prompts import chat_messages, fit_messages
 from perdure.run.stopping import Limit
-from perdure.run.wire import Progress
 from perdure.tools.tool import Tool
 from perdure.values.jsons import JsonObject
 from perdure.values.limits.sizes import Sizes

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from perdure.run.wire import CallView, RunResult, ValuePage, WaitingView
-from perdure.values.jsons import Json, dumps
+from perdure.run.wire import CallView, RunResult, WaitingView
+from perdure.values.jsons import dumps
 from perdure.values.limits import MAX_PAYLOAD, said
-from perdure.values.limits.fitting import allot, cut_to
-from perdure.values.limits.sizes import Sizes
+from perdure.values.limits.fitting import allot, clipped, cut_to
+from perdure.values.limits.sizes import Sizes, text_size
 
 R = TypeVar("R", bound=RunResult)
 M = TypeVar("M", bound=BaseModel)
@@ -25,8 +25,6 @@ _SLIM: Final = 500
 """Bytes of a call's parameters where the calls do not fit with more of them."""
 _BESIDE: Final = 20_000
 """Bytes beside its output that a delegate's result has in the history above."""
-_PAGE: Final = 300_000
-"""Characters of a page: at most six bytes each as JSON."""
 
 
 def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
@@ -70,22 +68,22 @@ def told_above(result: RunResult, sizes: Sizes) -> RunResult:
 def fit_waiting(
     waiting: Sequence[WaitingView], limit: int = MAX_PAYLOAD, sizes: Sizes | None = None
 ) -> list[WaitingView]:
-    """What waits for people, each of them there, with as much of its parameters as there is room for (R18.3)."""
+    """What waits for people, with as much of its parameters as there is room for (R18.3).
+
+    All of it, as far as each is named at least; of more the oldest, and the last of them says how many `more` there are.
+    """
     sizes = Sizes(sizes)
     needed = [offer_size(view, sizes) for view in waiting]
     if sum(needed) <= limit or not waiting:
         return list(waiting)
-    share = limit // len(waiting)
-    return [
-        view if size <= share else _cut_offer(view, share, sizes) for view, size in zip(waiting, needed, strict=True)
+    share = max(limit // len(waiting), _NAMED)
+    shown = [
+        view if size <= share else _cut_offer(view, share, sizes)
+        for view, size in zip(waiting[: limit // share], needed, strict=False)
     ]
-
-
-def page(value: Json, offset: int) -> ValuePage:
-    """A value's JSON from a character on: what was cut from a view is read so, whole."""
-    text = dumps(value)
-    end = max(0, offset) + _PAGE
-    return ValuePage(text=text[max(0, offset) : end], next=end if end < len(text) else None)
+    if shown and (more := len(waiting) - len(shown)):
+        shown[-1] = shown[-1].model_copy(update={"more": more})
+    return shown
 
 
 def _allot(needed: Sequence[int], room: int) -> list[int]:
@@ -111,34 +109,40 @@ def _size_of_model(model: BaseModel) -> int:
 
 
 _LARGE_OF_OFFER: Final = ("params", "items", "parameters", "calls", "simulation", "runs", "reason", "description")
+_NAMED: Final = 1000
+"""Bytes in which an offer can be named, without what it shows."""
+_SHOWN: Final = 4000
+"""Bytes from which on something of that is shown."""
+_NAME: Final = 150
+"""Bytes of a name, or of a reason, where there is no room for more."""
 
 
 def offer_size(view: WaitingView, sizes: Sizes) -> int:
     """Bytes that an offer has at most."""
     # Measured part by part: the parameters are the run's own values, however large.
-    return 600 + len(view.tool) * 6 + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
+    names = text_size(view.tool) + text_size(view.agent) + text_size(view.call)
+    return 500 + names + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
 
 
 def _cut_offer(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     """Its schema goes first, which the tool's definition repeats; then its parameters are cut."""
-    needed = [sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER]
-    shares = allot(needed, max(share - 700 - len(view.tool) * 6, 1000))
-    update: dict[str, Any] = {}
-    for name, size, room in zip(_LARGE_OF_OFFER, needed, shares, strict=True):
+    update: dict[str, Any] = {"cut": True, "parameters": {}, "simulation": None}
+    update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
+    if share < _SHOWN:
+        reason = clipped(view.reason, _NAME)
+        update |= {"reason": reason, "description": "", "params": {}, "items": None, "calls": None, "runs": {}}
+        return view.model_copy(update=update)
+    names = [name for name in _LARGE_OF_OFFER if name not in update]
+    needed = [sizes.of(getattr(view, name)) for name in names]
+    for name, size, room in zip(names, needed, allot(needed, share - _NAMED), strict=True):
         if size > room:
-            update[name] = (
-                {}
-                if name == "parameters"
-                else None
-                if name == "simulation"
-                else cut_to(getattr(view, name), room, sizes)
-            )
-    return view.model_copy(update=update | {"cut": True})
+            update[name] = cut_to(getattr(view, name), room, sizes)
+    return view.model_copy(update=update)
 
 
 def _cut(name: str, whole: Any, share: int, sizes: Sizes) -> Any:
     if name == "waiting":
-        return fit_waiting(_newest(whole, share // 2000 * 2000, lambda _: 2000), share, sizes)
+        return fit_waiting(whole, share, sizes)
     if name == "calls":
         return _newest(whole, share, _size_of_model)
     if name == "log":
@@ -181,7 +185,8 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
 def _said(run_id: str, name: str, whole: Any, shown: Any, size: int) -> str:
     """What was cut of a part, and how to read it whole."""
     counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
-    newest = name != "output"  # of which the first items are kept
-    what = f"the last {len(shown):,} of {len(whole):,}" if counts and newest else "in part"
+    end = "first" if name == "waiting" else "last"
+    # Of an output the first items are kept, and the last says how many more there are.
+    what = f"the {end} {len(shown):,} of {len(whole):,}" if counts and name != "output" else "in part"
     have = "have" if name[-1] == "s" else "has"
     return f"{name} {have} {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

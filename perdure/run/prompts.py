@@ -9,8 +9,8 @@ from perdure.model.dialects import Dialect
 from perdure.model.dialects.asking import Ask, written_names
 from perdure.model.dialects.tools import function_names, turn_messages
 from perdure.run.agents import Context
+from perdure.run.past.wire import Progress
 from perdure.run.stopping import Limit
-from perdure.run.wire import Progress
 from perdure.values.history import ChatMessage
 from perdure.values.instances import split_state
 from perdure.values.jsons import Json, JsonObject, dumps, shorten

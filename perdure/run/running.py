@@ -6,6 +6,7 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from perdure.errors import JsonError
@@ -21,9 +22,11 @@ from perdure.run.contexts import Contexts
 from perdure.run.feedback import error_message, not_well, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
 from perdure.run.past import call_view, plan_reads, plan_writes
+from perdure.run.past.keeping import Kept
+from perdure.run.past.wire import Past, Progress
 from perdure.run.shares import Shares
 from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
-from perdure.run.wire import Past, Prepared, Progress, RunSnapshot
+from perdure.run.wire import Prepared
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_OUTPUT_TEXTS
@@ -70,6 +73,10 @@ class Run:
         """Why the coming Request is the last (R9.5)."""
         self.plan: Plan | None = None
         self.past = Past()
+        self.kept = Kept()
+        """What the calls of this execution were given and gave."""
+        self.restored_at = 0
+        """Number of the last Request of the execution that this one went on from."""
         self.output: Json = None
         self.stop_reason: StopReason | None = None
         self._dialect = DIALECTS[agent.config.dialect]
@@ -80,6 +87,12 @@ class Run:
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
         self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes)
+
+    def carries(self) -> Iterator[Json]:
+        """The values that the run carries on, as far as they grow with it."""
+        yield from (write.value for write in self.state.writes)
+        yield from self.progress.results.values()
+        yield from self.progress.messages
 
     @property
     def errors(self) -> list[JsonObject]:
@@ -202,7 +215,7 @@ class Run:
         elif over:
             self._end(output, reason)
         self._keep_past(plan)
-        self.sizes.retain(write.value for write in self.state.writes)
+        self.sizes.retain(self.carries())
         progress.messages += [*self._messages_of(plan, result, problems), *([note(held)] if held else [])]
         self.desk.feedback.clear()
         progress.called = [Called.of(call.tool_name, call.tool) for call in plan.calls]
@@ -274,7 +287,9 @@ class Run:
 
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
-        past.calls.extend(call_view(call, self.sizes) for call in plan.calls)
+        for call in plan.calls:
+            past.calls.append(call_view(call, self.sizes))
+            self.kept.add(call, self.sizes)
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)
         past.writes |= plan_writes(plan)
@@ -293,36 +308,12 @@ class Run:
         """An empty plan to play calls on without running them, on a state of its own (R5.6)."""
         return self._new_plan(number, dry_run=True)
 
-    def snapshot(self) -> RunSnapshot:
-        """All that the next Request, a watcher and the result need, to go on in a new execution (R6.8)."""
-        self.state.compact()
-        return RunSnapshot(
-            prepared=self.prepared,
-            progress=self.progress,
-            writes=self.state.writes,
-            policy=self.desk.guard.change.as_change(),
-            remembered=list(self.desk.guard.remembered),
-            refusals=self.desk.refusals,
-            past=self.past,
-        )
-
-    @classmethod
-    def restore(
-        cls,
-        agent: Agent,
-        context: Context,
-        snapshot: RunSnapshot,
-        desk: Desk | None = None,
-        *,
-        budget: Budget | None = None,
-    ) -> Run:
-        """The run as `snapshot` left it."""
-        run = cls(agent, context, snapshot.prepared, desk, budget=budget)
-        run.state = State(snapshot.writes, run.sizes)
-        run.progress, run.past = snapshot.progress, snapshot.past
-        run.shares.expected = run.progress.expected
-        run._done = sum(call.status == "done" for call in run.past.calls)
-        return run
+    def take_up(self, progress: Progress, past: Past, state: State) -> None:
+        """Go on from where another execution has left off (R6.8)."""
+        self.progress, self.past, self.state = progress, past, state
+        self.shares.expected = progress.expected
+        self.restored_at = progress.number
+        self._done = sum(call.status == "done" for call in past.calls)
 
     def note_answer(self, result: RequestResult) -> None:
         """The running Request's answer is whole: count what it cost, once, before its delegates share what is left (R9.6)."""

@@ -15,14 +15,11 @@ from perdure.model.wire import RequestView
 from perdure.people.policies import Ask, Giver
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
-from perdure.run.choosing import Called
-from perdure.run.shares import Expected
 from perdure.run.stopping import Budget, StopReason
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.packing import Packed
-from perdure.values.state import Write
 from perdure.values.wire import Wire
 
 TASK_QUEUE: Final = "perdure"
@@ -167,6 +164,8 @@ class WaitingView(Wire):
     question: bool = False
     """It is a question (`reason`): an answer is wanted, not a decision."""
     calls: list[Any] | None = None
+    more: int = 0
+    """How many wait behind it that the answer had no room for: they are asked for next."""
     cut: bool = False
     """Whether something of it was too large to be shown whole; the digest is of the whole (R18.3)."""
     simulation: JsonObject | None = None
@@ -230,6 +229,8 @@ class ValuePage(Wire):
     text: str
     next: int | None = None
     """The offset, in characters, of the next page; `None`: this was the last."""
+    earlier: bool = False
+    """It is not known whole here: the execution is to be asked that this one went on from."""
 
 
 class RunView(RunResult):
@@ -253,62 +254,8 @@ class RunView(RunResult):
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
 
 
-class Past(Wire):
-    """What the Requests that are over leave for whoever looks at the run."""
-
-    calls: list[CallView] = Field(default_factory=list)
-    log: list[RequestView] = Field(default_factory=list)
-    edges: list[tuple[str, str, str]] = Field(default_factory=list)
-    reads: dict[str, list[str]] = Field(default_factory=dict)
-    writes: dict[str, str] = Field(default_factory=dict)
-
-
-class Progress(Wire):
-    """How far a run has come, beside its state."""
-
-    number: int = 0
-    """Of the last Request begun; 0 is a plan that was given (R5.9)."""
-    results: JsonObject = Field(default_factory=dict)
-    """By call id what went to no path (R4.4)."""
-    messages: list[JsonObject] = Field(default_factory=list)
-    """Error, feedback and turn messages in their order."""
-    plan_message: JsonObject | None = None
-    after_error: bool = False
-    usage: RunUsage = Field(default_factory=RunUsage)
-    called: list[Called] = Field(default_factory=list)
-    """What the last answer called."""
-    answers: list[str] = Field(default_factory=list)
-    """Fingerprints of the last answers."""
-    told_to_vary: int = 0
-    """Number of the Request that was told last that the answers before it asked for the same (R9.8)."""
-    worked: float = 0.0
-    expected: Expected = Field(default_factory=Expected)
-    """What a delegate is thought to use of the budget (R18.7)."""
-    wants: Literal["plan", "structured", "refined"] = "plan"
-    """What the next Request is for; the last two only want an output."""
-    draft: Json = None
-    """The output that is to be refined."""
-    tight: bool = False
-    """Whether the context was too long for the model, and is shown cut since (R9.7)."""
-
-
-SNAPSHOT_FORM: Final = 3
-"""Of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run, and says so."""
 PREPARED_FORM: Final = 1
 """Of what `perdure.prepare` records."""
-
-
-class RunSnapshot(Wire):
-    """A run between two Requests, as it goes on in a new execution (R6.8)."""
-
-    prepared: Prepared
-    progress: Progress
-    writes: list[Write]
-    policy: JsonObject = Field(default_factory=dict)
-    """How the run's own approval policy differs from the agent file's (R7.7)."""
-    remembered: list[str] = Field(default_factory=list)
-    refusals: list[JsonObject] = Field(default_factory=list)
-    past: Past
 
 
 class RunInput(Wire):

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.model.wire import RequestView
-from perdure.run.fitting import fit, fit_waiting, page
+from perdure.run.fitting import fit, fit_waiting
 from perdure.run.wire import CallView, RunResult, RunView, WaitingView
-from perdure.values.jsons import dumps, loads
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes
@@ -129,16 +128,44 @@ def test_r18_3_three_hundred_calls_of_ten_kilobytes_wait() -> None:
     assert fit_waiting(waiting[:100]) == waiting[:100]
 
 
-def test_r18_3_what_was_cut_is_read_whole_page_by_page() -> None:
-    value = {"text": "é\n" * 500_000}
-    text = ""
-    offset: int | None = 0
-    while offset is not None:
-        part = page(value, offset)
-        assert len(dumps(part.as_json()).encode()) <= MAX_PAYLOAD
-        text += part.text
-        offset = part.next
-    assert loads(text) == value
+@settings(max_examples=50)
+@given(st.integers(1, 4000), SIZES, st.text(max_size=200), st.integers(20_000, 300_000))
+def test_r18_3_whatever_waits_is_named_as_far_as_there_is_room(count: int, each: int, name: str, limit: int) -> None:
+    waiting = [
+        WaitingView(
+            call=f"1.{n}",
+            agent=name,
+            tool=name,
+            params={"p": "é" * each},
+            items=["x" * each],
+            runs={name: name},
+            reason=name,
+            requested_at="2026-01-01T00:00:00.000+00:00",
+            digest="d" * 16,
+        )
+        for n in range(min(count, 400_000 // (each + 40)))
+    ]
+    shown = fit_waiting(waiting, limit)
+    assert sum(len(view.model_dump_json(by_alias=True).encode()) + 1 for view in shown) <= limit + 2
+    assert [view.call for view in shown] == [view.call for view in waiting[: len(shown)]]
+    assert sum(view.more for view in shown) == len(waiting) - len(shown)
+    assert shown[-1].more == len(waiting) - len(shown)
+
+
+def test_r18_3_ten_thousand_offers_are_told_part_by_part() -> None:
+    waiting = [
+        WaitingView(
+            call=f"1.{n}", agent="a", tool="t", params={"p": "x" * 400}, reason="r", requested_at="", digest="d"
+        )
+        for n in range(10_000)
+    ]
+    told: list[str] = []
+    more = True
+    while more:
+        shown = fit_waiting(waiting[len(told) :])
+        told += [view.call for view in shown]
+        more = shown[-1].more > 0
+    assert told == [view.call for view in waiting]
 
 
 def test_r18_5_a_list_of_many_numbers_is_cut_by_its_beginning() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import ToolDefinitionError
-from perdure.people.decisions import approval_digest, parse_decision
+from perdure.people.decisions import parse_decision
 from perdure.people.desk import Desk
+from perdure.people.digests import approval_digest
 from perdure.people.policies import ASKS, Giver, Guard, Policy, floor_problem, parse_policy, stricter
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Returned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
@@ -11,10 +12,12 @@ from perdure.model.wire import RequestResult
 from perdure.plan.outcomes import Returned
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
+from perdure.run.past.wire import SNAPSHOT_FORM
 from perdure.run.running import Run
-from perdure.run.wire import SNAPSHOT_FORM, Prepared
+from perdure.run.snapshots import Attempts, carried, snapshot
+from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
-from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.values.packing import pack
 
 NOW = "2026-01-01T00:00:00"
@@ -52,7 +55,7 @@ def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[Run, lis
 def test_r18_4_results_that_the_model_is_shown_as_turns_are_carried_on_once_each() -> None:
     """Held twice, 258 of four kilobytes were all that a snapshot took."""
     run, results, largest = grown("tools", 280, 4000)
-    carried = run.snapshot()
+    carried = snapshot(run)
     text = carried.model_dump_json()
     assert [text.count(result) for result in results] == [1] * 280
     assert len(pack(carried, SNAPSHOT_FORM).model_dump_json()) < MAX_PAYLOAD
@@ -66,3 +69,20 @@ def test_r18_3_what_a_model_is_told_fits_whatever_has_grown(dialect: str, path: 
     assert sum(map(len, results)) > MAX_PAYLOAD
     assert MAX_PAYLOAD // 2 < largest <= MAX_PAYLOAD
     assert run.progress.tight, "it is shown cut from when it was too large"
+
+
+def test_r18_5_what_is_too_much_to_carry_on_is_not_packed_again_and_again() -> None:
+    run, _, _ = grown("solution", 60, 40_000, _outputPath="†state.all", _outputMethod="push")
+    size = carried(run)
+    made = len(snapshot(run).model_dump_json())
+    assert made * 0.9 < size < made * 1.2
+    started = time.process_time()
+    for _ in range(100):
+        carried(run)
+    assert time.process_time() - started < 0.2, "nothing is encoded for it"
+    attempts = Attempts()
+    assert attempts.worth(size, MAX_PAYLOAD)
+    attempts.note(size, packed=2 * MAX_PAYLOAD)
+    assert not attempts.worth(size + 1, MAX_PAYLOAD), "it has only grown"
+    assert attempts.worth(size // 2, MAX_PAYLOAD)
+    assert not Attempts().worth(30_000_000, MAX_STORED), "to find out would take longer than a task may"

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import DecisionError
-from perdure.people.decisions import digest, parse_decision
+from perdure.people.decisions import parse_decision
 from perdure.people.desk import Desk
+from perdure.people.digests import digest
 from perdure.people.offers import Judged, Offer
 from perdure.people.policies import Guard, Policy
 from perdure.plan.calls import Call

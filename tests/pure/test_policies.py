@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import AgentError, DecisionError, ToolDefinitionError
-from perdure.people.decisions import digest, parse_decision
+from perdure.people.decisions import parse_decision
 from perdure.people.desk import Desk
+from perdure.people.digests import digest
 from perdure.people.policies import ASKS, Guard, Policy, parse_policy
 from perdure.plan.outcomes import Rejected, Returned
 from perdure.plan.plan import Plan

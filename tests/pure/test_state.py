@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError, StateError
@@ -107,14 +109,36 @@ def test_r4_1_reading_back_to_the_newest_set_is_reading_the_value(
         assert found is expected is MISSING or found == expected or moved
 
 
-@given(st.lists(writes(), max_size=15))
-def test_compacting_forgets_only_what_cannot_be_seen(entries: list[Write]) -> None:
-    state = applied(entries)
-    before = copy.deepcopy(state.snapshot())
-    count = len(state.writes)
+@settings(max_examples=300)
+@given(st.lists(st.lists(writes(), max_size=8), max_size=4))
+def test_compacting_forgets_only_what_cannot_be_seen(parts: list[list[Write]]) -> None:
+    state = State()
+    for entries in parts:
+        for entry in entries:
+            with suppress(StateError):
+                state.append(entry)
+        before = copy.deepcopy(state.snapshot())
+        count = len(state.writes)
+        state.compact()
+        assert State(state.writes).snapshot() == before
+        assert len(state.writes) <= count
+        again = State(state.writes)
+        assert again.writes == state.writes, "what was said of an index that is a key is not said again"
+        again.compact()
+        assert again.writes == state.writes
+
+
+def test_r18_5_compacting_costs_what_is_new() -> None:
+    state = State(Write(path=("all", f"k{n}"), value="x" * 1000) for n in range(20_000))
     state.compact()
-    assert State(state.writes).snapshot() == before
-    assert len(state.writes) <= count
+    state.append(Write(path=("all", "k7"), value=1))
+    started = time.process_time()
+    state.compact()
+    assert time.process_time() - started < 0.01
+    assert len(state.writes) == 20_000
+    state.append(Write(path=("all",), value={}))
+    state.compact()
+    assert len(state.writes) == 1
 
 
 def test_compacting_keeps_the_object_that_a_hidden_write_has_made() -> None:

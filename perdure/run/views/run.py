@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from perdure.people.decisions import digest
 from perdure.people.offers import Offer
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
@@ -13,10 +12,7 @@ from perdure.plan.simulation import simulate
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
-from perdure.values.jsons import Json
 from perdure.values.limits.sizes import preview
-from perdure.values.paths import get
-from perdure.values.references import MISSING, evaluate, parse_expression
 
 _SHOWN_IN_LISTS: Final = 300
 """Characters of parameters, and of a reason, in a list of what waits."""
@@ -46,9 +42,9 @@ def run_view(run: Run, run_id: str) -> RunView:
     )
 
 
-def waiting_views(run: Run, only: str | None = None) -> list[WaitingView]:
-    """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone."""
-    offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only]
+def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[WaitingView]:
+    """What waits for a person, oldest first, without the first `skip`; with `only` that call, or that Request's plan, alone."""
+    offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only][skip:]
     return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in offers]
 
 
@@ -60,7 +56,7 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         tool="plan",
         reason=offer.reason,
         requested_at=offer.approval.requested_at,
-        digest=digest(offer.shown),
+        digest=offer.digest,
         question=offer.question,
         runs=offer.runs,
     )
@@ -89,35 +85,6 @@ def waiting_entry(offer: Offer) -> WaitingEntry:
         params=None if call is None or len(preview(call.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS else call.params,
         reason=offer.reason[:_SHOWN_IN_LISTS],
         requested_at=offer.approval.requested_at,
-        digest=digest(offer.shown),
+        digest=offer.digest,
         question=offer.question,
     )
-
-
-def whole(run: Run, what: str) -> Json:
-    """What a view may have cut: a part of the result by its name, a reference's value, or the call of an id.
-
-    Raises `ReferenceSyntaxError` or `KeyError` for what is none of these.
-    """
-    if what.removeprefix("†").partition(".")[0] == "state" or what.startswith("†"):
-        expression = parse_expression(what if what.startswith("†") else f"†{what}")
-        values = {**run.context.values(), "state": run.state.snapshot()}
-        found = evaluate(expression, lambda reference: get(values.get(reference.kind, MISSING), reference.path))
-        if found is MISSING:
-            raise KeyError(f"{what} does not exist")
-        return found
-    for call in run.plan.calls if run.plan is not None else ():
-        if call.id == what:
-            shown = call_view(call, run.sizes).as_json()
-            return shown | {"params": call.params, "result": call.result}
-    view = run_view(run, "")
-    parts: dict[str, Json] = {
-        name: getattr(view, name) for name in ("output", "errors", "refusals", "edges", "reads", "writes")
-    }
-    parts |= {name: [each.as_json() for each in getattr(view, name)] for name in ("calls", "log", "waiting")}
-    parts |= {call["id"]: call for call in parts["calls"]}
-    if what not in parts:
-        raise KeyError(
-            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, a call's id or a reference"
-        )
-    return parts[what]

@@ -79,6 +79,12 @@ MAX_OUTPUT_TEXTS: Final = 20_000_000
 MAX_TEXTS_KEPT: Final = 20_000_000
 """Characters of the texts of values that are kept for the next reader, but for one that is longer by itself."""
 
+MAX_CARRIED: Final = 15_000_000
+"""Bytes of what a run carries on for which it is tried to go on in a new execution: to pack more takes too long for one task."""
+
+MAX_KEPT: Final = 64_000_000
+"""Bytes of parameters and results of ended calls that a run keeps by reference, to be read whole."""
+
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 

@@ -1,0 +1,61 @@
+"""A run between two Requests as data, for it to go on in a new execution (R6.8, R18.4)."""
+
+from __future__ import annotations
+
+from perdure.people.desk import Desk
+from perdure.run.agents import Agent, Context
+from perdure.run.past.wire import RunSnapshot
+from perdure.run.running import Run
+from perdure.run.stopping import Budget
+from perdure.values.limits import MAX_CARRIED
+from perdure.values.state import State
+
+_CALL = 700
+_WRITE = 150
+"""Bytes of an ended call's view, and of a write beside its value, more or less."""
+
+
+def snapshot(run: Run) -> RunSnapshot:
+    """All that the next Request, a watcher and the result need."""
+    run.state.compact()
+    return RunSnapshot(
+        prepared=run.prepared,
+        progress=run.progress,
+        writes=run.state.writes,
+        policy=run.desk.guard.change.as_change(),
+        remembered=list(run.desk.guard.remembered),
+        refusals=run.desk.refusals,
+        past=run.past,
+    )
+
+
+def restore(
+    agent: Agent, context: Context, snapshot: RunSnapshot, desk: Desk | None = None, *, budget: Budget | None = None
+) -> Run:
+    """The run as `snapshot` left it."""
+    run = Run(agent, context, snapshot.prepared, desk, budget=budget)
+    run.take_up(snapshot.progress, snapshot.past, State(snapshot.writes, run.sizes))
+    return run
+
+
+def carried(run: Run) -> int:
+    """Bytes of what a snapshot would hold, more or less: values are measured once, and nothing is encoded."""
+    run.state.compact()
+    return sum(map(run.sizes.of, run.carries())) + _WRITE * len(run.state.writes) + _CALL * len(run.past.calls)
+
+
+class Attempts:
+    """Whether it is worth making a snapshot: to make one costs what it holds, also where it turns out to be too large (R18.5)."""
+
+    def __init__(self) -> None:
+        self._failed: tuple[int, int] | None = None
+
+    def worth(self, size: int, most: int) -> bool:
+        """Whether a snapshot of about `size` bytes may have at most `most` when it is packed, as far as those before tell."""
+        if size > MAX_CARRIED:
+            return False
+        return self._failed is None or size * self._failed[1] <= most * self._failed[0]
+
+    def note(self, size: int, packed: int) -> None:
+        """One of about `size` bytes had `packed`, and that was too much."""
+        self._failed = size, packed

@@ -1,0 +1,140 @@
+"""The run's memory: an append-only log of writes, and the value that they add up to (section 4).
+
+The log is the truth; the value is kept beside it so that reading costs nothing. `State(writes)` of the same writes is the
+same value, whatever happened in between: that is what makes a replay, and a run continued as new, give the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.paths import UNKNOWN, get, overlaps
+from perdure.values.references import MISSING, Missing, Path
+from perdure.values.state.trees import Tree, combine
+from perdure.values.state.writes import METHODS, OutputMethod, Showing, Write, covers, is_prefix, stands_alone
+
+__all__ = [
+    "METHODS",
+    "OutputMethod",
+    "State",
+    "Tree",
+    "Write",
+    "beginning",
+    "combine",
+    "covers",
+    "is_prefix",
+    "replay",
+    "stands_alone",
+]
+
+
+LARGE: Final = 256 * 1024
+"""Bytes of JSON from which on one value is shown to the model by its beginning."""
+_SHOWN: Final = 2000
+
+
+class State:
+    """The log of writes and the value that it adds up to. Values given to it and taken from it are never changed."""
+
+    def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
+        self.writes: list[Write] = []
+        self.sizes = sizes or Sizes()
+        self._large: list[tuple[Path, Json, int]] = []
+        self._tree = Tree({})
+        self._showing = Showing()
+        self._looked_at = 0  # how many of the writes it knows
+        for write in writes:  # which a state has written: what is to be said beside them has been said
+            self._tree.apply(write)
+            self._note(write)
+
+    def append(self, write: Write) -> None:
+        """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
+        value, containers = self._tree.preview(write)
+        self._tree.put(write, value, containers)
+        self._say_made(write, containers)
+        self._note(write)
+
+    def _say_made(self, write: Write, containers: list[Json | Missing]) -> None:
+        """An index that is taken for a key, said so that it is one also where what made the object is forgotten."""
+        for depth, (part, container) in enumerate(zip(write.path, containers, strict=False)):
+            if isinstance(part, int) and isinstance(container, dict):
+                self._note(Write(path=write.path[:depth], value={}, method="merge"))
+
+    def _note(self, write: Write) -> None:
+        self.writes.append(write)
+        if write.value is not UNKNOWN and (size := self.sizes.of(write.value)) > LARGE:
+            self._large.append((write.path, write.value, size))
+
+    def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
+        """Add the writes in their order, or none of them (R4.3).
+
+        `check` is told each with what would stand at its path after it. Raises `StateError`, and changes nothing, when
+        `check` does or when the value there cannot take one of them.
+        """
+        tree = self._tree if len(writes) == 1 else Tree(self.snapshot())
+        looked_at: list[list[Json | Missing]] = []
+        for write in writes:
+            value, containers = tree.preview(write)
+            check(write, value)
+            tree.put(write, value, containers)
+            looked_at.append(containers)
+        self._tree = tree
+        for write, containers in zip(writes, looked_at, strict=True):
+            self._say_made(write, containers)
+            self._note(write)
+
+    def snapshot(self) -> JsonObject:
+        """The whole value now; later writes do not show in it."""
+        value: JsonObject = self._tree.snapshot()
+        return value
+
+    def shown(self, *, tight: bool = False) -> JsonObject:
+        """The value now as the model sees it: of a single value of more than `LARGE` bytes its beginning and size;
+        where `tight`, of every large key."""
+        tree = Tree(self.snapshot())
+        if tight:
+            return {
+                key: value if self.sizes.of(value) <= _SHOWN else preview(value, _SHOWN)
+                for key, value in tree.value.items()
+            }
+        for path, value, size in self._large:
+            if path and get(tree.value, path) is value:
+                tree.apply(Write(path=path, value=beginning(value, size)))
+        shown: JsonObject = tree.value
+        return shown
+
+    def compact(self) -> None:
+        """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden. Costs what is new since the last time."""
+        for write in self.writes[self._looked_at :]:
+            self._showing.add(write)
+        self.writes = self._showing.all()
+        self._looked_at = len(self.writes)
+
+
+def beginning(value: Json, size: int) -> Json:
+    """What the model is shown of a value of so many bytes: itself, or of a large one the beginning and the size."""
+    if size <= LARGE:
+        return value
+    return f"{preview(value, _SHOWN)} [cut: the whole value has {size:,} bytes; refer to it, and it is passed on whole]"
+
+
+def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:
+    """The value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
+
+    Walks back to the newest `set` that covers the path and replays forward from there what touches the path. Raises
+    `StateError` where that needs an array that only a write beside the path had made; items beside the path that others
+    had written are not there, so an index counts without them.
+    """
+    start = 0
+    for index in range(len(writes) - 1, -1, -1):
+        if covers(writes[index], path):
+            start, base = index, MISSING
+            break
+    tree = Tree({} if base is MISSING else base)
+    for write in writes[start:]:
+        if overlaps(write.path, path):
+            tree.apply(write)
+    return get(tree.value, path)

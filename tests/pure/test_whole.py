@@ -1,0 +1,105 @@
+"""What a view has cut can be read whole, page by page, also of calls that have ended (R18.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.model.wire import RequestResult
+from perdure.plan.outcomes import Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import Choice
+from perdure.run.past.keeping import Kept
+from perdure.run.running import Run
+from perdure.run.snapshots import restore, snapshot
+from perdure.run.views import whole as views
+from perdure.run.views.run import run_view
+from perdure.run.views.whole import Pages
+from perdure.run.wire import Prepared
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import dumps, loads
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.limits.sizes import Sizes
+
+NOW = "2026-01-01T00:00:00"
+
+
+def run_of(value: Any, times: int = 1) -> Run:
+    """A run that has read `value` from its state and got it back, once in each Request."""
+    agent = parse_agent(
+        {"name": "a", "context": [{"type": "tool", "tool": "t"}, {"type": "state", "state": {"v": value}}]}
+    )
+    tool = parse_tool({"name": "t", "properties": {"x": {}}}, activities=["t"], registered=True)
+    run = Run(agent, Context(agent, None, has_input=False), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    for number in range(1, times + 1):
+        run.situation()
+        run.begin_request(Choice("m", "only"))
+        plan = run.open_plan(number)
+        call = plan.add({"_tool": "t", "x": "†state.v"})
+        plan.close()
+        for ready in plan.take_ready(NOW):
+            plan.end(ready, Returned(call.params["x"]), NOW)
+        run.close_request(plan, RequestResult(calls=[call.raw]))
+    return run
+
+
+def read(run: Run, what: str, pages: Pages) -> Any:
+    text, offset = "", 0
+    while True:
+        page = pages.page(run, what, offset)
+        assert len(dumps(page.as_json()).encode()) <= MAX_PAYLOAD
+        text += page.text
+        if page.next is None:
+            return loads(text)
+        offset = page.next
+
+
+def test_r18_3_a_call_that_has_ended_is_read_whole() -> None:
+    value = {"text": "é\n" * 500_000}
+    run = run_of(value)
+    assert len(dumps(run_view(run, "r").calls[0].as_json())) < 10_000
+    call = read(run, "1.0", Pages())
+    assert (call["params"], call["result"]) == ({"x": value}, value)
+    assert (call["id"], call["status"]) == ("1.0", "done")
+
+
+def test_r18_5_the_pages_of_one_value_are_made_of_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def counted(value: Any) -> str:
+        made.append(value)
+        return dumps(value)
+
+    monkeypatch.setattr(views, "dumps", counted)
+    run, pages = run_of(["x" * 1_000_000]), Pages()
+    assert read(run, "†state.v", pages) == ["x" * 1_000_000]
+    assert len(made) == 1
+    assert pages.page(run, "†state.v", 900_000).text == dumps(["x" * 1_000_000])[900_000:], (
+        "who asks again is told again"
+    )
+
+
+def test_r18_3_of_an_execution_before_the_execution_before_is_asked() -> None:
+    run = run_of("v", times=2)
+    restored = restore(run.agent, run.context, snapshot(run))
+    assert Pages().page(restored, "2.0", 0).earlier
+    with pytest.raises(KeyError, match="no part of a run"):
+        Pages().page(restored, "2.7", 0)
+
+
+def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> None:
+    plan = run_of("v")
+    sizes, kept = Sizes(), Kept(most=1_000_000)
+    call = plan.last_calls()[0]
+    large = "x" * 600_000
+    for n in range(20):
+        call.id, call.params, call.result = f"1.{n}", {"x": large, "n": n}, large
+        kept.add(call, sizes)
+    assert kept.whole("1.0") == {"params": {"x": large, "n": 0}, "result": large}
+    for n in range(20, 22):
+        call.id, call.params, call.result = f"1.{n}", {"x": "y" * 600_000}, n
+        kept.add(call, sizes)
+    assert kept.whole("1.19") is None
+    assert kept.whole("1.20") is None
+    assert kept.whole("1.21") is not None
