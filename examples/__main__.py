@@ -1,7 +1,6 @@
 """`python -m examples NAME`: run an example on this machine, with a scripted model in place of a real one.
 
-With your own model: `perdure dev --tools examples.NAME.tools` with `PERDURE_AGENTS=examples/NAME/agents`, and
-`perdure run examples/NAME/agents/NAME.json --input …`.
+`python -m examples NAME --connect` starts it where TEMPORAL_ADDRESS says, with your own worker and model: its README has the command.
 """
 
 from __future__ import annotations
@@ -9,54 +8,67 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
-from rich.console import Console
-
-from perdure.activities.registry import load_tools
-from perdure.authoring.files import read_agent
-from perdure.cli.errors import one_line_errors
-from perdure.cli.render import print_run
-from perdure.client.runs import fetch_run, start_run
-from perdure.hosting.server import embedded_server
-from perdure.hosting.worker import build_worker
-from perdure.run.wire import DECIDE, WAITING_QUERY, RunView, WaitingView
-from perdure.testing.scripted_model import ScriptedModel
+from perdure import ApprovalEvent, Event, Perdure, PerdureError, RequestEvent, Run, RunView, ToolEvent
+from perdure.testing import run_locally
 
 NAMES = ("refund", "fleet", "producer")
 
 
-async def play(client: Any, name: str) -> RunView:
-    """Run the example against a server; whatever waits for a person is approved."""
-    folder = Path(__file__).parent / name / "agents"
-    script = importlib.import_module(f"examples.{name}.model")
-    agent, document = read_agent(str(folder / f"{name}.json"))
-    registry = load_tools([f"examples.{name}.tools"])
-    queue = f"example-{name}"
-    async with ScriptedModel(script.SCRIPT) as model:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
-        async with build_worker(client, registry, task_queue=queue, model=asking, agents=folder):
-            handle = await start_run(client, agent, document, script.INPUT, has_input=True, task_queue=queue)
-            ended = asyncio.ensure_future(handle.result())
-            while not ended.done():
-                waiting: list[WaitingView] = await handle.query(WAITING_QUERY, result_type=list[WaitingView])
-                for offer in waiting:
-                    decision = {"call": offer.call, "decision": "approve", "by": "the example", "digest": offer.digest}
-                    await handle.execute_update(DECIDE, decision)
-                await asyncio.wait([ended], timeout=0.1)
-            await ended
-            return await fetch_run(client, handle.id)
+async def play(name: str, server: Any = "dev") -> RunView:
+    """Run the example to its end on a server of its own, or on one that is there already."""
+    example = importlib.import_module(f"examples.{name}.agent")
+    model = importlib.import_module(f"examples.{name}.model")
+    agents = getattr(example, "AGENTS", None)
+    async with run_locally(
+        example.AGENT, model=model.SCRIPT, tools=[f"examples.{name}.tools"], agents=agents, server=server
+    ) as local:
+        perdure = Perdure(local.client, task_queue=local.task_queue)
+        return await follow(await perdure.start(example.AGENT, example.INPUT), ask=False)
 
 
-async def main(name: str) -> None:
-    async with embedded_server(ui=False) as server:
-        print_run(Console(), await play(server.client, name))
+async def connect(name: str) -> None:
+    example = importlib.import_module(f"examples.{name}.agent")
+    perdure = await Perdure.connect()
+    await follow(await perdure.start(example.AGENT, example.INPUT), ask=True)
+
+
+async def follow(run: Run, *, ask: bool) -> RunView:
+    """Tell what happens, have whatever waits for a person decided, and print the output."""
+    print(run)
+    async for event in run.events():
+        if line := told(event):
+            print(line)
+        if isinstance(event, ApprovalEvent) and event.phase == "start":
+            if ask and await asyncio.to_thread(input, "approve? [y/n] ") != "y":
+                await run.reject(event.offer, by="the example", reason="not this time")
+            else:
+                await run.approve(event.offer, by="the example")
+    print(await run.result())
+    return await run.view()
+
+
+def told(event: Event) -> str:
+    match event:
+        case RequestEvent(phase="start", request=request):
+            return f"{request.number} {request.model} is asked: {request.reason}"
+        case ToolEvent(phase="end", call=call):
+            return f"{call.id} {call.tool}: {call.status} {call.shown or call.reason or call.error or ''}"
+        case ApprovalEvent(phase="start", offer=offer):
+            return f"{offer.call} {offer.tool} waits for a person: {offer.params}"
+        case _:
+            return ""
+
+
+def main(*words: str) -> None:
+    if not words or words[0] not in NAMES or words[1:] not in ((), ("--connect",)):
+        raise SystemExit(f"usage: python -m examples {'|'.join(NAMES)} [--connect]")
+    try:
+        asyncio.run(connect(words[0]) if words[1:] else play(words[0]))
+    except PerdureError as error:
+        raise SystemExit(f"{words[0]}: {error}") from None
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
-        raise SystemExit(f"usage: python -m examples {'|'.join(NAMES)}")
-    with one_line_errors():
-        asyncio.run(main(sys.argv[1]))
+    main(*sys.argv[1:])

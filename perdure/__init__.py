@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from perdure.client.errors import RunFailedError
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
+    from perdure.client.selection import Selection
     from perdure.errors import (
         DecisionRefusedError,
         NoWorkerError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         ServerError,
         ToolError,
     )
+    from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
+    from perdure.run.wire import RunView
     from perdure.tools.functions import ToolContext, branch, tool
 
 _LATER: Final = {
@@ -33,18 +36,27 @@ _LATER: Final = {
     "Perdure": "perdure.client.perdure",
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
+    "RunView": "perdure.run.wire",
+    "Selection": "perdure.client.selection",
     "ToolContext": "perdure.tools.functions",
     "branch": "perdure.tools.functions",
     "tool": "perdure.tools.functions",
+    **dict.fromkeys(
+        ("ApprovalEvent", "Event", "LifecycleEvent", "RequestEvent", "ToolEvent"), "perdure.run.views.events"
+    ),
 }
 
 __all__ = [
     "Agent",
+    "ApprovalEvent",
     "DecisionRefusedError",
+    "Event",
+    "LifecycleEvent",
     "NoWorkerError",
     "OutputError",
     "Perdure",
     "PerdureError",
+    "RequestEvent",
     "Run",
     "RunEndedError",
     "RunError",
@@ -52,9 +64,12 @@ __all__ = [
     "RunFailedError",
     "RunNotFoundError",
     "RunTimeoutError",
+    "RunView",
+    "Selection",
     "ServerError",
     "ToolContext",
     "ToolError",
+    "ToolEvent",
     "branch",
     "tool",
 ]

@@ -16,7 +16,7 @@ from tests.support import ROOT
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_refund_is_decided_anew_at_every_step_and_approved(dev_server: WorkflowEnvironment) -> None:
-    view = await play(dev_server.client, "refund")
+    view = await play("refund", dev_server)
     assert (view.status, view.output, view.state["receipt"]["euros"]) == ("completed", {"refunded": 72.0}, 72.0)
     done = [f"{call.id} {call.tool}" for call in view.calls if call.status == "done"]
     assert done == ["0.0 find_order", "1.0 check_policy", "2.0 pay_back", "3.0 notify"]
@@ -26,7 +26,7 @@ async def test_refund_is_decided_anew_at_every_step_and_approved(dev_server: Wor
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_fleet_goes_on_although_one_host_fails(dev_server: WorkflowEnvironment) -> None:
-    view = await play(dev_server.client, "fleet")
+    view = await play("fleet", dev_server)
     assert view.output == {"updated": 7, "failed": ["web-05"]}
     assert [one.get("host") for one in view.state["hosts_done"]].count(None) == 1
     assert view.state["hosts_done"][4]["error"]["index"] == 4
@@ -35,7 +35,7 @@ async def test_fleet_goes_on_although_one_host_fails(dev_server: WorkflowEnviron
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_producer_delegates_two_levels_down_in_two_ways(dev_server: WorkflowEnvironment) -> None:
-    view = await play(dev_server.client, "producer")
+    view = await play("producer", dev_server)
     runs = [run.id async for run in dev_server.client.list_workflows(f"WorkflowId STARTS_WITH '{view.run_id}/'")]
     assert view.output["title"] == "The Sea Remembers"
     assert {run.removeprefix(view.run_id) for run in runs} <= {"/1.0", "/1.0/1.0", "/1.1"}
@@ -52,4 +52,4 @@ def _is_drawn(name: str, view: Any) -> None:
 def test_an_example_that_does_not_exist_is_one_line() -> None:
     refused = subprocess.run([sys.executable, "-m", "examples", "nothing"], cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode == 1
-    assert refused.stderr.strip() == f"usage: python -m examples {'|'.join(NAMES)}"
+    assert refused.stderr.strip() == f"usage: python -m examples {'|'.join(NAMES)} [--connect]"

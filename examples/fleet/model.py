@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.testing.turns import ChatRequest
+from perdure.testing import ChatRequest
 
 PLAN: dict[str, Any] = {
     "calls": [
@@ -21,6 +21,3 @@ def SCRIPT(asked: ChatRequest) -> dict[str, Any]:  # noqa: N802
     if "You are HOST." in asked.text:
         return {"calls": [], "output": {"gave": "up"}}
     return LAST if "# plan" in asked.text else PLAN
-
-
-INPUT: dict[str, Any] = {"version": "2.4.1"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.testing.turns import ChatRequest
+from perdure.testing import ChatRequest
 
 TEXT = "Twice a day the sea remembers the Moon."
 ANSWERS: dict[str, list[dict[str, Any]]] = {
@@ -34,6 +34,3 @@ def SCRIPT(asked: ChatRequest) -> dict[str, Any]:  # noqa: N802
     """The first answer before anything has run, the second after it."""
     who = next(name for name in ANSWERS if f"You are {name}." in asked.messages[0]["content"])
     return ANSWERS[who][-1 if "# plan" in asked.text else 0]
-
-
-INPUT = {"topic": "tides"}

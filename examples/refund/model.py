@@ -18,4 +18,3 @@ SCRIPT: list[dict[str, Any]] = [
     {"calls": [PAY, TELL], "output": None},
     {"calls": [TELL], "output": {"refunded": 72.0}},
 ]
-INPUT = {"order": "A-17"}

@@ -19,7 +19,6 @@ from perdure.client.lists import ListedRun, RunPage, WaitingPage
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.hosting.connection import connect, with_converter
-from perdure.hosting.leaving import leave_cleanly
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
 from perdure.values.jsons import Json, JsonObject
@@ -36,7 +35,6 @@ class Perdure:
     """
 
     def __init__(self, client: Client, *, task_queue: str | None = None) -> None:
-        leave_cleanly()
         self.client = with_converter(client)
         self.task_queue = task_queue or in_force().task_queue
 

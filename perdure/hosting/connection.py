@@ -23,6 +23,8 @@ from perdure.hosting.leaving import leave_cleanly
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
+leave_cleanly()  # whoever has got as far as this will have the SDK's threads, whether they connect by this or not
+
 
 def data_converter() -> DataConverter:
     """Pydantic's, with external storage for large values where `PERDURE_STORAGE` says so, and the codec that `PERDURE_CODEC` names.
@@ -63,7 +65,6 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
     `runtime` is the SDK's, for metrics; `profile` one of `temporal.toml`; what is `given` to `Client.connect` goes before the settings.
     Raises `ServerError` when nothing answers there, or when the settings cannot be read.
     """
-    leave_cleanly()
     try:
         found = ClientConfig.load_client_connect_config(profile=profile)
         settings: dict[str, Any] = {"target_host": "localhost:7233", **found, **given}

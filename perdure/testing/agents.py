@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from perdure.activities.registry import Registry, load_tools
 from perdure.authoring.agent import Agent
 from perdure.errors import ToolDefinitionError
-from perdure.run.agents import Context
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.values.jsons import JsonObject
+from perdure.values.messages import ToolMessage
 
 AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
 """An agent in Python, an agent file's JSON, a list of messages, or an agent file by path or by name."""
@@ -55,5 +55,6 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
 
 def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
     """The definitions that stand in the agent itself, by name."""
-    found = (item for item in Context(agent.parsed).tools if isinstance(item, dict))
+    messages = (message for message in agent.parsed.messages() if isinstance(message, ToolMessage))
+    found = (message.tool for message in messages if isinstance(message.tool, dict))
     return {str(item.get("name")): item for item in found}

@@ -24,11 +24,11 @@ from starlette.routing import Route
 from temporalio import activity
 
 from perdure.authoring.agent import Agent
-from perdure.run.agents import Context
 from perdure.testing.completions import completion, error, event, frame, segments, usage_of
 from perdure.testing.dialects import Answer, write_answer
 from perdure.testing.turns import RUN_HEADER, TOKEN, ChatRequest, Fault, Pace, Script, Turn
 from perdure.values.jsons import JsonObject
+from perdure.values.messages import merge_data
 
 
 class ScriptedModel:
@@ -122,7 +122,8 @@ class ScriptedModel:
         if agent is not None:
             self.dialect = self.dialect or agent.parsed.config.dialect
             if self.kinds is None:
-                self.kinds = [merged.kind for merged in Context(agent.parsed).data]
+                data = merge_data(agent.parsed.messages())
+                self.kinds = [merged.kind for merged in data if merged.kind != "state"]
 
     def client(self, **options: Any) -> AsyncOpenAI:
         """A client that asks this model and nothing else; it says in a header which run asks. Closed by nobody: it holds nothing."""
