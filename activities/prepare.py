@@ -18,7 +18,16 @@ from perdure.people.policies import Ask
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES
 from perdure.run.delegates import merge_upfront
-from perdure.run.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, WAITING_ATTRIBUTE, Prepared, PrepareInput
+from perdure.run.wire import (
+    LIMITED_ACTIVITY,
+    PREPARE_ACTIVITY,
+    PREPARED_FORM,
+    REFUSED,
+    WAITING_ATTRIBUTE,
+    Prepared,
+    PrepareInput,
+)
+from perdure.tools.limited import Limited
 from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
@@ -35,7 +44,9 @@ class PrepareActivity:
         attribute: SearchAttributes | None = None,
         functions: NamedFunctions | None = None,
         models: Mapping[str, str] | None = None,
+        limited: Limited | None = None,
     ) -> None:
+        self._limited = limited or Limited()
         self._models = dict(models or {})
         self._functions = functions or NamedFunctions()
         self._registry = registry
@@ -44,6 +55,11 @@ class PrepareActivity:
         self._floor: Ask = floor
         self._prices = {**PRICES, **(prices or {})}
         self._attribute = attribute or SearchAttributes()
+
+    @activity.defn(name=LIMITED_ACTIVITY)
+    async def limited(self) -> Limited:
+        """What this worker holds to a rate by now."""
+        return self._limited
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
@@ -74,6 +90,7 @@ class PrepareActivity:
             max_payload=self._max_payload,
             searchable=WAITING_ATTRIBUTE in self._attribute.known,
             attributes=self._attribute.known,
+            limited=self._limited,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

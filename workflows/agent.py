@@ -20,6 +20,7 @@ from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
 from perdure.workflows.people import People
 from perdure.workflows.preparing import Continuing, prepare
+from perdure.workflows.queues.routing import Routing
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.sending import Sender, full
 
@@ -90,7 +91,9 @@ class AgentWorkflow(Family):
             run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
-        self._sender = self._people.sender = Sender(run.sizes, run.prepared.max_payload, self._people.children)
+        self._sender = self._people.sender = Sender(
+            run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
+        )
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
         self._report()

@@ -49,6 +49,11 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
     return CallError(cause.type or "error", cause.message)
 
 
+def not_taken_up(error: ActivityError) -> bool:
+    """Whether it was never begun: no worker took it from its queue in time."""
+    return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
+
+
 def message_of(error: ActivityError) -> str:
     """The activity's own message, without Temporal's frame around it."""
     return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)

@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import kind_of, message_of
 from perdure.workflows.observing import tell
+from perdure.workflows.queues.routing import WAIT, Routing
 
 with workflow.unsafe.imports_passed_through():
     from perdure.model.wire import RequestInput, RequestResult
@@ -56,16 +57,22 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
     Once calls were `released` nobody else is asked: they stand (R6.7).
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
-    asked = 0
+    asked, routing = 0, Routing(run)
     tell(observing.request_started(run.agent.name, run.past.log[-1]))
     while True:
+        limited = routing.model(request.model)
         try:
-            return await _ask_one(run, request, asked, ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS)
+            attempts = ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
+            return await _ask_one(run, request, asked, attempts, limited)
         except ActivityError as error:
             kind = kind_of(error)
             if is_cancelled_exception(error) or released():
                 raise
             asked += 1
+            if limited is not None and await routing.lifted(
+                error
+            ):  # its turn has not come yet, or nobody limits it now
+                continue
             if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
                 continue
             if kind == CONTEXT_TOO_LONG and not run.progress.tight:
@@ -80,13 +87,15 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
                 raise
 
 
-async def _ask_one(run: Run, request: RequestInput, asked: int, attempts: int) -> RequestResult:
+async def _ask_one(run: Run, request: RequestInput, asked: int, attempts: int, limited: str | None) -> RequestResult:
     late = run.limit is not None and run.limit.reason == "deadline"
     result: RequestResult = await workflow.execute_activity(
         REQUEST_ACTIVITY,
         request.model_copy(update={"earlier_attempts": asked * 1000}),
         result_type=RequestResult,
         activity_id=f"request-{request.number}" + (f"-{asked}" if asked else ""),
+        task_queue=limited,
+        schedule_to_start_timeout=WAIT if limited else None,
         start_to_close_timeout=TIMEOUT,
         schedule_to_close_timeout=AFTER_DEADLINE if late else None,
         heartbeat_timeout=HEARTBEAT,

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.children import Children
 from perdure.workflows.failures import failed
+from perdure.workflows.queues.routing import Routing
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -39,8 +40,12 @@ _COMES_WITHIN = timedelta(seconds=5)
 class Sender:
     """The sums of one execution. `sizes` knows how large its values are, `max_payload` is the most that one may have."""
 
-    def __init__(self, sizes: Sizes, max_payload: int, children: Children | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, max_payload: int, children: Children | None = None, routing: Routing | None = None
+    ) -> None:
+        """`routing`: of a run, whose calls may go to queues of their own."""
         self.sizes = sizes
+        self._routing = routing
         self.children = children or Children()
         self.max_payload = max_payload
         self._sending = Sending()
@@ -153,10 +158,13 @@ class Sender:
                 free=self.free(call.id),
             )
             try:
-                result = await _execute(call, argument, patience.attempts_left)
+                queue = None if self._routing is None else self._routing.tool(tool)
+                result = await _execute(call, argument, patience.attempts_left, queue)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
+                if queue is not None and self._routing is not None and await self._routing.lifted(error, tool):
+                    continue
                 attempts, outcome = failed(call, error, patience.attempts_left)
                 call.attempts = patience.started + attempts
                 pause = patience.pause(outcome.error.code, attempts, workflow.time())
@@ -184,7 +192,7 @@ def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
     )
 
 
-async def _execute(call: Call, argument: ToolInput, attempts: int) -> ToolResult:
+async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
     tool = call.tool
     assert tool is not None
     target = f" → {call.target}" if call.paths else ""
@@ -193,9 +201,9 @@ async def _execute(call: Call, argument: ToolInput, attempts: int) -> ToolResult
         argument,
         result_type=ToolResult,
         activity_id=call.id,
-        task_queue=tool.task_queue,
+        task_queue=limited or tool.task_queue,
         start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
-        schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
+        schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
         retry_policy=RetryPolicy(maximum_attempts=attempts),
         summary=f"{call_line(call.params)}{target}"[:200],

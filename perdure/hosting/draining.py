@@ -6,9 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from temporalio.worker import Worker
-
 from perdure.activities.underway.ending import Underway
+from perdure.hosting.workers import WorkerGroup
 
 TOLD_EVERY: Final = 15.0
 """Seconds between lines about what is waited for."""
@@ -16,7 +15,7 @@ _NAMED: Final = 5
 _log: Final = logging.getLogger("perdure.worker")
 
 
-async def drain(worker: Worker, underway: Underway, interrupted: asyncio.Queue[int], grace: float) -> None:
+async def drain(worker: WorkerGroup, underway: Underway, interrupted: asyncio.Queue[int], grace: float) -> None:
     """Shut the worker down, telling in the log what is waited for.
 
     What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as

@@ -9,13 +9,16 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import ServerError
 from perdure.hosting.connection import data_converter
+
+_SETTINGS: Final = {"matching.numTaskqueueReadPartitions": 1, "matching.numTaskqueueWritePartitions": 1}
+"""Queues in one piece: a rate limit is exact, where a cluster shares it among the pieces."""
 
 
 def find_program(name: str) -> str | None:
@@ -43,7 +46,7 @@ async def embedded_server(
     """
     dynamic = [
         word
-        for key, value in (settings or {}).items()
+        for key, value in {**_SETTINGS, **(settings or {})}.items()
         for word in ("--dynamic-config-value", f"{key}={json.dumps(value)}")
     ]
     if metrics_port:

@@ -37,7 +37,9 @@ from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
 from perdure.hosting.signals import beside, interrupts
 from perdure.hosting.telemetry import flush, worker_runtime
+from perdure.hosting.workers import WorkerGroup, limited_workers
 from perdure.model.endpoint import Endpoint
+from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -70,8 +72,8 @@ def build_worker(
     attribute: SearchAttributes | None = None,
     underway: Underway | None = None,
     **given: Any,
-) -> Worker:
-    """A worker for everything, or with `tools_only` for tool calls alone (R12.5).
+) -> WorkerGroup:
+    """A worker for everything, or with `tools_only` for tool calls alone (R12.5), and those for what is limited.
 
     `settings`: by default those in force; `given` are single fields that go before them: `task_queue="mine"`.
     `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
@@ -95,28 +97,31 @@ def build_worker(
         attribute,
         named,
         {"fast": settings.fast_model, "smart": settings.smart_model},
+        limited(settings.model_limits, settings.tool_limits),
     )
     more = settings.endpoints if endpoints is None else endpoints
     request = RequestActivity(more if isinstance(more, Endpoints) else Endpoints(model, more), underway)
     orchestration: list[Callable[..., Any]] = [
         prepare.prepare,
+        prepare.limited,
         request.request,
         ChooseActivity(named).choose,
         ApproveActivity(named).approve,
         below.given,
         below.spent,
     ]
-    return Worker(
+    options = tuning(settings) | {"interceptors": [Masking()]}
+    worker = Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[] if settings.tools_only else [AgentWorkflow, LoopWorkflow],
         activities=[tools.run, *([] if settings.tools_only else orchestration)],
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
-        interceptors=[Masking()],
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
-        **tuning(settings),
+        **options,
     )
+    return WorkerGroup(worker, *limited_workers(client, settings, request.request, tools.run, options))
 
 
 def _sandbox() -> SandboxedWorkflowRunner:

@@ -16,6 +16,7 @@ from perdure.people.policies import Ask, Giver
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
 from perdure.run.stopping import Budget, StopReason
+from perdure.tools.limited import Limited
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
@@ -27,6 +28,7 @@ TASK_QUEUE: Final = "perdure"
 
 AGENT_WORKFLOW: Final = "Agent"
 PREPARE_ACTIVITY: Final = "perdure.prepare"
+LIMITED_ACTIVITY: Final = "perdure.limited"
 REQUEST_ACTIVITY: Final = "perdure.request"
 CHOOSE_ACTIVITY: Final = "perdure.choose"
 CONTEXT_QUERY: Final = "context"
@@ -117,6 +119,8 @@ class Prepared(Wire):
     """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
     attributes: list[str] = Field(default_factory=list)
     """All of `ATTRIBUTES` that it knows."""
+    limited: Limited = Field(default_factory=Limited)
+    """What has a task queue of its own, for its rate."""
 
 
 class CallView(Wire):

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 from openai import AsyncOpenAI
 from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.converter import DataConverter
-from temporalio.worker import Worker
 
 from perdure.activities.tools import ToolSettings, built_in
 from perdure.authoring.agent import Agent
 from perdure.client.runs import start_run
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
+from perdure.hosting.workers import WorkerGroup
 from perdure.people.policies import Ask
 from perdure.run.wire import RunView
 from perdure.testing.agents import NOT_GIVEN, AgentLike, NotGiven, ToolLike, as_agent, functions_of, inline_tools
@@ -191,7 +191,7 @@ async def run_locally(
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
 
-        def build(client: Client) -> list[Worker]:
+        def build(client: Client) -> list[WorkerGroup]:
             elsewhere = [
                 build_worker(client, registry, settings=Settings.model_construct(), task_queue=each, tools_only=True)
                 for each in sorted(others)

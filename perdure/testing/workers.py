@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from temporalio.client import Client
 from temporalio.runtime import Runtime
-from temporalio.worker import Worker
 
 from perdure.hosting.telemetry import silent_runtime
+from perdure.hosting.workers import WorkerGroup
 
 Moment: TypeAlias = Literal["before", "during", "after"]
 
@@ -103,7 +103,7 @@ class Relay:
 
 @dataclass
 class _Running:
-    worker: Worker
+    worker: WorkerGroup
     task: asyncio.Task[None]
     relay: Relay | None
     dead: bool = False
@@ -119,7 +119,7 @@ class Workers:
     deaths: int = 0
     _running: list[_Running] = field(default_factory=list)
 
-    async def start(self, build: Callable[[Client], list[Worker]]) -> None:
+    async def start(self, build: Callable[[Client], list[WorkerGroup]]) -> None:
         self._build = build
         relay, client = None, self.client
         if self.mortal:

@@ -15,9 +15,9 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Worker
 
 from perdure.errors import SettingsError
+from perdure.hosting.workers import WorkerGroup
 
 EVERY: Final = 5.0
 """Seconds between looks at the server; no Action."""
@@ -35,7 +35,7 @@ _log: Final = logging.getLogger("perdure.worker")
 class Health:
     """Of one worker. `draining` is set by whoever ends it."""
 
-    def __init__(self, client: Client, worker: Worker, *, tools_only: bool = False) -> None:
+    def __init__(self, client: Client, worker: WorkerGroup, *, tools_only: bool = False) -> None:
         self.draining = False
         self._client = client
         self._worker = worker

@@ -15,7 +15,7 @@ from pydantic_settings import (
 )
 
 from perdure.authoring.files import AGENTS
-from perdure.hosting.settings.fields import ByName, Names, Pollers, setting
+from perdure.hosting.settings.fields import ByName, Names, Pollers, Rates, setting
 from perdure.model.endpoint import Endpoint
 from perdure.model.usage import Price
 from perdure.people.policies import ASKS, Ask
@@ -32,6 +32,7 @@ PEOPLE = "Who is asked"
 MODELS = "Models"
 SERVICE = "A worker as a service"
 TUNING = "Tuning of a worker"
+RATES = "Rates over all workers"
 DATA = "What Temporal stores"
 PAGES = "Pages and the embedded server"
 
@@ -132,6 +133,11 @@ class Settings(BaseSettings):
     target_memory: float | None = setting(
         None, "The same for its memory, 0.8 with `target_cpu` alone", TUNING, "0.0–1.0", gt=0, le=1
     )
+
+    model_limits: Rates = setting(
+        {}, "Requests of a model a minute, over all workers: gpt-4o=500,m@backup=60", RATES, "A=N,…|JSON"
+    )
+    tool_limits: Rates = setting({}, "Calls of a tool a minute, over all workers: search=120", RATES, "A=N,…|JSON")
 
     storage: str | None = setting(
         None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
