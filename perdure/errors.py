@@ -106,7 +106,11 @@ class SettingsError(PerdureError):
 
 
 class ServerError(PerdureError):
-    """No Temporal server answers where one was expected, or none can be started here."""
+    """No Temporal server answers where one was expected, or none can be started here. `final`: waiting for it does not help."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 class RunError(PerdureError):

@@ -20,6 +20,7 @@ from perdure.errors import ServerError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.converter import Converter, PayloadConverter
 from perdure.hosting.leaving import leave_cleanly
+from perdure.hosting.operating.reaching import unreachable
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
@@ -69,29 +70,10 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
         found = ClientConfig.load_client_connect_config(profile=profile)
         settings: dict[str, Any] = {"target_host": "localhost:7233", **found, **given}
     except Exception as error:
-        raise ServerError(f"Temporal's connection settings cannot be read: {error}") from None
+        raise ServerError(f"Temporal's connection settings cannot be read: {error}", final=True) from None
     converter = data_converter()
-    address, tracing = settings["target_host"], interceptors()
+    tracing = interceptors()
     try:
         return await Client.connect(**settings, data_converter=converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
-        reason = _short(error)
-        raise ServerError(
-            f"no Temporal server answers at {address} ({reason}); start one with 'perdure dev', or set TEMPORAL_ADDRESS"
-        ) from None
-
-
-def _short(error: Exception) -> str:
-    """The innermost words of a transport error."""
-    text = str(error)
-    for known in (
-        "Connection refused",
-        "dns error",
-        "timed out",
-        "invalid certificate",
-        "Unauthenticated",
-        "PermissionDenied",
-    ):
-        if known.lower() in text.lower():
-            return known.lower()
-    return text.splitlines()[0][:120] if text else type(error).__name__
+        raise unreachable(error, settings) from None

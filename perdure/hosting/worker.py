@@ -32,6 +32,7 @@ from perdure.hosting.draining import drain
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.health import Health
+from perdure.hosting.operating.reaching import reached
 from perdure.hosting.operating.waiting import tell_waiting
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
@@ -135,7 +136,7 @@ async def serve(settings: Settings) -> None:
         check_agents(settings.agents, registry)  # what is wrong there needs no server to be known
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = worker_runtime(settings.metrics)
-    client = await connect(runtime)
+    client = await reached(lambda: connect(runtime), settings.wait)
     attribute, underway = SearchAttributes(), Underway()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)

@@ -1,0 +1,185 @@
+"""Connections as a cluster wants them: TLS, certificates, keys, profiles, a server that comes later; one line where they are wrong (R12.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
+
+from perdure.errors import ServerError
+from perdure.hosting.connection import connect
+from perdure.hosting.operating.reaching import reached, unreachable
+from perdure.hosting.server import embedded_server, free_port
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def _issue(folder: Path, name: str, host: str = "", by: str = "") -> None:
+    """`NAME.pem` and `NAME.key`, signed by another of the folder or by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer, issuer = key, x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    subject = issuer
+    if by:
+        loaded = serialization.load_pem_private_key((folder / f"{by}.key").read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signer = loaded
+        issuer = x509.load_pem_x509_certificate((folder / f"{by}.pem").read_bytes()).subject
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    built = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(x509.BasicConstraints(ca=not by, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host or name)]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    (folder / f"{name}.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    (folder / f"{name}.key").write_bytes(pem)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    _issue(folder, "authority")
+    _issue(folder, "server", "localhost", by="authority")
+    _issue(folder, "client", by="authority")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def tls_port(dev_server: WorkflowEnvironment, certificates: Path) -> AsyncIterator[int]:
+    """The dev server behind TLS that wants a client's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    context.load_verify_locations(certificates / "authority.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    host, _, port = dev_server.client.service_client.config.target_host.rpartition(":")
+    passing: set[asyncio.Task[None]] = set()
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            while data := await source.read(65_536):
+                sink.write(data)
+                await sink.drain()
+        sink.transport.abort()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        for source, sink in ((reader, back), (there, writer)):
+            passing.add(asyncio.create_task(pump(source, sink)))
+
+    proxy = await asyncio.start_server(serve, "localhost", 0, ssl=context)
+    yield proxy.sockets[0].getsockname()[1]
+    proxy.close()
+    for task in passing:
+        task.cancel()
+    await asyncio.gather(*passing)
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"TEMPORAL_{name.upper()}", str(value))
+
+
+async def test_tls_with_a_client_s_certificate(
+    tls_port: int, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set(monkeypatch, address=f"localhost:{tls_port}", tls_server_ca_cert_path=certificates / "authority.pem")
+    _set(monkeypatch, tls_client_cert_path=certificates / "client.pem", tls_client_key_path=certificates / "client.key")
+    assert (await reached(connect, 0)).namespace == "default"
+
+
+async def test_a_profile_and_a_key(
+    tls_port: int, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "temporal.toml"
+    path.write_text(
+        f'[profile.site]\naddress = "localhost:{tls_port}"\napi_key = "hush"\n[profile.site.tls]\n'
+        f'server_ca_cert_path = "{certificates}/authority.pem"\nclient_cert_path = "{certificates}/client.pem"\n'
+        f'client_key_path = "{certificates}/client.key"\n'
+    )
+    _set(monkeypatch, config_file=path, profile="site")
+    client = await reached(connect, 0)
+    assert client.service_client.config.api_key == "hush"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "ended the connection: it may want TLS: set TEMPORAL_TLS=true"),
+        ({"tls": "true"}, "is not trusted: set TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
+        ({"tls_server_ca_cert_path": "authority.pem"}, "it may want a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH"),
+        ({"tls_server_ca_cert_path": "authority.pem", "tls_server_name": "other"}, "is for another name: "),
+    ],
+)
+async def test_what_is_wrong_with_tls_is_one_line(
+    tls_port: int, certificates: Path, settings: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(certificates)
+    _set(monkeypatch, address=f"localhost:{tls_port}", **settings)
+    with pytest.raises(ServerError) as refused:
+        await connect()
+    assert said in str(refused.value)
+    assert f"localhost:{tls_port}" in str(refused.value)
+
+
+async def test_a_server_without_tls_and_a_namespace_that_is_not_there(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = dev_server.client.service_client.config.target_host
+    _set(monkeypatch, address=address, tls="true")
+    with pytest.raises(ServerError, match=f"^{address} does not speak TLS: leave out TEMPORAL_TLS"):
+        await reached(connect, 60)  # and is not waited for
+    _set(monkeypatch, tls="false", namespace="nowhere")
+    with pytest.raises(ServerError, match=f"^there is no namespace 'nowhere' at {address}: look at TEMPORAL_NAMESPACE"):
+        await reached(connect, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "final"),
+    [
+        (RPCStatusCode.UNAUTHENTICATED, "a:1 does not accept the key: look at TEMPORAL_API_KEY", True),
+        (RPCStatusCode.PERMISSION_DENIED, "a:1 refuses namespace 'mine' to this key or certificate", True),
+        (RPCStatusCode.UNAVAILABLE, "no Temporal server answers at a:1", False),
+        (RPCStatusCode.INTERNAL, "a:1 does not answer as a Temporal server", False),
+    ],
+)
+async def test_what_a_server_refuses_names_the_setting(status: RPCStatusCode, said: str, final: bool) -> None:
+    problem = unreachable(RPCError("no", status, b""), {"target_host": "a:1", "namespace": "mine"})
+    assert str(problem).startswith(said)
+    assert problem.final is final
+
+
+async def test_a_worker_waits_for_a_server_that_comes_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    _set(monkeypatch, address=f"127.0.0.1:{port}")
+    tried = asyncio.Event()
+
+    async def trying() -> object:
+        try:
+            return await connect()
+        finally:
+            tried.set()
+
+    with caplog.at_level("WARNING", "perdure.worker"):
+        waiting = asyncio.create_task(reached(trying, 60))  # type: ignore[arg-type]
+        await tried.wait()
+        async with embedded_server(port=port, ui=False):
+            await waiting
+    assert [line for line in caplog.messages if "no Temporal server answers" in line] == caplog.messages
+    assert caplog.messages[0].startswith("waits up to 60 s more: ")
+    assert len(caplog.messages) == 1
