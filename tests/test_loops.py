@@ -260,3 +260,5 @@ async def test_what_iterations_have_alike_is_recorded_once(dev_server: WorkflowE
     kinds = [Counter(EventType.Name(event.event_type) for event in history.events) for history in histories]
     assert [kind["EVENT_TYPE_MARKER_RECORDED"] for kind in kinds] == [1, 0, 0, 0, 0, 0]
     assert [kind["EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED"] for kind in kinds] == [0] * 6
+    # One timer for the deadlines of all.
+    assert [kind["EVENT_TYPE_TIMER_STARTED"] for kind in kinds] == [1, 0, 0, 0, 0, 0]

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
@@ -332,6 +333,30 @@ async def test_a_spent_budget_starts_no_delegate(dev_server: WorkflowEnvironment
     assert (view.stop_reason, [call.status for call in view.calls[:2]]) == ("token_budget", ["done", "failed"])
     assert (view.calls[1].error or {})["code"] == "token_budget"
     assert f"{view.run_id}/1.1" not in names
+
+
+async def test_r9_5_a_delegates_deadline_is_kept_by_the_run_above(
+    dev_server: WorkflowEnvironment, tmp_path: Any
+) -> None:
+    slow = child(deadline=1.5) | {"context": [{"type": "tool", "tool": "sleep"}]}
+    (tmp_path / "child.json").write_text(json.dumps(slow))
+    calls = [{"_tool": "helper", "task": "go"}, {"_tool": "helper", "task": "go", "_each": [1, 2]}]
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "helper" in request.text:
+            return DONE if "# plan" in request.text else {"calls": calls}
+        return BEST if "No more calls" in request.text else {"calls": [{"_tool": "sleep", "seconds": 60}]}
+
+    async with harness(dev_server.client, [sleep], answer, agents=tmp_path) as it:
+        view = await it.run(agent(HELPER))
+        below = [await it.view(f"{view.run_id}/{name}") for name in ("1.0", "1.1/0", "1.1/1")]
+        kinds = [
+            {event.event_type async for event in it.client.get_workflow_handle(each.run_id).fetch_history_events()}
+            for each in below
+        ]
+    assert [(each.stop_reason, each.output) for each in below] == [("deadline", {"ok": False})] * 3
+    assert all(1.4 < each.worked < 10 for each in below)
+    assert not any(EventType.EVENT_TYPE_TIMER_STARTED in each for each in kinds)
 
 
 FORTY: dict[str, list[dict[str, Any]]] = {

@@ -14,7 +14,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.arguments import only, read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
-from perdure.workflows.deadline import watch
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
@@ -23,6 +22,7 @@ from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.queues.routing import Routing
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.sending import Sender, full
+from perdure.workflows.timers import watch
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
@@ -97,7 +97,7 @@ class AgentWorkflow(Family):
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
         self._report()
-        watching = watch(run, self._clock, self._at_deadline)
+        watching = watch(run, self._clock, self._at_deadline, self._late if run_input.clocked else None)
         try:
             result = await self._requests(run, run_input)
             if (refusal := await self._upward.refusal(run, result, run_input.free)) is not None:
@@ -131,7 +131,9 @@ class AgentWorkflow(Family):
             if last:
                 break
             if run.limit is None:
-                continuing.go_on(run_input, run, self._clock.worked(workflow.time()))
+                clocked = run_input.clocked and not self._late.done()
+                following = run_input.model_copy(update={"clocked": clocked})
+                continuing.go_on(following, run, self._clock.worked(workflow.time()))
             if run.limit is None and (words := full(NEAR)) is not None:
                 run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
         assert run.limit is not None

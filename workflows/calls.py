@@ -274,7 +274,7 @@ class CallLoop:
             if call.tool.latent:
                 return call, Returned(call.result)
             if call.tool.activity == SLEEP_UNTIL:
-                return call, await self._rest(call, sleep_until(call.params))
+                return call, await self._rest(call, sleep_until(call.params, self._sender.alarm))
             if call.tool.delegate is not None:
                 return call, await self._run_delegate(call)
             return call, await self._sender.run_tool(call, self.plan.values(call))

@@ -61,7 +61,7 @@ class Children:
         else:
             self._raised[id] = budget
 
-    def tell_one(self, id: str, signal: str, what: Any) -> None:
+    def tell_one(self, id: str, signal: str, what: Any = None) -> None:
         """Send one of them a signal, if it is a child that runs."""
         if (child := self._running.get(id)) is not None:
             self._start(child, signal, what)

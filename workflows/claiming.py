@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -15,7 +16,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.run.delegates import BUDGET, GIVEN_ACTIVITY, GIVEN_QUERY, GivenInput
+    from perdure.run.delegates import BUDGET, GIVEN_ACTIVITY, GIVEN_QUERY, LATE, GivenInput
     from perdure.run.loops import LoopInput
     from perdure.run.running import Run
     from perdure.run.stopping import Budget
@@ -54,7 +55,8 @@ async def whole(argument: I) -> I:
             raise
         why = f"the run above did not say what this one was given: {message_of(error)}"
         raise ApplicationError(why, type=REFUSED, non_retryable=True) from None
-    return given.model_copy(update={"free": argument.free})
+    update: dict[str, Any] = {"free": argument.free}
+    return given.model_copy(update=update | ({"clocked": argument.clocked} if isinstance(argument, RunInput) else {}))
 
 
 def _name(above: str) -> str:
@@ -110,6 +112,7 @@ class Family:
     def __init__(self) -> None:
         self._sender: Sender | None = None
         self._upward = Upward()
+        self._late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._raised: Budget | None = None
         """A share of the budget above that has grown; told before the run was ready, too."""
 
@@ -134,6 +137,12 @@ class Family:
 
     def _use_raised(self, raised: Budget) -> None:
         raise NotImplementedError
+
+    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
+    def late(self, *_: Any) -> None:
+        """The run above has kept the time (R9.5). What this one has waited for people meanwhile it adds itself."""
+        if not self._late.done():
+            self._late.set_result(None)
 
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, Any]:

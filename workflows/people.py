@@ -37,7 +37,6 @@ with workflow.unsafe.imports_passed_through():
         WaitingMemo,
         WaitingView,
     )
-    from perdure.values.durations import SHORTEST
     from perdure.values.jsons import Json, JsonObject
     from perdure.values.limits import INLINE
 
@@ -77,15 +76,17 @@ class People:
         decided, since = self._verdict_of(offer), workflow.time()
         self._tell_waits(offer)
         program = asyncio.create_task(self._ask_program(offer, decided))
+        assert self.sender is not None
         try:
             while not decided.done():
-                seconds, changed = self.desk.guard.policy.timeout, self._timeout_changed
-                left = None if seconds is None else seconds - (workflow.time() - since)
-                if left is not None and left <= 0:
-                    assert seconds is not None
+                seconds = self.desk.guard.policy.timeout
+                events: list[asyncio.Future[Any]] = [decided, self._timeout_changed]
+                if seconds is not None and since + seconds <= workflow.time():
                     return self.desk.time_out(offer, seconds)
-                events: list[asyncio.Future[Any]] = [decided, changed]
-                await workflow.wait(events, timeout=left and max(left, SHORTEST), return_when=asyncio.FIRST_COMPLETED)
+                ring = None if seconds is None else self.sender.alarm.at(since + seconds, "nobody has decided by then")
+                await workflow.wait([*events, ring] if ring else events, return_when=asyncio.FIRST_COMPLETED)
+                if ring is not None:
+                    ring.cancel()
             return decided.result()
         finally:
             program.cancel()

@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.children import Children
 from perdure.workflows.failures import failed
 from perdure.workflows.queues.routing import Routing
+from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -50,6 +51,8 @@ class Sender:
         self.max_payload = max_payload
         self._sending = Sending()
         self._history = HistoryRoom()
+        self.alarm = Alarm()
+        """For all that wait for a time in this execution."""
         self.turn = asyncio.Lock()
         """Of those that wait for `room`: who prepares what it sends in its turn holds it, and takes what it needs with `take`."""
         self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}

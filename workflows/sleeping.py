@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio import workflow
 
+from perdure.workflows.timers import Alarm
+
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.plan.outcomes import Failed, Outcome, Returned
@@ -13,14 +15,18 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.jsons import JsonObject
 
 
-async def sleep_until(params: JsonObject) -> Outcome:
-    """A durable timer: no worker is held, however long it takes."""
+async def sleep_until(params: JsonObject, alarm: Alarm) -> Outcome:
+    """A durable timer, one for all that sleep: no worker is held, however long it takes."""
     now = workflow.now()
     slept = sleep_seconds(params, now.timestamp(), _read_time)
     if isinstance(slept, CallError):
         return Failed(slept)
     until = (now + timedelta(seconds=slept)).isoformat(timespec="seconds")
-    await workflow.sleep(slept, summary=f"sleep until {until}")
+    ring = alarm.at(workflow.time() + slept, f"sleep until {until}")
+    try:
+        await ring
+    finally:
+        ring.cancel()
     return Returned({"until": until, "slept": round(slept, 3)})
 
 

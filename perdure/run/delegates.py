@@ -11,13 +11,14 @@ from perdure.model.usage import RunUsage
 from perdure.people.policies import Policy
 from perdure.plan.calls import Call
 from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
-from perdure.run.agents import parse_agent
+from perdure.run.agents import Config, parse_agent
 from perdure.run.loops import LoopInput, LoopState, most_items
 from perdure.run.running import Run
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.run.wire import RunInput
 from perdure.tools.tool import ANONYMOUS, Tool, close_names
+from perdure.values.durations import LONGEST
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
@@ -30,6 +31,8 @@ MAX_DEPTH: Final = 5
 
 BUDGET: Final = "budget"
 """Signal to a delegate, or a loop: its share of the budget is larger now (R18.7)."""
+LATE: Final = "late"
+"""Signal to a delegate: as much time has passed as it may work for (R9.5)."""
 GIVEN_QUERY: Final = "given"
 """What runs below were given, asked by those whose input is too large to be sent (R18.2)."""
 GIVEN_ACTIVITY: Final = "perdure.given"
@@ -243,6 +246,15 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
         budget=budget,
         state=LoopState(expected=expected),
     )
+
+
+def deadline_of(child: RunInput) -> float | None:
+    """Seconds that a run below may work; `None`: it has no deadline that can be read here, and keeps its own time."""
+    config = child.agent.get("config", {})
+    own = config.get("deadline", Config.model_fields["deadline"].default) if isinstance(config, dict) else None
+    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 < own <= LONGEST:
+        return None
+    return float(min(own, own if child.budget.deadline is None else child.budget.deadline))
 
 
 def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:

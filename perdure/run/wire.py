@@ -283,8 +283,8 @@ class RunInput(Wire):
     """What the run above has left (R9.6)."""
     free: int = MAX_PAYLOAD
     """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
-    asks: bool = False
-    """Whether what is large in this is to be asked for of the run above (R18.2)."""
+    asks: bool = False  # what is large in this of the run above (R18.2)
+    clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     prepared: Packed | None = None
     """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     snapshot: Packed | None = None

@@ -1,0 +1,98 @@
+"""Timers, which are billed Actions: one for all that wait for a time, and that of a run's deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.running import Run
+    from perdure.run.stopping import Limit, WorkClock
+    from perdure.values.durations import SHORTEST
+
+
+_SHORT_GRAIN: Final = 0.1
+"""Seconds to which a wait of six seconds is rounded up; one of a minute to a whole one."""
+
+
+class Alarm:
+    """One timer, for the earliest of all that wait for a time."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, str, asyncio.Future[None]]] = []
+        self._count = 0
+        self._rings = 0.0
+        self._timer: asyncio.Task[None] | None = None
+        self._setting = False
+
+    def at(self, time: float, words: str = "") -> asyncio.Future[None]:
+        """Done at this `workflow.time()`, never before, and of a long wait up to a sixtieth of it, a second at most, after it: so those
+        that came shortly one after the other ring together. Cancel it when nobody waits for it any more.
+        """
+        grain = min(1.0, (time - workflow.time()) / 60)
+        if grain >= _SHORT_GRAIN:
+            grain = 1.0 if grain >= 1 else _SHORT_GRAIN
+            time = math.ceil(time / grain) * grain
+        ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._waiting, (time, self._count, words, ring))
+        ring.add_done_callback(lambda _: self._set_soon())
+        self._set_soon()
+        return ring
+
+    def _set_soon(self) -> None:
+        if not self._setting:
+            self._setting = True
+            asyncio.get_running_loop().call_soon(self._set)
+
+    def _set(self) -> None:
+        """See to it that there is a timer for the earliest, and none where nobody waits. One that rings too early does no harm."""
+        self._setting = False
+        while self._waiting and self._waiting[0][-1].done():
+            heapq.heappop(self._waiting)
+        timed = self._timer is not None and not self._timer.done()
+        if timed and (not self._waiting or self._waiting[0][0] < self._rings):
+            assert self._timer is not None
+            self._timer.cancel()
+            timed = False
+        if self._waiting and not timed:
+            self._rings, _, words, _ = self._waiting[0]
+            self._timer = asyncio.create_task(self._ring(words))
+
+    async def _ring(self, words: str) -> None:
+        await workflow.sleep(max(self._rings - workflow.time(), SHORTEST), summary=words[:200] or None)
+        while self._waiting and self._waiting[0][0] <= workflow.time():
+            ring = heapq.heappop(self._waiting)[-1]
+            if not ring.done():
+                ring.set_result(None)
+        self._set_soon()
+
+
+def watch(
+    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None
+) -> asyncio.Task[None]:
+    """Start the clock, and tell when the run has worked for as long as it may. Cancel the task when it does not matter any more.
+
+    One timer, which waits as long as the run waits for people (R9.5). Where the run above keeps the time, which has one timer for all
+    below it, none is needed before it has `told` that so much has passed.
+    """
+    clock.work(workflow.time())
+    return asyncio.create_task(_watch(run, clock, on_reached, told))
+
+
+async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None) -> None:
+    deadline = run.shares.budget.deadline
+    if deadline is None:
+        return
+    if told is not None:
+        await told
+    while (limit := run.shares.budget.late(clock.worked(workflow.time()))) is None:
+        await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
+        # What it waits for may take days: one timer then, not one after another.
+        await workflow.wait_condition(lambda: not clock.paused)
+    on_reached(limit)
