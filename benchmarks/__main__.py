@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run what is named (default: all), print the tables, and write them into `README.md`."""
+"""`python -m benchmarks`: run what is named (default: all), print the tables, and write them into `README.md` and the docs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "tokens": engine.run(stream.tokens),
     "actions": engine.run(stream.actions),
 }
-README = Path(__file__).parent / "README.md"
+HERE = Path(__file__).parent
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "production.md")
+"""Where tables stand, between their marks."""
 
 
 def main() -> int:
@@ -40,9 +42,10 @@ def main() -> int:
 def _write(name: str, table: str) -> None:
     """Put the table between its marks."""
     marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    text = README.read_text(encoding="utf-8")
     between = re.compile(f"{re.escape(marks[0])}.*?{re.escape(marks[1])}", re.DOTALL)
-    README.write_text(between.sub(lambda _: f"{marks[0]}\n{table}\n{marks[1]}", text), encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(between.sub(lambda _: f"{marks[0]}\n{table}\n{marks[1]}", text), encoding="utf-8")
 
 
 if __name__ == "__main__":
