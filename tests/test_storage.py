@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
 from perdure.hosting.storage import FileStorage
-from perdure.run.wire import DECIDE
+from perdure.run.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line, write
@@ -137,6 +139,15 @@ def forged() -> list[Payload]:
     return [*payloads, marked]
 
 
+async def attacker_starts(client: Client, queue: str, payload: Payload) -> BaseException | None:
+    """How a run ends that is started with it."""
+    name = f"forged-{uuid.uuid4().hex[:8]}"
+    handle = await client.start_workflow(AGENT_WORKFLOW, RawValue(payload), id=name, task_queue=queue)
+    with pytest.raises(WorkflowFailureError) as ended:
+        await handle.result()
+    return ended.value.cause
+
+
 @pytest.mark.parametrize("stores", [True, False])
 async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: bool
@@ -167,7 +178,14 @@ async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
             async for event in handle.fetch_history_events()
             if event.HasField("workflow_task_failed_event_attributes")
         ]
+        view = await it.view(handle.id)
+        starts = [attacker_starts(plain, it.task_queue, payload) for payload in forged()]
+        ends = await asyncio.wait_for(asyncio.gather(*starts), 20)
     assert ([call.status for call in result.calls], failed) == (["done"], [])
+    assert len([line for line in view.refusals if "cannot be read" in line["problem"]]) == len(forged())
+    for cause in ends:
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, "cannot be read" in cause.message or "no input" in cause.message) == (REFUSED, True)
 
 
 def damage(folder: Path) -> None:

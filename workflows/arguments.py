@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.wire import REFUSED
     from perdure.values.jsons import Json, check
     from perdure.values.messages import first_problem
-    from perdure.values.wire import Wire
+    from perdure.values.wire import Unread, Wire
 
 W = TypeVar("W", bound=Wire)
 
@@ -35,10 +35,18 @@ def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
 
 
 def read_input(kind: type[W], given: Sequence[Any]) -> W:
-    """The input of a workflow. Raises `ApplicationError` of type `Refused` for what is none."""
+    """The input of a workflow. Raises `ApplicationError` of type `Refused` for what is none.
+
+    What the engine has sent itself, and what is encrypted, is waited for instead: by a task that fails until it can be read.
+    """
     try:
         if len(given) != 1:
             raise DecisionError(f"one argument is expected, not {len(given) or 'none'}")
+        if isinstance(given[0], Unread):
+            info = workflow.info()
+            if given[0].waits or info.continued_run_id or info.parent:
+                raise RuntimeError(f"the input {given[0]}")
+            raise DecisionError(str(given[0]))
         found: W = kind.model_validate(given[0])
         if isinstance(given[0], dict) and given[0].get("snapshot") is None:  # then it comes from outside
             check(given[0], source="the input")

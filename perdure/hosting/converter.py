@@ -1,20 +1,27 @@
 """How values are written and read, also those whose stored place somebody has only made up (R6.9, R18.6).
 
 The SDK fetches what a payload says is stored elsewhere before it looks at what the payload is for, and fails the workflow's task when it
-cannot: one signal that names nothing would fail it for ever. Here such a payload becomes one that cannot be decoded: a signal or an
-update with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
+cannot: one signal that names nothing would fail it for ever. Here such a payload becomes one that cannot be decoded: a signal, an
+update or a run's start with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter, DataConverter, EncodingPayloadConverter
 
+from perdure.run.loops import LOOP_WORKFLOW
+from perdure.run.wire import AGENT_WORKFLOW
+from perdure.values.wire import Unread
+
 _ENCODING: Final = "perdure/unreadable"
+_TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW})
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
 """What S3 says where asking again would not help."""
 
@@ -39,10 +46,36 @@ class _Unreadable(EncodingPayloadConverter):
 
 
 class PayloadConverter(CompositePayloadConverter):
-    """Pydantic's, which also knows what could not be fetched. Raises `ValueError` with the reason for that."""
+    """Pydantic's, which also knows what could not be fetched. Raises `ValueError` with the reason for that.
+
+    What is sent to a workflow of Perdure's, whose handlers take anything, is an `Unread` there instead: so it is refused with a
+    reason, and does not fail the workflow's task.
+    """
 
     def __init__(self) -> None:
         super().__init__(*PydanticPayloadConverter().converters.values(), _Unreadable())
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        if type_hints is None and _for_our_workflow():
+            return [self._taken(payload) for payload in payloads]
+        return super().from_payloads(payloads, type_hints)
+
+    def _taken(self, payload: Payload) -> Any:
+        try:
+            [value] = super().from_payloads([payload])
+        except Exception as error:
+            unread = Unread(f"[cannot be read: {str(error)[:300]}]")
+            unread.waits = payload.metadata.get("encoding", b"") not in self.converters
+            return unread
+        return value
+
+
+def _for_our_workflow() -> bool:
+    """Whether arguments are read for a workflow that takes anything."""
+    if workflow.in_workflow():
+        return workflow.info().workflow_type in _TAKE_ANYTHING
+    # A workflow's input is read before it runs, in a thread with no loop of its own; clients and activities have one.
+    return asyncio._get_running_loop() is None
 
 
 class Converter(DataConverter):

@@ -8,6 +8,13 @@ from pydantic.alias_generators import to_camel
 from perdure.values.jsons import JsonObject
 
 
+class Unread(str):
+    """In the place of an argument that could not be read: why not. Whoever takes anything that is sent takes this for text that is wrong."""
+
+    waits = False
+    """A worker with other keys may be able to read it."""
+
+
 class Wire(BaseModel):
     """What crosses a boundary: camelCase JSON, and no key that is not known."""
 
