@@ -31,7 +31,7 @@ from perdure.demo.workspace import fill
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
-from perdure.hosting.encryption import ENCODING, AesGcm
+from perdure.hosting.encryption import ENCODING, PLACE, AesGcm
 from perdure.run.wire import DECIDE
 from tests.support import DONE, Harness, agent, harness
 
@@ -192,6 +192,22 @@ async def test_large_values_are_encrypted_where_they_are_stored_and_what_is_forg
             await stranger.signal("approve", forged)
             with pytest.raises(WorkflowUpdateFailedError):
                 await stranger.execute_update(DECIDE, forged)
+        # What was really sent, and encrypted, to another run, by whoever can read histories and write to the namespace.
+        other = await it.start(agent("remove", context=[{"type": "plan", "plan": script[0]["calls"], "output": 1}]))
+        await it.until_waiting(other.id, "0.0")
+        await other.signal("approve", {"call": "1.0"})
+        async for event in other.fetch_history_events(wait_new_event=True):
+            if event.HasField("workflow_execution_signaled_event_attributes"):
+                [moved] = event.workflow_execution_signaled_event_attributes.input.payloads
+                break
+        await stranger.signal("approve", RawValue(moved))
+        await stranger.signal(
+            "approve", RawValue(Payload(metadata={**moved.metadata, PLACE: handle.id.encode()}, data=moved.data))
+        )
+        await other.cancel()
+        refused = [line["problem"] for line in (await it.until_waiting(handle.id, "1.0")).refusals]
+        assert len(refused) == 5
+        assert all("cannot be read: " in line for line in refused)
         await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve", "by": "me"})
         result = await handle.result()
         history = await handle.fetch_history()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import PayloadCodec
+from temporalio.converter import (
+    ActivitySerializationContext,
+    PayloadCodec,
+    SerializationContext,
+    WithSerializationContext,
+    WorkflowSerializationContext,
+)
 
 from perdure.activities.secrets import keep_secret
 from perdure.errors import SettingsError
@@ -24,12 +31,17 @@ except ImportError:
 KEYS: Final = "PERDURE_CODEC_KEYS"
 """JSON or `@file`: `{"2026-11": "<32 bytes, base64>", "2026-05": "…"}`. The first encrypts, every one decrypts."""
 ENCODING: Final = b"binary/encrypted"
+PLACE: Final = "perdure-run"
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 
 
-class AesGcm(PayloadCodec):
+class AesGcm(PayloadCodec, WithSerializationContext):
     """Each payload whole, metadata included, under the newest key, with a random nonce and the key's id beside it.
+
+    Where the SDK says what a value is for, it is bound to that run: the run's id stands beside it, is authenticated with it,
+    and for any other run it is not decrypted. Within a run values are not told apart, nor runs of one id in two namespaces, which a
+    replay does not know.
 
     What is not encrypted passes as it is, so that runs from before go on. What cannot be decrypted (a key that is not there, a
     forgery) stays as it is too: whoever needs the value then fails to read it, and a forged signal is dropped rather than stopping the run.
@@ -39,6 +51,15 @@ class AesGcm(PayloadCodec):
         """`keys`: 32 bytes by id, the one to encrypt with first. At least one."""
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
         self._newest = next(iter(keys))
+        self._place = b""
+        """The run that values are for, as far as it is known."""
+
+    def with_context(self, context: SerializationContext) -> AesGcm:
+        """The same codec, for the values of one run."""
+        bound = copy.copy(self)
+        if isinstance(context, WorkflowSerializationContext | ActivitySerializationContext) and context.workflow_id:
+            bound._place = context.workflow_id.encode()
+        return bound
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return [self._encrypt(payload) for payload in payloads]
@@ -48,20 +69,29 @@ class AesGcm(PayloadCodec):
 
     def _encrypt(self, payload: Payload) -> Payload:
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = self._ciphers[self._newest].encrypt(nonce, payload.SerializeToString(), None)
         about = {"encoding": ENCODING, "encryption-key-id": self._newest.encode()}
+        if self._place:
+            about[PLACE] = self._place
+        sealed = self._ciphers[self._newest].encrypt(nonce, payload.SerializeToString(), _bound(about))
         return Payload(metadata=about, data=nonce + sealed)
 
     def _decrypt(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:
             return payload
         cipher = self._ciphers.get(payload.metadata.get("encryption-key-id", b"").decode(errors="replace"))
-        if cipher is None or len(payload.data) <= _NONCE_BYTES:
+        elsewhere = self._place and payload.metadata.get(PLACE, self._place) != self._place
+        if cipher is None or elsewhere or len(payload.data) <= _NONCE_BYTES:
             return payload
+        nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]
         try:
-            return Payload.FromString(cipher.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None))
+            return Payload.FromString(cipher.decrypt(nonce, sealed, _bound(payload.metadata)))
         except InvalidTag:
             return payload
+
+
+def _bound(about: Mapping[str, bytes]) -> bytes | None:
+    """What is authenticated beside a value; nothing for one that is of no known run."""
+    return None if PLACE not in about else b"\0".join([about["encoding"], about["encryption-key-id"], about[PLACE]])
 
 
 def aes_gcm() -> PayloadCodec:
