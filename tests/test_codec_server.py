@@ -21,7 +21,8 @@ from perdure import tool
 from perdure.errors import SettingsError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
-from perdure.pages.codec import MAX_BODY, WRONG, CodecServer
+from perdure.pages.codec import MAX_BODY, CodecServer
+from perdure.pages.guards import FREE_GUESSES
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 from tests.test_cli import one_line
 from tests.test_encryption import NEW, OLD, connect
@@ -122,12 +123,14 @@ async def test_a_browser_signs_in_and_guessing_ends_soon() -> None:
         cookie = signed.headers["set-cookie"].lower()
         assert (signed.status_code, "httponly" in cookie, "samesite=strict" in cookie) == (303, True, True)
         assert TOKEN not in cookie
-        for guess in range(WRONG + 5):
-            assert (
-                await httpx2.AsyncClient().post(f"{address}/sign-in", data={"token": str(guess)})
-            ).status_code == 401
-        # Not even the right one by now; but the session goes on.
-        assert (await httpx2.AsyncClient().post(f"{address}/decode", json=body, headers=BEARER)).status_code == 401
+        async with httpx2.AsyncClient() as stranger:
+            guesses = [
+                (await stranger.post(f"{address}/sign-in", data={"token": str(guess)})).status_code
+                for guess in range(FREE_GUESSES + 3)
+            ]
+            assert guesses == [401] * FREE_GUESSES + [429] * 3
+            # Not even the right one by now; but the session goes on.
+            assert (await stranger.post(f"{address}/decode", json=body, headers=BEARER)).status_code == 429
         answer = await browser.post(f"{address}/decode", json=body, headers={"Origin": UI})
         assert read(answer)[0].data == b'"a word"'
         assert (answer.headers["access-control-allow-origin"], answer.headers["access-control-allow-credentials"]) == (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -115,7 +117,11 @@ async def run_demo(it: Harness, folder: Path) -> tuple[str, list[Message]]:
     document = json.loads(files("perdure.demo").joinpath("agents/devops.json").read_bytes())
     handle = await it.start(document, {"request": TASK, "folder": str(folder)})
     view = await it.until_waiting(handle.id, "1.2")
-    [offered] = [one for one in (await list_waiting(it.client)).waiting if one.run_id == handle.id]
+    offers: list[Any] = []
+    async with asyncio.timeout(20):
+        while not offers:  # visibility comes a little later
+            offers = [one for one in (await list_waiting(it.client)).waiting if one.run_id == handle.id]
+    [offered] = offers
     assert (offered.entry.tool, view.waiting[0].tool) == ("clean_logs", "clean_logs")
     listed = [run.raw_info async for run in it.client.list_workflows(f"WorkflowId = '{handle.id}'")]
     decision = {"call": "1.2", "decision": "approve", "by": "a person", "reason": "nobody reads rotated files"}

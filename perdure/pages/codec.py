@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
-import time
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,13 +19,11 @@ from temporalio.converter import DataConverter
 
 from perdure.errors import SettingsError
 from perdure.hosting.converter import is_unreadable
+from perdure.pages.guards import Guards, TooManyGuessesError
 
 COOKIE: Final = "perdure_codec"
 MAX_BODY: Final = 64 * 1024 * 1024
 """Bytes of a request: a page of a history, with room."""
-WRONG: Final = 10
-WINDOW: Final = 60.0
-"""After so many wrong tokens within so many seconds none is looked at until they are over; whoever is signed in goes on."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -49,16 +44,15 @@ class CodecServer:
 
     def __init__(self, converter: DataConverter, token: str, origin: str) -> None:
         """Raises `SettingsError` for an empty token, and for what is no origin."""
-        if not token:
+        if not token.strip():
             raise SettingsError("the codec server needs a token: give it with --token or PERDURE_CODEC_TOKEN")
         parts = urlsplit(origin)
         if origin != f"{parts.scheme}://{parts.netloc}" or parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingsError(
                 f"the origin must be the Web UI's, such as https://temporal.example.com, not {origin!r}"
             )
-        self._converter, self._token, self._origin = converter, token, origin
-        self._session = secrets.token_urlsafe(32)
-        self._wrong: list[float] = []
+        self._converter, self._origin = converter, origin
+        self._guards = Guards(token, cookie=COOKIE, asked_from=origin)
         does = [("decode", self._decode), ("download", self._decode), ("encode", self._encode)]
         cors = Middleware(
             CORSMiddleware,
@@ -102,9 +96,11 @@ class CodecServer:
         """The payloads of a request that may be answered; otherwise the refusal."""
         if request.headers.get("origin", self._origin) != self._origin:
             return _finish(PlainTextResponse("pages of this site may not ask here", 403))
-        said = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not self._is_session(request) and not self._is_token(said):
-            return _finish(PlainTextResponse("a token is needed: as a bearer, or sign in at /", 401))
+        try:
+            if not self._guards.admits(request):
+                return _finish(PlainTextResponse("a token is needed: as a bearer, or sign in at /", 401))
+        except TooManyGuessesError as error:
+            return _finish(PlainTextResponse(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -116,37 +112,22 @@ class CodecServer:
             reason = type(error).__name__
             return _finish(PlainTextResponse(f'expected {{"payloads": [...]}} as Temporal writes it ({reason})', 400))
 
-    def _is_session(self, request: Request) -> bool:
-        return hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._session.encode())
-
-    def _is_token(self, text: str) -> bool:
-        now = time.monotonic()
-        self._wrong = [when for when in self._wrong if now - when < WINDOW]
-        if not text or len(self._wrong) >= WRONG:
-            return False
-        right = hmac.compare_digest(text.encode(), self._token.encode())
-        if not right:
-            self._wrong.append(now)
-        return right
-
     async def _home(self, request: Request) -> Response:
-        said = (
-            f"Signed in: the Web UI at {self._origin} may show what is encrypted." if self._is_session(request) else ""
-        )
+        signed_in = self._guards.is_signed_in(request)
+        said = f"Signed in: the Web UI at {self._origin} may show what is encrypted." if signed_in else ""
         return _finish(HTMLResponse(_PAGE.format(said=said)))
 
     async def _sign_in(self, request: Request) -> Response:
         async with request.form(max_files=0, max_fields=4) as form:
-            if not self._is_token(str(form.get("token", ""))):
-                return _finish(
-                    HTMLResponse(_PAGE.format(said="That is not the token, or there were too many tries."), 401)
-                )
+            token = str(form.get("token", ""))
+        try:
+            right = self._guards.is_token(token, request)
+        except TooManyGuessesError as error:
+            return _finish(HTMLResponse(_PAGE.format(said=error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
+        if not right:
+            return _finish(HTMLResponse(_PAGE.format(said="That is not the token."), 401))
         response = RedirectResponse("/", 303)
-        # A browser sends it from the Web UI's page: on the same site, or across sites where both are served over TLS.
-        secure = self._origin.startswith("https:")
-        response.set_cookie(
-            COOKIE, self._session, httponly=True, secure=secure, samesite="none" if secure else "strict"
-        )
+        self._guards.sign_in(request, response)
         return _finish(response)
 
 

@@ -60,17 +60,27 @@ class TooManyGuessesError(Exception):
 class Guards:
     """One per server. Without a `token` it trusts whoever reaches it, which is for loopback only. Raises `SettingsError`."""
 
-    def __init__(self, token: str | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        token: str | None,
+        clock: Callable[[], float] = time.time,
+        *,
+        cookie: str = SIGNED_IN,
+        asked_from: str | None = None,
+    ) -> None:
+        """`cookie` names the session of who signed in; `asked_from` is an origin whose pages ask with it, in place of this server's own."""
         check_token(token)
         self._token = token
         self._clock = clock
+        self._cookie = cookie
+        self._asked_from = asked_from
         self._secret = secrets.token_bytes(32)
         self._guesses: dict[str, tuple[int, float]] = {}
         """By address: how many wrong ones, and when the next is looked at."""
 
     def admits(self, request: Request) -> bool:
         """Whether the request knows the token, as a bearer, or has signed in. Raises `TooManyGuessesError`."""
-        if self._token is None or self._is_signed_in(request.cookies.get(SIGNED_IN, "")):
+        if self._token is None or self.is_signed_in(request):
             return True
         kind, _, bearer = request.headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and self.is_token(bearer, request)
@@ -96,8 +106,8 @@ class Guards:
     def sign_in(self, request: Request, response: Response) -> None:
         """Give the browser a session of its own, which says nothing about the token."""
         named = f"{int(self._clock()) + SESSION_SECONDS}.{secrets.token_urlsafe(16)}"
-        cookie = f"{named}.{self._sign(SIGNED_IN, named)}"
-        self._set_cookie(request, response, SIGNED_IN, cookie)
+        cookie = f"{named}.{self._sign(self._cookie, named)}"
+        self._set_cookie(request, response, self._cookie, cookie)
 
     def csrf(self, request: Request) -> tuple[str, str]:
         """The session, new if there is none, and the token that its forms carry."""
@@ -117,13 +127,16 @@ class Guards:
         return response
 
     def _set_cookie(self, request: Request, response: Response, name: str, value: str) -> None:
-        response.set_cookie(name, value, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
+        elsewhere = (self._asked_from or "").startswith("https:")
+        secure = elsewhere or request.url.scheme == "https"
+        response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
 
-    def _is_signed_in(self, cookie: str) -> bool:
-        named, _, signature = cookie.rpartition(".")
-        until = named.partition(".")[0]
-        own = hmac.compare_digest(signature.encode(), self._sign(SIGNED_IN, named).encode())
-        return own and int(until) > self._clock()
+    def is_signed_in(self, request: Request) -> bool:
+        """Whether the browser has a session that goes on."""
+        named, _, signature = request.cookies.get(self._cookie, "").rpartition(".")
+        own = hmac.compare_digest(signature.encode(), self._sign(self._cookie, named).encode())
+        return own and int(named.partition(".")[0]) > self._clock()
 
     def _sign(self, use: str, text: str) -> str:
         return hmac.new(self._secret, f"{use}:{text}".encode(), sha256).hexdigest()
