@@ -45,6 +45,11 @@ class Expected(Wire):
     one_cost: float = 0.0
     """Of a Request of a taker, by the average of the last that has asked."""
 
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to go by: a Request of the run's, or of the run above a loop, or a taker that has ended."""
+        return self.measured or self.tokens > 0
+
     def note_request(self, usage: Usage, cost: float | None) -> None:
         self.own_tokens, self.own_cost = max(self.own_tokens, usage.tokens), max(self.own_cost, cost or 0.0)
         if not self.measured:
@@ -153,8 +158,7 @@ class Shares:
             return spent
         left = self.budget.left(usage, worked)
         free, least = self._free(left, writing=writing), self._least
-        unknown = not (self.expected.measured or self.expected.own_tokens)
-        if writing or (unknown and beside + len(self._taken) > AT_FIRST):
+        if writing or (not self.expected.known and beside + len(self._taken) > AT_FIRST):
             part = _Amount.of(left).part(AT_FIRST)
             share = _Amount(max(part.tokens, least.tokens), max(part.cost, least.cost))
             if free.tokens < share.tokens or free.cost < share.cost:
@@ -206,9 +210,7 @@ class Shares:
 
     @property
     def _least(self) -> _Amount:
-        expected = self.expected
-        known = expected.measured or expected.own_tokens
-        return _Amount(expected.tokens if known else 2 * ASSUMED, expected.cost)
+        return _Amount(self.expected.tokens if self.expected.known else 2 * ASSUMED, self.expected.cost)
 
     def _free(self, left: Budget, *, writing: bool = False) -> _Amount:
         """What is left of the budget and nobody has; while an answer is `writing`, without what that is thought to cost."""

@@ -128,6 +128,10 @@ def test_r18_7_where_nothing_is_known_few_begin_at_first() -> None:
     assert taken == [*[Budget(tokens=10_000)] * 8, None]
     taken = [tight.take(str(index), RunUsage(), beside=40 - index) for index in range(3)]
     assert taken == [*[Budget(tokens=2000)] * 2, None]
+    # A loop goes by what the run above it has seen.
+    told = Shares(Budget(tokens=5000), Expected(tokens=500))
+    taken = [told.take(str(index), RunUsage(), beside=40 - index) for index in range(11)]
+    assert taken == [*[Budget(tokens=500)] * 10, None]
 
 
 def test_r18_7_a_share_keeps_the_last_request_free_and_is_never_used_twice() -> None:
