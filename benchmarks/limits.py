@@ -74,13 +74,19 @@ def tools(count: int) -> list[dict[str, Any]]:
     return [{"name": f"tool{n}", "description": f"{n} {words}", **schema} for n in range(count)]
 
 
-CASES: list[tuple[str, Callable[[ChatRequest], Any], list[Any]]] = [
-    ("500 calls at once", functools.partial(independent, 500), ["nothing"]),
-    ("499 approvals that time out together", functools.partial(asked, 499), ["risky"]),
-    ("10 KB read by 450 calls", functools.partial(read, 10_000, 450), ["make", "nothing"]),
-    ("1.9 MB read by 450 calls", functools.partial(read, 1_899_000, 450), ["make", "nothing"]),
-    ("200 tools of 9 KB", done, tools(200)),
+CASES: list[tuple[str, Callable[[ChatRequest], Any], list[Any], str]] = [
+    ("500 calls at once", functools.partial(independent, 500), ["nothing"], "a second for every 50"),
+    ("499 approvals that time out together", functools.partial(asked, 499), ["risky"], "2 s of CPU in one, for ever"),
+    ("10 KB read by 450 calls", functools.partial(read, 10_000, 450), ["make", "nothing"], "terminated, above 4 MiB"),
+    (
+        "1.9 MB read by 450 calls",
+        functools.partial(read, 1_899_000, 450),
+        ["make", "nothing"],
+        "terminated, above 4 MiB",
+    ),
+    ("200 tools of 9 KB", done, tools(200), "hung at its first task, a marker of 2.1 MB"),
 ]
+"""Each with what was before limits held as sums."""
 
 
 class MeasuringRunner(UnsandboxedWorkflowRunner):
@@ -117,7 +123,7 @@ async def limits() -> str:
     """CPU and bytes of the largest task of each case."""
     rows = []
     async with embedded_server(ui=False) as server:
-        for name, script, offered in CASES:
+        for name, script, offered, before in CASES:
             document = {
                 "name": "limits",
                 "config": {"approval": {"timeout": 5}, "stream": False},
@@ -138,7 +144,10 @@ async def limits() -> str:
             cpu, size = max(each for each, _ in runner.tasks), max(each for _, each in runner.tasks)
             total = sum(each.ByteSize() for history in histories for each in history.events)
             rows.append(
-                f"| {name} | {took:.1f} | {len(runner.tasks)} | {cpu * 1e3:.0f} | {size / 1e3:.0f} | {total / 1e6:.1f} |"
+                f"| {name} | {before} | {took:.1f} | {len(runner.tasks)} | {cpu * 1e3:.0f} | {size / 1e3:.0f} | {total / 1e6:.1f} |"
             )
-    head = "| what | seconds | tasks | CPU ms of the largest | KB of the largest | MB of history |\n|---|--:|--:|--:|--:|--:|\n"
+    head = (
+        "| what | before | seconds | tasks | CPU ms of the largest | KB of the largest | MB of history |\n"
+        "|---|---|--:|--:|--:|--:|--:|\n"
+    )
     return head + "\n".join(rows)

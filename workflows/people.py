@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """For a program that decides: what it has not answered by then is left to a person."""
-PROGRAMS_AT_ONCE: Final = 100
+PROGRAMS_AT_ONCE: Final = 50
 """Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)

@@ -29,11 +29,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.wire import GRANTED, RunInput
     from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
-    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, said
-    from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
+    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, said
+    from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
     from perdure.values.limits.sizes import Sizes
 
 NEXT_TASK = timedelta(milliseconds=1)
+_QUICK = timedelta(seconds=QUICK)
 _COMES_WITHIN = timedelta(seconds=5)
 """From when a result was let in until it is there."""
 
@@ -50,6 +51,8 @@ class Sender:
         self.children = children or Children()
         self.max_payload = max_payload
         self._sending = Sending()
+        self._quick = Quick()
+        self._pause: asyncio.Task[None] | None = None
         self._history = HistoryRoom()
         self.alarm = Alarm()
         """For all that wait for a time in this execution."""
@@ -65,8 +68,17 @@ class Sender:
 
     async def take(self, size: int) -> None:
         """The same for whoever holds the `turn`."""
-        while not self._sending.take(task_number(), size):
-            await workflow.sleep(NEXT_TASK, summary="the rest goes with the next task")
+        while not self._sending.take(task_number(), size, self._quick.count(workflow.time())):
+            await self._next_task()
+
+    async def _next_task(self) -> None:
+        """Whatever brings it: a call that is back, or a timer. A server fires that up to a second late."""
+        if self._pause is None or self._pause.done():
+            self._pause = asyncio.create_task(
+                workflow.sleep(_QUICK, summary="the rest goes with one of the next tasks")
+            )
+        before = task_number()
+        await workflow.wait_condition(lambda: task_number() != before)
 
     def keep_given(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
         """A run below will ask for its input, of `size` bytes, until it is settled."""
@@ -97,7 +109,8 @@ class Sender:
         return {call_id: granted for call_id, granted in found.items() if granted is not None}
 
     def free(self, call_id: str) -> int:
-        """Bytes that the call's result may have without asking; until it is settled."""
+        """Bytes that the call's result may have without asking. It is under way from now on, until it is settled."""
+        self._quick.begin(call_id, workflow.time())
         return self._history.free(call_id, _history_size())
 
     def holds_child(self) -> bool:
@@ -107,6 +120,7 @@ class Sender:
 
     def settle(self, call_id: str) -> None:
         """The call's result has come in, or none will."""
+        self._quick.end(call_id)
         self._history.settle(call_id)
         self._given.pop(call_id, None)
         if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
@@ -148,7 +162,7 @@ class Sender:
             return Failed(CallError("params_too_large", message))
         patience = Patience(tool.retries, tool.queue_timeout)
         while True:
-            inline = self._sending.take_call(task_number(), size)
+            inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
             if inline is None:
                 await self.room(0)
             argument = ToolInput(

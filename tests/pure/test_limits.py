@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from perdure.run.fitting import fit
 from perdure.run.wire import RunResult
 from perdure.values.jsons import dumps
-from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT
+from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT, QUICK
 from perdure.values.limits.fitting import LEAST, allot, cut_to
-from perdure.values.limits.sending import HistoryRoom, Sending, first_fitting, history_full
+from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
 from perdure.values.limits.sizes import Sizes, preview
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.integers(1, 4000).map(lambda n: '"ö\n' * n)
@@ -105,6 +105,25 @@ def test_r18_2_no_task_sends_more_than_its_bound(wanted: list[tuple[int, int]]) 
             task += 1
             sent[task] = each
     assert max(sent.values()) <= MAX_SENT
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.2), st.integers(0, 80), st.integers(0, 80)), max_size=40))
+def test_r18_2_as_many_quick_calls_start_as_come_back(tasks: list[tuple[float, int, int]]) -> None:
+    """Tasks some seconds apart, in each of which calls come back and others want to start."""
+    sending, quick, now, waiting = Sending(), Quick(), 0.0, 0
+    begun: dict[str, float] = {}
+    for task, (pause, back, wanted) in enumerate(tasks):
+        now += pause
+        waiting += wanted
+        for call in list(begun)[:back]:
+            quick.end(call)
+            del begun[call]
+        while waiting and sending.take_call(task, 100, quick.count(now)) is not None:
+            waiting -= 1
+            begun[f"{task}.{waiting}"] = now
+            quick.begin(f"{task}.{waiting}", now)
+        assert sum(now < since + QUICK for since in begun.values()) <= MAX_COMMANDS
+    assert sending.take(len(tasks), 0, quick.count(now + QUICK)), "what takes long holds nobody up"
 
 
 @given(st.lists(st.integers(0, 1_900_000), min_size=1, max_size=150), st.integers(0, HISTORY_BYTES), st.randoms())

@@ -18,6 +18,9 @@ INLINE: Final = 16_000
 """Bytes of a call's parameters up to which they travel in its command. Above, its activity asks the run for them by query,
 which costs 5 ms, and neither the task nor the history grows (R18.2)."""
 
+MAX_INLINE: Final = 1_000_000
+"""The same of all calls that one task starts: the parameters of the others are asked for."""
+
 INLINE_INPUT: Final = 64_000
 """Bytes of a delegate's input up to which it travels in the command that starts it: 500 of them are 32 MB of history. Above, it asks
 the run above for it, which costs an activity."""
@@ -26,8 +29,11 @@ MAX_SENT: Final = 3_000_000
 """Bytes of all commands of one workflow task. The server takes 4 MiB, and ends a run that sends more."""
 
 MAX_COMMANDS: Final = 50
-"""Commands of one workflow task: its CPU time grows with them too (R18.5), and each activity that it starts may be back, as two
-events, while the next is under way: of more than 100 the server breaks that task off. So as many start as come back."""
+"""Commands of one workflow task, and calls under way that may be quick: each of them may be back, as two events, while the next task
+is under way, and of more than 100 the server breaks that task off. So as many start as come back; where none does, more start
+when those before them have shown that they take longer than `QUICK`."""
+QUICK: Final = 1.0
+"""Seconds. On a machine that is busy with other work 60 calls come back in one, so no more than 50 may come to be under way in it."""
 
 COMMAND: Final = 1_000
 """Bytes that a command has beside its payload: names, ids, timeouts, a summary."""

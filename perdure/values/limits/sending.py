@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from perdure.values.limits import (
     COMMAND,
@@ -14,9 +15,11 @@ from perdure.values.limits import (
     INLINE,
     LEAST_RESULT,
     MAX_COMMANDS,
+    MAX_INLINE,
     MAX_SENT,
     NEAR,
     OVER,
+    QUICK,
     said,
 )
 
@@ -30,25 +33,52 @@ class Sending:
         self.bytes = 0
         self.commands = 0
 
-    def take(self, task: int, size: int) -> bool:
-        """Whether a command of `size` bytes may go with this task, which counts it then. The first always may."""
+    def take(self, task: int, size: int, quick: int = 0) -> bool:
+        """Whether a command of `size` bytes may go with this task, which counts it then. The first may be of any size.
+
+        `quick` is how many calls may be back in a moment, see `Quick`.
+        """
         if task != self._task:
             self._task, self.bytes, self.commands = task, 0, 0
         size += COMMAND
-        if self.commands and (self.bytes + size > self._max_bytes or self.commands >= self._max_commands):
+        if max(self.commands, quick) >= self._max_commands or (self.commands and self.bytes + size > self._max_bytes):
             return False
         self.bytes += size
         self.commands += 1
         return True
 
-    def take_call(self, task: int, size: int) -> bool | None:
+    def take_call(self, task: int, size: int, quick: int = 0) -> bool | None:
         """The same of a call whose parameters have `size` bytes: whether they go with it; `None`: it does not go with this task.
 
         Where they do not go with it, its activity asks for them.
         """
-        if size <= INLINE and self.take(task, size):
-            return True
-        return False if self.take(task, 0) else None
+        if not self.take(task, 0, quick):
+            return None
+        inline = size <= INLINE and self.bytes + size <= self.commands * COMMAND + MAX_INLINE
+        self.bytes += size if inline else 0
+        return inline
+
+
+class Quick:
+    """The calls under way that began less than `QUICK` ago, by a clock in seconds: they may all be back in a moment."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, float] = {}
+
+    def begin(self, call: str, now: float) -> None:
+        """It starts."""
+        self._begun.pop(call, None)
+        self._begun[call] = now
+
+    def end(self, call: str) -> None:
+        """It is back."""
+        self._begun.pop(call, None)
+
+    def count(self, now: float) -> int:
+        """How many there are."""
+        for call in list(takewhile(lambda call: self._begun[call] + QUICK <= now, self._begun)):
+            del self._begun[call]
+        return len(self._begun)
 
 
 def first_fitting(sizes: Iterable[int], room: int) -> int:
