@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure.workflows.arguments import only, read_input, read_one
+from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
+from perdure.workflows.deciding import Decidable
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
-from perdure.workflows.people import People
 from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.queues.routing import Routing
 from perdure.workflows.requests import ask, choose
@@ -28,8 +28,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.model.usage import RunUsage
     from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
-    from perdure.people.policies import parse_policy
-    from perdure.plan.plan import Plan
     from perdure.run.choosing import Choice
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.fitting import fit, fit_waiting, told_above
@@ -43,11 +41,9 @@ with workflow.unsafe.imports_passed_through():
         CALLS_SIGNAL,
         CLAIM,
         CONTEXT_QUERY,
-        DECIDE,
         LIMIT_REACHED,
         MODEL_FAILED,
         PARAMETERS_QUERY,
-        POLICY,
         RUN_QUERY,
         VALUE_QUERY,
         WAITING_QUERY,
@@ -63,7 +59,7 @@ with workflow.unsafe.imports_passed_through():
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family):
+class AgentWorkflow(Family, Decidable):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -74,7 +70,6 @@ class AgentWorkflow(Family):
         super().__init__()
         self._run: Run | None = None
         self._calls: CallLoop | None = None
-        self._people = People()
         self._clock = WorkClock()
         self._reporting = False
         self._pages = Pages()
@@ -111,7 +106,7 @@ class AgentWorkflow(Family):
 
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
         starts = run.context.starts_with_plan and run_input.snapshot is None
-        if starts and await self._run_calls(run.open_plan(0), _given(run.context.plan)):
+        if starts and await self._run_calls(0, _given(run.context.plan)):
             return self._result()
         continuing = Continuing()
         while True:
@@ -126,7 +121,7 @@ class AgentWorkflow(Family):
                     f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
                 )
             request = run.begin_request(choice)
-            if await self._run_calls(run.open_plan(request.number), self._request(run, request)):
+            if await self._run_calls(request.number, self._request(run, request)):
                 return self._result()
             if last:
                 break
@@ -157,7 +152,11 @@ class AgentWorkflow(Family):
         if self._run is None:
             raise ValueError("the run has not started yet")
         context = self._run.request_context(number)
-        released = self._calls.intake.received if self._calls is not None and self._calls.intake.number == number else 0
+        released = (
+            self._calls.loop.intake.received
+            if self._calls is not None and self._calls.loop.intake.number == number
+            else 0
+        )
         return context.model_copy(update={"released": released})
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
@@ -201,61 +200,6 @@ class AgentWorkflow(Family):
             raise ValueError("the run has not started yet")
         return self._pages.page(self._run, what, offset)
 
-    @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
-    def approve(self, *said: Any) -> None:
-        """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
-        self._people.note(said, "approve")
-
-    @workflow.signal(name="reject", description='Do not let it run: {"call": "1.0", "reason": "still needed"}')
-    def reject(self, *said: Any) -> None:
-        """`{"call": "1.0", "reason": "still needed"}`."""
-        self._people.note(said, "reject")
-
-    @workflow.signal(name="edit", description='Run it with other parameters: {"call": "1.0", "params": {}}')
-    def edit(self, *said: Any) -> None:
-        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
-        self._people.note(said, "edit")
-
-    @workflow.signal(
-        name="replace", description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}'
-    )
-    def replace(self, *said: Any) -> None:
-        """`{"call": "1.0", "with": {"_tool": …}}`."""
-        self._people.note(said, "replace")
-
-    @workflow.signal(name="answer", description='Answer a question: {"call": "1.0", "answer": "yes"}')
-    def answer(self, *said: Any) -> None:
-        """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
-        self._people.note(said, "answer")
-
-    @workflow.signal(name=DECIDE, description='Any decision: {"call": "1.0", "decision": "approve"}')
-    def decide(self, *said: Any) -> None:
-        """Any of them: `{"call": "1.0", "decision": "approve"}`."""
-        self._people.note(said)
-
-    @workflow.update(name=DECIDE)
-    def decide_now(self, *said: Any) -> dict[str, Any]:
-        """The same, answering at once: `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
-        return self._people.decide(only(said))
-
-    @decide_now.validator
-    def _check_decision(self, *said: Any) -> None:
-        self._people.check(said)
-
-    @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
-    def change_policy(self, *said: Any) -> None:
-        """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
-        self._people.note_policy(said)
-
-    @workflow.update(name=POLICY)
-    def change_policy_now(self, *said: Any) -> dict[str, Any]:
-        """The same, answering with the policy as it stands then, or with what is wrong."""
-        return self._people.change_policy(parse_policy(only(said)))
-
-    @change_policy_now.validator
-    def _check_policy(self, *said: Any) -> None:
-        self._people.check_policy(said)
-
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
@@ -272,7 +216,7 @@ class AgentWorkflow(Family):
 
     async def _request(self, run: Run, request: RequestInput) -> RequestResult:
         try:
-            return await ask(run, request, lambda: self._calls is not None and self._calls.intake.received > 0)
+            return await ask(run, request, lambda: self._calls is not None and self._calls.loop.intake.received > 0)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -283,15 +227,16 @@ class AgentWorkflow(Family):
                 f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
 
-    async def _run_calls(self, plan: Plan, answer: Coroutine[Any, Any, RequestResult]) -> bool:
-        """Run the calls of an answer, as they arrive, and take the Request in; whether the run is over."""
+    async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
+        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
         assert self._run is not None
         assert self._sender is not None
-        self._calls = CallLoop(self._run, plan, self._people, self._clock, self._sender, self._report)
+        self._run.open_plan(number)
+        self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report)
         self._report()
         result = await self._calls.run(answer)
-        over = self._run.close_request(self._calls.plan, result)
-        tell_request(self._run, self._calls.intake.number, result, self._calls.first_call)
+        over = self._run.close_request(self._calls.loop.plan, result)
+        tell_request(self._run, number, result, self._calls.first_call)
         self._show()
         return over
 
@@ -322,8 +267,6 @@ class AgentWorkflow(Family):
     def _show(self) -> None:
         self._reporting = False
         if self._run is not None:
-            if self._calls is not None and self._run.plan is not None:
-                self._run.plan = self._calls.plan
             workflow.set_current_details(details(self._run))
             self._people.show(self._run.agent.name)
 

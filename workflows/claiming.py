@@ -110,6 +110,7 @@ class Family:
     """What a workflow answers to those below it and the one above it: an agent's run, and a loop."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._sender: Sender | None = None
         self._upward = Upward()
         self._late: asyncio.Future[None] = asyncio.get_running_loop().create_future()

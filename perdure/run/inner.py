@@ -1,0 +1,229 @@
+"""The inner loop of one Request: what has happened goes in as events, what is to be carried out comes out as starts (R6.2).
+
+    streaming ──Answered──▶ answered ──Decided──▶ draining ──▶ settled
+
+Without a person who is shown the whole plan `streaming` becomes `draining`; a limit settles it from anywhere. The workflow reports
+events, lets the loop `work` and carries out what it `starts`, until it is settled. The plan is the run's, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, assert_never
+
+from perdure.errors import CallError
+from perdure.model.intake import Intake
+from perdure.model.wire import Delivery, RequestResult
+from perdure.people.offers import Offer, Verdict
+from perdure.plan.calls import Call
+from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.plan import Plan
+from perdure.run.running import Run
+from perdure.run.stopping import Limit
+from perdure.tools.tool import ASK_PERSON
+from perdure.values.jsons import Json
+
+
+class Stage(Enum):
+    """How far a Request has come."""
+
+    STREAMING = "streaming"
+    """The model is writing: calls arrive, and start as they become ready, unless their plan is to be shown as a whole."""
+    ANSWERED = "answered"
+    """The answer is whole, and its plan waits for a person: nothing starts (R7.6)."""
+    DRAINING = "draining"
+    """Nothing arrives any more, and all that there is runs to its end."""
+    SETTLED = "settled"
+    """Every call has ended."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The next calls of the model's list."""
+
+    calls: list[Json]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer is whole, or broke off."""
+
+    result: RequestResult
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A person has decided on the whole plan."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A call that was started has ended."""
+
+    call: Call
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A limit was met: nothing more is to run (R9.5)."""
+
+    limit: Limit
+
+
+Event: TypeAlias = Arrived | Answered | Decided | Ended | Stopped
+
+
+@dataclass(frozen=True)
+class Start:
+    """A call to carry out, once its offer was decided if there is one; with no call the plan's offer alone."""
+
+    call: Call | None
+    offer: Offer | None
+
+
+class InnerLoop:
+    """The calls of the Request whose plan the run has just opened."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stage = Stage.STREAMING
+        self._shows_plan = run.desk.guard.policy.scope == "plan"
+        self._left: deque[Event] = deque()
+        self._plan_offer: Offer | None = None
+        self.intake = Intake(self.plan.request)
+        self.result = RequestResult()
+        """The answer as it stands."""
+        self.running: dict[str, Call] = {}
+        """Calls that were started, also those that wait for a person, and whose end was not taken in."""
+        self.resting: set[str] = set()
+        """Calls whose time is not this run's work: delegates, which have clocks of their own, and sleep."""
+        self.ended: list[Call] = []
+        """Calls that have run, in the order of their ends; whoever tells of them empties it."""
+        self.limit: Limit | None = None
+        """Why all is to be stopped: see `stop`."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it stands; a person who edits it puts another in its place."""
+        assert self._run.plan is not None
+        return self._run.plan
+
+    @property
+    def stage(self) -> Stage:
+        return Stage.SETTLED if self.plan.settled else self._stage
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is left for the next task: checks have taken the time of this one (R18.5)."""
+        return bool(self._left) or self.plan.held_back
+
+    @property
+    def waits(self) -> bool:
+        """Whether all there is to do is waited for, a person, a delegate or a sleep: that time is not work."""
+        waited_for = len(self._run.desk.waiting) + len(self.resting)
+        return self._stage is Stage.ANSWERED or (self._stage is Stage.DRAINING and 0 < len(self.running) <= waited_for)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Calls have closed in the model's stream (R6.3)."""
+        if calls := self.intake.deliver(delivery):
+            self.report(Arrived(calls))
+
+    def answer(self, result: RequestResult) -> None:
+        """The Request has its result; what of it stands says `Intake`."""
+        missing, stands = self.intake.close(result)
+        self.report(Arrived(missing), Answered(stands))
+
+    def report(self, *events: Event) -> None:
+        """What has happened, in this order."""
+        self._left.extend(events)
+
+    def work(self, task: int, now: str) -> None:
+        """Take in what was reported, as far as the workflow task's time for checks reaches."""
+        self.plan.checks.begin(task)
+        while self._left and not self.plan.checks.spent:
+            self._take(self._left.popleft(), now)
+        if self.plan.held_back and not self.plan.checks.spent:
+            self.plan.go_on()
+
+    def starts(self, now: str) -> list[Start]:
+        """What is to be carried out now; its end is reported as `Ended`, that of the plan's offer as `Decided`."""
+        starts: list[Start] = []
+        if self._plan_offer is not None:
+            starts.append(Start(None, self._plan_offer))
+            self._plan_offer = None
+        desk = self._run.desk
+        while self._may_start and (ready := self.plan.take_ready(now)):
+            for call in ready:
+                offer = (desk.offer_question if asks_person(call) else desk.offer_call)(self.plan, call, now)
+                assert call.tool is not None
+                if offer is None and call.tool.latent:  # the model has written the result itself: nothing runs
+                    self.plan.end(call, Returned(call.result), now)
+                else:
+                    self.running[call.id] = call
+                    starts.append(Start(call, offer))
+        return starts
+
+    def stop(self, limit: Limit, now: str) -> None:
+        """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""
+        self.limit = limit
+        for event in [event for event in self._left if isinstance(event, Ended)]:
+            self._take(event, now)
+        self._left.clear()
+        for call in self.running.values():
+            self.plan.end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
+        self.running.clear()
+        if self._stage is Stage.STREAMING:
+            self.result, self._stage = self.intake.interrupted(limit.words), Stage.DRAINING
+            self.plan.close()
+        self.plan.end_all("skipped", limit.words, now)
+
+    @property
+    def _may_start(self) -> bool:
+        return self._stage is Stage.DRAINING or (self._stage is Stage.STREAMING and not self._shows_plan)
+
+    def _take(self, event: Event, now: str) -> None:
+        match event:
+            case Arrived(calls):  # one by one, for each may take long to check; those beyond the most are only counted
+                count = 1 if len(self.plan.calls) <= self.plan.max_calls else len(calls)
+                self.plan.extend(calls[:count])
+                if calls[count:]:
+                    self._left.appendleft(Arrived(calls[count:]))
+            case Answered(result):
+                self.result = result
+                if self.intake.number:
+                    self._run.note_answer(result)
+                self.plan.close(drain=result.output is not None)
+                self._stage = self._shown(now)
+            case Decided(verdict):
+                self._stage = Stage.DRAINING
+                self._run.plan = verdict.plan or self.plan
+                if isinstance(verdict.outcome, Rejected):
+                    self.plan.end_all("rejected", verdict.outcome.reason, now)
+                elif isinstance(verdict.outcome, Failed):
+                    self.plan.end_all("rejected", verdict.outcome.error.message, now)
+            case Ended(call, outcome):
+                del self.running[call.id]
+                self.plan.end(call, outcome, now)
+                self.ended.append(call)
+            case Stopped(limit):
+                self.limit = limit
+            case _:
+                assert_never(event)
+
+    def _shown(self, now: str) -> Stage:
+        """What comes after the answer: its plan is offered, if anybody wants to see it (R7.6)."""
+        if self._shows_plan and self.result.problem:
+            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
+        elif self._shows_plan:
+            self._plan_offer = self._run.desk.offer_plan(self.plan, now)
+        return Stage.ANSWERED if self._plan_offer is not None else Stage.DRAINING
+
+
+def asks_person(call: Call) -> bool:
+    """Whether its result is what a person answers."""
+    return call.tool is not None and call.tool.activity == ASK_PERSON

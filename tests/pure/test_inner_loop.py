@@ -1,0 +1,163 @@
+"""The inner loop of a Request: its stages, its events, and what it starts (R6.2, R6.3, R6.4, R7.6, R9.5)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.model.wire import Delivery, RequestResult
+from perdure.people.offers import Verdict
+from perdure.people.policies import Policy
+from perdure.plan.outcomes import Rejected, Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import Choice
+from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Stopped
+from perdure.run.running import Run
+from perdure.run.stopping import Limit
+from perdure.run.wire import Prepared
+from perdure.tools.tool import parse_tool
+
+TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
+LATE = Limit("deadline", "the run has worked for 600 s")
+
+
+def loop_of(**config: Any) -> InnerLoop:
+    agent = parse_agent({"name": "a", "context": [], "config": config})
+    run = Run(agent, Context(agent), Prepared(tools=[TOOL], models=Models()))
+    run.desk.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
+    run.situation()
+    run.begin_request(Choice("m", "test"))
+    run.open_plan(1)
+    return InnerLoop(run)
+
+
+def call(index: int, reads: int | None = None) -> dict[str, Any]:
+    read = {} if reads is None else {"x": f"†state.s{reads}"}
+    return {"_tool": "t", **read, "_outputPath": f"†state.s{index}"}
+
+
+def delivered(*calls: Any, first: int = 0) -> Delivery:
+    return Delivery(number=1, attempt=1, first=first, calls=list(calls))
+
+
+class Driver:
+    """Carries out what the loop starts, as a workflow does."""
+
+    def __init__(self, loop: InnerLoop) -> None:
+        self.loop = loop
+        self.task = 0
+
+    def step(self) -> list[str]:
+        """One workflow task: the names of what starts."""
+        self.task += 1
+        self.loop.work(self.task, "")
+        return ["plan" if start.call is None else start.call.id for start in self.loop.starts("")]
+
+    def end(self, call_id: str, value: Any = 1) -> list[str]:
+        self.loop.report(Ended(self.loop.running[call_id], Returned(value)))
+        return self.step()
+
+
+def test_r6_3_calls_start_while_the_model_writes_and_the_request_settles_with_the_last() -> None:
+    loop = loop_of()
+    driver = Driver(loop)
+    loop.deliver(delivered(call(0), call(1, reads=0)))
+    assert (driver.step(), loop.stage) == (["1.0"], Stage.STREAMING)
+    assert driver.end("1.0") == ["1.1"]
+    assert not loop.waits
+    loop.answer(RequestResult(calls=[call(0), call(1, reads=0), call(2)], output={}))
+    assert (driver.step(), loop.stage) == (["1.2"], Stage.DRAINING)
+    driver.end("1.1")
+    driver.end("1.2")
+    assert loop.stage is Stage.SETTLED
+    assert loop.result.output == {}
+    assert [each.id for each in loop.ended] == ["1.0", "1.1", "1.2"]
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_r7_6_a_plan_that_is_shown_as_a_whole_starts_when_it_was_decided(rejected: bool) -> None:
+    loop = loop_of(approval={"scope": "plan"})
+    driver = Driver(loop)
+    loop.deliver(delivered(call(0)))
+    assert driver.step() == []
+    loop.answer(RequestResult(calls=[call(0), call(1)]))
+    assert (driver.step(), loop.stage, loop.waits) == (["plan"], Stage.ANSWERED, True)
+    loop.report(Decided(Verdict(Rejected("no") if rejected else None)))
+    assert driver.step() == ([] if rejected else ["1.0", "1.1"])
+    assert loop.stage is (Stage.SETTLED if rejected else Stage.DRAINING)
+
+
+def test_r7_6_nothing_runs_of_a_plan_whose_answer_broke_off() -> None:
+    loop = loop_of(approval={"scope": "plan"})
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[call(0)], problem={"code": "x", "message": "x"}))
+    assert (driver.step(), loop.stage) == ([], Stage.SETTLED)
+    assert loop.plan.calls[0].status == "rejected"
+
+
+def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
+    loop = loop_of(approval={"scope": "plan"})
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[call(0)]))
+    driver.step()
+    desk = loop._run.desk
+    assert desk.new_plan is not None
+    edited = desk.new_plan()
+    edited.extend([call(0), call(1)])
+    edited.close()
+    loop.report(Decided(Verdict(plan=edited)))
+    assert driver.step() == ["1.0", "1.1"]
+    assert loop.plan is edited
+    assert loop._run.plan is edited
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_r9_5_a_limit_settles_what_is_left(answered: bool) -> None:
+    loop = loop_of()
+    driver = Driver(loop)
+    loop.deliver(delivered(call(0), call(1), call(2, reads=0)))
+    driver.step()
+    if answered:
+        loop.answer(RequestResult(calls=[call(0), call(1), call(2, reads=0)]))
+        driver.step()
+    loop.report(Stopped(LATE))
+    driver.step()
+    assert loop.limit is LATE
+    loop.report(Ended(loop.running["1.1"], Returned(1)))  # just in time, while the others were cancelled
+    loop.stop(LATE, "")
+    assert loop.stage is Stage.SETTLED
+    assert [each.status for each in loop.plan.calls] == ["failed", "done", "skipped"]
+    assert (loop.result.problem is None) is answered
+
+
+def test_r6_7_what_arrives_after_the_result_adds_nothing() -> None:
+    loop = loop_of()
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[call(0)]))
+    loop.deliver(delivered(call(0), call(1)))
+    assert driver.step() == ["1.0"]
+    assert len(loop.plan.calls) == 1
+
+
+@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=10), st.integers(0, 2**32))
+def test_r6_7_each_call_starts_once_whatever_comes_when(reads: list[int | None], seed: int) -> None:
+    """Deliveries, ends and the result in any order: every call starts at most once, and the Request settles."""
+    dice = Random(seed)
+    calls = [call(n, read if read is None or read < n else None) for n, read in enumerate(reads)]
+    loop = loop_of()
+    driver, started, sent, answered = Driver(loop), list[str](), 0, False
+    while loop.stage is not Stage.SETTLED:
+        if not answered and dice.random() < 0.5:
+            first, sent = sent, dice.randint(sent, len(calls))
+            loop.deliver(delivered(*calls[first:sent], first=first))
+        elif not answered and dice.random() < 0.3:
+            answered = True
+            loop.answer(RequestResult(calls=calls))
+        elif loop.running:
+            loop.report(Ended(dice.choice(list(loop.running.values())), Returned(1)))
+        started += driver.step()
+    assert sorted(started) == sorted(f"1.{n}" for n in range(len(calls)))
