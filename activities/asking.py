@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import activity
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.run import polling
 from perdure.run.delegates import GIVEN_QUERY, GivenInput
 from perdure.run.wire import CLAIM, PARAMETERS_QUERY
 from perdure.tools.wire import ToolReads
 
-TIMEOUT: Final = timedelta(seconds=10)
-"""Of one query: a worker that holds the run answers in milliseconds, one that has to replay it in a second."""
-ATTEMPTS: Final = 12
-"""Two minutes where nobody answers. A server also refuses queries while it holds back one for a run that is busy."""
-_FIRST_PAUSE: Final = 0.02
-_LAST_PAUSE: Final = 0.2
+_TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
 _LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,
     RPCStatusCode.NOT_FOUND,
@@ -46,13 +44,14 @@ async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
 
 
 async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in itertools.count(1):
         try:
-            return await run.query(query, argument, result_type=result_type, rpc_timeout=TIMEOUT)
+            return await run.query(query, argument, result_type=result_type, rpc_timeout=_TIMEOUT)
         except RPCError as error:
-            if error.status in _LASTING or attempt == ATTEMPTS:
+            pause = None if error.status in _LASTING else polling.after_failure(attempt)
+            if pause is None:
                 raise
-        await asyncio.sleep(min(2.0, 0.1 * 2**attempt))  # the worker that held the run is gone, or the run is busy
+        await asyncio.sleep(pause)
     raise AssertionError
 
 
@@ -62,6 +61,33 @@ async def ask_reads(call_id: str) -> ToolReads:
     if reads is None:
         raise ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
     return reads
+
+
+async def is_wanted() -> bool:
+    """Whether the server still has this attempt as one that works: not cancelled or paused, and its run open. No Action is billed.
+
+    `False` too where that cannot be found out. Activities of one run that ask at the same time are told together.
+    """
+    info = activity.info()
+    key = (info.workflow_id or "", info.workflow_run_id or "")
+    try:
+        if (look := _looks.get(key)) is None:
+            look = _looks[key] = asyncio.create_task(_look(own_run()))
+            look.add_done_callback(lambda _: _looks.pop(key, None))
+        working = await asyncio.shield(look)
+    except (RPCError, RuntimeError):
+        return False
+    return working.get(info.activity_id) == info.attempt
+
+
+async def _look(run: _Run) -> dict[str, int]:
+    """The attempts that work, by the ids of their activities."""
+    described = await run.describe(rpc_timeout=_TIMEOUT)
+    return {
+        each.activity_id: each.attempt
+        for each in described.raw_description.pending_activities
+        if each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    }
 
 
 async def ask_granted(call_id: str) -> bool:
@@ -79,7 +105,7 @@ async def ask_given(wanted: GivenInput) -> Any:
 async def ask_other(run_id: str, query: str, result_type: Any) -> Any:
     """What another run answers, whether it still runs or not; asked once."""
     other = activity.client().get_workflow_handle(run_id)
-    return await other.query(query, result_type=result_type, rpc_timeout=TIMEOUT)
+    return await other.query(query, result_type=result_type, rpc_timeout=_TIMEOUT)
 
 
 def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:
@@ -104,15 +130,15 @@ class _Line:
 
     async def _ask_all(self) -> None:
         """The run answers for some of them; the others are asked for again."""
-        pause = _FIRST_PAUSE
+        pause = polling.SHORTEST_PAUSE
         try:
             while self._wanted:
                 told: dict[str, Any] = await _ask(self._run, self._query, list(self._wanted), self._answers)
                 for call_id, answer in told.items():
                     self._wanted.pop(call_id).set_result(answer)
-                pause = _FIRST_PAUSE if told else min(2 * pause, _LAST_PAUSE)
+                pause = polling.after_answer(pause, told=bool(told))
                 if self._wanted and not told:
-                    await asyncio.sleep(pause)  # it has not taken in what they said, or it is not their turn
+                    await asyncio.sleep(pause)
         except Exception as error:
             for answer in self._wanted.values():
                 answer.set_exception(error)
@@ -120,4 +146,5 @@ class _Line:
             _lines.pop((self._run.id, self._run.run_id, self._query), None)
 
 
+_looks: dict[tuple[str, str], asyncio.Task[dict[str, int]]] = {}
 _lines: dict[tuple[str, str | None, str], _Line] = {}

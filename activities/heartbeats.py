@@ -1,4 +1,8 @@
-"""A supervised heartbeat: signs of life while a body works, for every long activity."""
+"""A supervised heartbeat: signs of life while a body works, for every long activity.
+
+Each heartbeat is a billed Action, and looking at what the server knows of an activity is none. So what is to be given up is found out
+by looking (`is_wanted`), and a heartbeat is sent for progress, for half of a heartbeat timeout, and to be told what was found.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from typing import Any, Final
 
 from temporalio import activity
 
+from perdure.activities.asking import is_wanted
+
 SHORTEST: Final = 1.0
-"""Seconds between two heartbeats at least. A cancellation reaches an activity in the answer to one, and each is billed."""
+"""Seconds between two looks, or heartbeats, at least."""
 _SHARE: Final = 0.25
 """Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
 _SHARE_OF_NEWS: Final = 0.05
@@ -19,7 +25,7 @@ _SHARE_OF_NEWS: Final = 0.05
 
 
 def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = False) -> float:
-    """Seconds until the next heartbeat of an activity that has worked for so long and told the last one just now.
+    """Seconds until the next look, or heartbeat, of an activity that has worked for so long and had the last one just now.
 
     A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far; `timeout` is the activity's
     heartbeat timeout, half of which is never exceeded.
@@ -47,22 +53,26 @@ class Heart:
             activity.heartbeat(*self._details)
 
     async def beat(self) -> None:
-        """Heartbeat until cancelled."""
+        """Look, and heartbeat where it is time for that, until cancelled."""
         clock = asyncio.get_running_loop().time
-        begun = last = clock()
+        begun = seen = told = clock()
         while True:
-            await asyncio.sleep(last + next_heartbeat(last - begun, self._timeout, news=True) - clock())
+            await asyncio.sleep(seen + next_heartbeat(seen - begun, self._timeout, news=True) - clock())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(last + next_heartbeat(last - begun, self._timeout)):
+                async with asyncio.timeout_at(seen + next_heartbeat(seen - begun, self._timeout)):
                     await self._news.wait()
-            self._news.clear()
-            activity.heartbeat(*self._details)
-            last = clock()
+            seen = clock()
+            next_look = seen + next_heartbeat(seen - begun, self._timeout)
+            late = self._timeout is not None and next_look - told > self._timeout / 2
+            if self._news.is_set() or late or not await is_wanted():
+                self._news.clear()
+                activity.heartbeat(*self._details)
+                told = clock()
 
 
 @asynccontextmanager
 async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
-    """Heartbeat for as long as the body runs, less and less often (`next_heartbeat`).
+    """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
 
     Gives a function that says details, on the event loop; every heartbeat after it says them again.
     Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import Final
 
 from perdure.values.jsons import Json
 
@@ -12,8 +14,12 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 """Sends calls, the first of which has this index in the list."""
 
 
+GATHERED: Final = 0.4
+"""Seconds between two deliveries: each is a signal, and billed."""
+
+
 class Deliverer:
-    """Sends calls as they come: the first at once, later ones together while a delivery is under way.
+    """Sends calls as they come: the first at once, later ones together, `GATHERED` seconds after the delivery before them.
 
     Leaving the context waits for a delivery under way; what was not sent by then, the activity's result carries. A delivery
     that fails is not tried again, for the same reason.
@@ -24,6 +30,8 @@ class Deliverer:
         self._calls: list[Json] = []
         self._sent = 0
         self._sending: asyncio.Task[None] | None = None
+        self._left = asyncio.Event()
+        """Set when nothing more is to be sent."""
         self.attempted = 0
         """Calls of which a delivery was at least begun: the run may have them."""
 
@@ -33,10 +41,14 @@ class Deliverer:
             self._sending = asyncio.create_task(self._deliver())
 
     async def _deliver(self) -> None:
-        while self._sent < len(self._calls):
+        while self._sent < len(self._calls) and not self._left.is_set():
             first, batch = self._sent, self._calls[self._sent :]
             self._sent = self.attempted = len(self._calls)
+            again = asyncio.get_running_loop().time() + GATHERED
             await self._send(first, batch)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(again):
+                    await self._left.wait()
         self._sending = None
 
     async def __aenter__(self) -> Deliverer:
@@ -45,10 +57,11 @@ class Deliverer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left.set()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     @property
     def calls(self) -> list[Json]:
-        """Everything that a delivery was begun of."""
-        return self._calls[: self.attempted]
+        """Everything that has closed: what was not delivered the result carries, also that of an answer which breaks off."""
+        return self._calls

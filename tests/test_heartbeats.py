@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -45,3 +46,25 @@ async def test_what_was_told_last_is_there_for_the_next_attempt(fails: bool) -> 
     except ValueError:
         assert fails
     assert sent == ([("second",)] if fails else [])
+
+
+async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks cost no Action: a heartbeat goes out where it is late for one, and where the look says that it is to be given up."""
+    looks = iter([True, True, True, False])
+
+    async def look() -> bool:
+        return next(looks)
+
+    monkeypatch.setattr("perdure.activities.heartbeats.SHORTEST", 0.01)
+    monkeypatch.setattr("perdure.activities.heartbeats.is_wanted", look)
+    environment = ActivityEnvironment()
+    told = asyncio.Event()
+    environment.on_heartbeat = lambda *_: told.set()
+    environment.info = dataclasses.replace(environment.info, heartbeat_timeout=None)
+
+    async def work() -> None:
+        async with supervised_heartbeat():
+            await asyncio.wait_for(told.wait(), 5)
+
+    await environment.run(work)
+    assert next(looks, None) is None
