@@ -13,10 +13,10 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.run import polling
 from perdure.run.delegates import GIVEN_QUERY, GivenInput
 from perdure.run.wire import CLAIM, PARAMETERS_QUERY
 from perdure.tools.wire import ToolReads
+from perdure.values.limits import polling
 
 _TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
 _LASTING: Final = {

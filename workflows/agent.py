@@ -14,10 +14,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
-from perdure.workflows.deciding import Decidable
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
+from perdure.workflows.people import Decidable
 from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.queues.routing import Routing
 from perdure.workflows.requests import ask, choose

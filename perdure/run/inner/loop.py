@@ -9,81 +9,19 @@ events, lets the loop `work` and carries out what it `starts`, until it is settl
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from perdure.errors import CallError
 from perdure.model.intake import Intake
 from perdure.model.wire import Delivery, RequestResult
-from perdure.people.offers import Offer, Verdict
+from perdure.people.offers import Offer
 from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
+from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Stopped
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
 from perdure.tools.tool import ASK_PERSON
-from perdure.values.jsons import Json
-
-
-class Stage(Enum):
-    """How far a Request has come."""
-
-    STREAMING = "streaming"
-    """The model is writing: calls arrive, and start as they become ready, unless their plan is to be shown as a whole."""
-    ANSWERED = "answered"
-    """The answer is whole, and its plan waits for a person: nothing starts (R7.6)."""
-    DRAINING = "draining"
-    """Nothing arrives any more, and all that there is runs to its end."""
-    SETTLED = "settled"
-    """Every call has ended."""
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """The next calls of the model's list."""
-
-    calls: list[Json]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The answer is whole, or broke off."""
-
-    result: RequestResult
-
-
-@dataclass(frozen=True)
-class Decided:
-    """A person has decided on the whole plan."""
-
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A call that was started has ended."""
-
-    call: Call
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A limit was met: nothing more is to run (R9.5)."""
-
-    limit: Limit
-
-
-Event: TypeAlias = Arrived | Answered | Decided | Ended | Stopped
-
-
-@dataclass(frozen=True)
-class Start:
-    """A call to carry out, once its offer was decided if there is one; with no call the plan's offer alone."""
-
-    call: Call | None
-    offer: Offer | None
 
 
 class InnerLoop:
