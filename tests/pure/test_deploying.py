@@ -115,11 +115,18 @@ def test_a_worker_may_do_no_more_than_it_needs() -> None:
 
 def test_the_manifests_name_each_other() -> None:
     (listed,) = manifests("Kustomization")
-    assert {path.name for path in KUBERNETES.glob("*.yaml")} == {*listed["resources"], "kustomization.yaml"}
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} == {
+        *listed["resources"],
+        "kustomization.yaml",
+        "keda.yaml",
+    }
     (deployment,), (scaler,), (budget,) = map(
         manifests, ("Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget")
     )
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    (by_work,) = manifests("ScaledObject")
+    assert by_work["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert by_work["spec"]["triggers"][0]["metadata"]["taskQueue"] == load().task_queue
     assert scaler["spec"]["minReplicas"] > budget["spec"]["minAvailable"]
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
     configs = {each["metadata"]["name"] for each in manifests("ConfigMap")}
