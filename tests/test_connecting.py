@@ -14,13 +14,19 @@ import pytest_asyncio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
+from perdure import ToolContext, tool
+from perdure.client.runs import start_run
 from perdure.errors import ServerError
-from perdure.hosting.connection import connect
+from perdure.hosting.connection import connect, data_converter
 from perdure.hosting.operating.reaching import reached, unreachable
 from perdure.hosting.server import embedded_server, free_port
+from perdure.run.agents import parse_agent
+from perdure.testing.workers import Relay
+from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -183,3 +189,33 @@ async def test_a_worker_waits_for_a_server_that_comes_later(
     assert [line for line in caplog.messages if "no Temporal server answers" in line] == caplog.messages
     assert caplog.messages[0].startswith("waits up to 60 s more: ")
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.soak)])
+async def test_a_server_that_goes_away_is_found_again(dev_server: WorkflowEnvironment, seconds: float) -> None:
+    begun, go_on, paid = asyncio.Event(), asyncio.Event(), []
+
+    @tool(retries=0)
+    async def pay(context: ToolContext) -> None:
+        paid.append(context.idempotency_key)
+        begun.set()
+        await go_on.wait()
+
+    relay = Relay(dev_server.client.service_client.config.target_host)
+    client = await Client.connect(await relay.open(), data_converter=data_converter())
+    # Long enough that the worker is not taken for lost meanwhile.
+    plan = [{"type": "plan", "plan": [{"_tool": "pay"}]}]
+    document = agent({"name": "pay", "_heartbeat": 120, "_timeout": 300}, context=plan, config={"start": "plan"})
+    try:
+        async with harness(client, [pay], [DONE]) as it:
+            handle = await start_run(dev_server.client, parse_agent(document), document, task_queue=it.task_queue)
+            await begun.wait()
+            relay.cut()
+            await asyncio.sleep(seconds)  # nothing is waited for: it is gone for as long
+            go_on.set()
+            relay.heal()
+            result = await handle.result()
+    finally:
+        await relay.close()
+    assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
+    assert len(paid) == 1
