@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     )
     heartbeat: float = setting(
         1.0,
-        "Seconds between two heartbeats of a call at least: how fast it learns that it was cancelled",
+        "Seconds between two heartbeats of a call at least: progress is seen, and cancellation noticed, no sooner",
         TUNING,
         "SECONDS",
         gt=0,
