@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MAX_EVENT: Final = 4_000_000
-"""Bytes of one event, or of a document in place of a stream. The longest answers are a tenth of it."""
+from perdure.values.limits import MAX_EVENT
+
 _SHOWN: Final = 20_000
 """Bytes that are kept of what is neither, to say what it was."""
 _BOM: Final = b"\xef\xbb\xbf"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 from perdure import errors
@@ -50,3 +51,22 @@ def test_the_linter_of_directions_knows_every_room() -> None:
     layers = (ROOT / ".importlinter").read_text(encoding="utf-8")
     top = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").is_file()}
     assert sorted(name for name in top if f"perdure.{name}" not in layers) == []
+
+
+def test_there_is_one_place_to_look_for_a_limit() -> None:
+    """But for what can be read at all, in the room of values and below it, and for what one tool takes."""
+    elsewhere = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for room in rooms()
+        if HOUSE / "values" not in (room, *room.parents) and room != ROOT / "activities" / "tools"
+        for path in room.glob("*.py")
+        if path != HOUSE / "errors.py"
+        for name in re.findall(r"^(MAX_\w+)\b.* = \d", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert elsewhere == []
+
+
+def test_every_limit_says_its_unit_and_why() -> None:
+    text = (HOUSE / "values" / "limits" / "__init__.py").read_text(encoding="utf-8")
+    silent = re.findall(r'^(\w+): Final = .*\n(?!""")', text, re.MULTILINE)
+    assert silent == []

@@ -21,8 +21,9 @@ from perdure import tool
 from perdure.errors import SettingsError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
-from perdure.pages.codec import MAX_BODY, CodecServer
+from perdure.pages.codec import CodecServer
 from perdure.pages.guards import FREE_GUESSES
+from perdure.values.limits import MAX_BODY
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 from tests.test_cli import one_line
 from tests.test_encryption import NEW, OLD, connect

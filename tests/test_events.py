@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.activities.request import _documents
-from perdure.activities.sse import MAX_EVENT, Event, Events, EventTooLongError
-from perdure.model.answer import MAX_ANSWER, Answer
+from perdure.activities.sse import Event, Events, EventTooLongError
+from perdure.model.answer import Answer
 from perdure.model.beside import keys_beside
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.tools import turn_messages
 from perdure.model.refusals import refusal_of
 from perdure.model.stepping import step_down, without
 from perdure.model.wire import RequestResult, Vocabulary
+from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.pure.strategies import json_values
 
 SOLUTION = '{"calls":[{"_tool":"add","a":1}],"output":{"ok":true}}'

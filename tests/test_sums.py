@@ -111,7 +111,10 @@ async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], s
     return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 
-@pytest.mark.parametrize(("size", "readers"), [(10_000, 450), (200_000, 22), (1_500_000, 4)])
+@pytest.mark.parametrize(
+    ("size", "readers"),
+    [(15_000, 300), pytest.param(10_000, 450, marks=pytest.mark.soak), (200_000, 22), (1_500_000, 4)],
+)
 async def test_r18_2_what_many_calls_read(dev_server: WorkflowEnvironment, size: int, readers: int) -> None:
     calls = [{"_tool": "make", "size": size, "_outputPath": "†state.text"}]
     calls += [

@@ -33,11 +33,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.views import observing
     from perdure.tools.tool import SLEEP_UNTIL
     from perdure.tools.wire import ToolReads
+    from perdure.values.limits import MAX_AT_ONCE
 
 T = TypeVar("T")
-
-MAX_AT_ONCE = 1000
-"""Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
 
 
 class CallLoop:

@@ -35,13 +35,11 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.stopping import Budget
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
-    from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_PAYLOAD
+    from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
 
 OnSpent: TypeAlias = Callable[[Spent], None]
 """Told what a delegate has used, and the seconds that it worked."""
 
-MAX_ID: Final = 1000
-"""Bytes of a workflow's id: the server refuses the whole task beyond that."""
 ENDS_WITHIN: Final = timedelta(seconds=10)
 """From when a run below was told to end until nobody waits any longer for it to say what it has used."""
 _TELLS_WITHIN: Final = timedelta(seconds=30)

@@ -24,12 +24,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.control.iteration import is_satisfied
     from perdure.plan.outcomes import Failed, Returned
     from perdure.run.delegates import SPENT_QUERY, Spent
-    from perdure.run.loops import LOOP_WORKFLOW, MAX_SHARED, LoopInput, LoopState
+    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.run.shares import Shares
     from perdure.run.stopping import Budget, Limit
     from perdure.run.wire import POLICY, RunInput
     from perdure.values.jsons import Json, JsonObject
-    from perdure.values.limits import HISTORY_FULL, NEAR
+    from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
     from perdure.values.limits.sizes import Sizes
 
 

@@ -14,10 +14,8 @@ from perdure.model.intake import interruption
 from perdure.model.usage import Usage
 from perdure.model.wire import KEPT_TEXT, RequestResult
 from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.limits import MAX_ANSWER
 
-MAX_ANSWER: Final = 1_500_000
-"""Bytes of text, arguments and thoughts, after which an answer is ended. No model writes a third of it, and what is read of it
-has to fit into one result."""
 _MOST_TOKENS: Final = 10**12
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""

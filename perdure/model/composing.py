@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.model.modern import modern
-from perdure.plan.control.iteration import MAX_PARALLEL, MAX_ROUNDS
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.state import METHODS
 
 REFERENCE: Final[JsonObject] = {"$ref": "#/$defs/reference"}

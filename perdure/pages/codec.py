@@ -20,10 +20,9 @@ from temporalio.converter import DataConverter
 from perdure.errors import SettingsError
 from perdure.hosting.converter import is_unreadable
 from perdure.pages.guards import Guards, TooManyGuessesError
+from perdure.values.limits import MAX_BODY
 
 COOKIE: Final = "perdure_codec"
-MAX_BODY: Final = 64 * 1024 * 1024
-"""Bytes of a request: a page of a history, with room."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -20,14 +20,12 @@ from perdure.run.wire import RunInput
 from perdure.tools.tool import ANONYMOUS, Tool, close_names
 from perdure.values.durations import LONGEST
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_DELEGATES_DEEP
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.paths import get
 from perdure.values.references import MISSING
 from perdure.values.wire import Wire
-
-MAX_DEPTH: Final = 5
-"""Delegates inside delegates: one that delegates to itself ends here, with an error, and not never."""
 
 BUDGET: Final = "budget"
 """Signal to a delegate, or a loop: its share of the budget is larger now (R18.7)."""
@@ -174,10 +172,10 @@ def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObje
 
 def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
     """An error when one more delegate would be too many; `lineage` are the agents above, the run's own last."""
-    if len(lineage) <= MAX_DEPTH:
+    if len(lineage) <= MAX_DELEGATES_DEEP:
         return None
     line = " → ".join([*lineage, name])
-    return CallError("too_deep", f"delegates may be {MAX_DEPTH} deep, and this would be one more: {line}")
+    return CallError("too_deep", f"delegates may be {MAX_DELEGATES_DEEP} deep, and this would be one more: {line}")
 
 
 class GivenInput(Wire):

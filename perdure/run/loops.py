@@ -22,8 +22,6 @@ from perdure.values.wire import Wire
 LOOP_WORKFLOW: Final = "Loop"
 KEPT_FAILURES: Final = 100
 """Failed iterations that are told with their messages."""
-MAX_SHARED: Final = 8_000
-"""Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
 TOLD_FAILURES: Final = 10
 """Failed iterations that the model is told of one by one."""
 _MESSAGE: Final = 500

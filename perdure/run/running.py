@@ -21,7 +21,7 @@ from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
 from perdure.run.feedback import error_message, not_well, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
-from perdure.run.past import call_view, plan_reads, plan_writes
+from perdure.run.past import call_view, plan_reads, plan_writes, weight
 from perdure.run.past.keeping import Kept
 from perdure.run.past.wire import Past, Progress
 from perdure.run.shares import Shares
@@ -73,6 +73,8 @@ class Run:
         """Why the coming Request is the last (R9.5)."""
         self.plan: Plan | None = None
         self.past = Past()
+        self.past_bytes = 0
+        """What its calls weigh."""
         self.kept = Kept()
         """What the calls of this execution were given and gave."""
         self.restored_at = 0
@@ -93,6 +95,7 @@ class Run:
         yield from (write.value for write in self.state.writes)
         yield from self.progress.results.values()
         yield from self.progress.messages
+        yield from (self.progress.plan_message, self.progress.draft)
 
     @property
     def errors(self) -> list[JsonObject]:
@@ -288,7 +291,9 @@ class Run:
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
         for call in plan.calls:
-            past.calls.append(call_view(call, self.sizes))
+            view = call_view(call, self.sizes)
+            past.calls.append(view)
+            self.past_bytes += weight(view, self.sizes)
             self.kept.add(call, self.sizes)
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)
@@ -313,6 +318,7 @@ class Run:
         self.progress, self.past, self.state = progress, past, state
         self.shares.expected = progress.expected
         self.restored_at = progress.number
+        self.past_bytes = sum(weight(view, self.sizes) for view in past.calls)
         self._done = sum(call.status == "done" for call in past.calls)
 
     def note_answer(self, result: RequestResult) -> None:

@@ -10,9 +10,8 @@ from perdure.run.stopping import Budget
 from perdure.values.limits import MAX_CARRIED
 from perdure.values.state import State
 
-_CALL = 700
 _WRITE = 150
-"""Bytes of an ended call's view, and of a write beside its value, more or less."""
+"""Bytes of a write beside its value, more or less."""
 
 
 def snapshot(run: Run) -> RunSnapshot:
@@ -41,7 +40,7 @@ def restore(
 def carried(run: Run) -> int:
     """Bytes of what a snapshot would hold, more or less: values are measured once, and nothing is encoded."""
     run.state.compact()
-    return sum(map(run.sizes.of, run.carries())) + _WRITE * len(run.state.writes) + _CALL * len(run.past.calls)
+    return sum(map(run.sizes.of, run.carries())) + _WRITE * len(run.state.writes) + run.past_bytes
 
 
 class Attempts:

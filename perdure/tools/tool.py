@@ -19,6 +19,7 @@ from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
+from perdure.values.limits import MAX_RETRIES
 from perdure.values.messages import first_problem
 from perdure.values.output_paths import parse_output_path
 from perdure.values.schemas import Schema
@@ -48,9 +49,6 @@ a tool that keeps the whole process busy to be taken for lost."""
 
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
-
-MAX_RETRIES: Final = 10_000
-"""Temporal counts attempts in 32 bits; nobody tries anything that often."""
 
 
 class Tool(BaseModel):

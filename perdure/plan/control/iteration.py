@@ -7,14 +7,12 @@ from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.jsons import Json, shorten
+from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, parse_expression, references
 
 DEFAULT_PARALLEL: Final = 8
 DEFAULT_MAX: Final = 20
-MAX_PARALLEL: Final = 200
-"""Iterations of one loop at a time."""
-MAX_ROUNDS: Final = 10_000
 LOOP_KEYS: Final = frozenset({"_each", "_parallel", "_until", "_max"})
 
 

@@ -1,12 +1,16 @@
 """Bytes and cost: what is measured, what may be sent, and how anything is made to fit. The one place to look for a limit.
 
-Temporal's limits are per payload, per task and per history; a run's are sums (section 18). Every number below has its reason
-beside it; `sizes` measures, `fitting` makes fit, `sending` keeps the sums of a task and of a history.
+Temporal's limits are per payload, per task and per history; a run's are sums (section 18). Every number below has its unit and
+its reason beside it; `sizes` measures, `fitting` makes fit, `sending` keeps the sums of a task and of a history, `steps` those of
+what is checked. What can be read at all, its depth and its digits, `perdure.values.jsons` says, and of references
+`perdure.values.references`; what a tool of Perdure's takes stands with the tool.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+# One value, and where it travels.
 
 MAX_PAYLOAD: Final = 1_900_000
 """Bytes of JSON in one value. Temporal's limit is 2 MB, and what is over it is re-sent for ever; the rest is its frame."""
@@ -25,6 +29,8 @@ INLINE_INPUT: Final = 64_000
 """Bytes of a delegate's input up to which it travels in the command that starts it: 500 of them are 32 MB of history. Above, it asks
 the run above for it, which costs an activity."""
 
+# One workflow task.
+
 MAX_SENT: Final = 3_000_000
 """Bytes of all commands of one workflow task. The server takes 4 MiB, and ends a run that sends more."""
 
@@ -37,6 +43,13 @@ QUICK: Final = 1.0
 
 COMMAND: Final = 1_000
 """Bytes that a command has beside its payload: names, ids, timeouts, a summary."""
+
+MAX_AT_ONCE: Final = 1_000
+"""Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
+MAX_ID: Final = 1_000
+"""Bytes of a workflow's id: the server refuses the whole task beyond that."""
+
+# One history.
 
 HISTORY_BYTES: Final = 50_000_000
 """Of one execution; the server ends a run whose history is larger."""
@@ -62,6 +75,8 @@ RESULT_TOO_LARGE: Final = "result_too_large"
 HISTORY_FULL: Final = "history_full"
 """Code of one for which the history has no room."""
 
+# One plan.
+
 MAX_MESSAGE: Final = 10_000
 """Characters of an error's message: more is nothing that a model or a person reads."""
 
@@ -84,6 +99,32 @@ MAX_OUTPUT_TEXTS: Final = 20_000_000
 """The same of an output, which is made in one task."""
 MAX_TEXTS_KEPT: Final = 20_000_000
 """Characters of the texts of values that are kept for the next reader, but for one that is longer by itself."""
+
+MAX_RETRIES: Final = 10_000
+"""Attempts of one call: Temporal counts them in 32 bits, and nobody tries anything that often."""
+
+# Delegates and loops.
+
+MAX_DELEGATES_DEEP: Final = 5
+"""Delegates inside delegates: one that delegates to itself ends here, with an error, and not never."""
+MAX_PARALLEL: Final = 200
+"""Iterations of one loop at a time: as many children report to one history."""
+MAX_ROUNDS: Final = 10_000
+"""Iterations of a loop until something holds: each is a run."""
+MAX_SHARED: Final = 8_000
+"""Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
+
+# A model's answer, and what a program is sent.
+
+MAX_ANSWER: Final = 1_500_000
+"""Bytes of text, arguments and thoughts, after which an answer is ended. No model writes a third of it, and what is read of it
+has to fit into one result."""
+MAX_EVENT: Final = 4_000_000
+"""Bytes of one event of a stream, or of a document in place of one. The longest answers are a tenth of it."""
+MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes of a request to the codec server: a page of a history, with room."""
+
+# What a run carries on, keeps and shows.
 
 MAX_CARRIED: Final = 15_000_000
 """Bytes of what a run carries on for which it is tried to go on in a new execution: to pack more takes too long for one task."""
