@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,8 +32,15 @@ async def until_interrupted() -> None:
 
 @asynccontextmanager
 async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do these while the context lasts."""
-    tasks = [asyncio.create_task(each) for each in work]
+    """Do these while the context lasts. One that breaks down is told in the log, and ends nothing else."""
+
+    async def told(each: Coroutine[Any, Any, None]) -> None:
+        try:
+            await each
+        except Exception:
+            logging.getLogger("perdure.worker").exception("what goes on beside the worker broke down")
+
+    tasks = [asyncio.create_task(told(each)) for each in work]
     try:
         yield
     finally:

@@ -71,10 +71,15 @@ def configure(
 
 def core_logging() -> LoggingConfig:
     """The SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
-    forwarding = LogForwardingConfig(
-        logging.getLogger("temporalio.core"), append_target_to_name=False, append_log_fields_to_message=False
-    )
+    logger = logging.getLogger("temporalio.core")
+    logger.addFilter(_tells_more)
+    forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
     return LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+
+
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Not of each poll that is tried again while the server is lost: that it is lost the worker says once."""
+    return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
 
 class _Lines(logging.Formatter):
