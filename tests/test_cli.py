@@ -194,7 +194,7 @@ async def test_a_worker_with_tools_that_cannot_be_loaded(tmp_path: Path, tools: 
 
 
 async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
-    demo = await perdure("demo")
+    demo = await perdure("demo", env={"PERDURE_TOOLS_ONLY": "true", "PERDURE_TASK_QUEUE": "mine"})
     assert demo.code == 0, demo.err
     for words in (
         "scripted",

@@ -26,6 +26,7 @@ async def check(script: Script, *arguments: str) -> tuple[Command, dict[str, Any
 async def run(script: Script, *arguments: str) -> Command:
     async with ScriptedModel(script, api_key="right") as model:
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "right"}
+        env |= {"PERDURE_APPROVAL_FLOOR": "always", "PERDURE_TASK_QUEUE": "mine"}  # no matter of the models'
         return await perdure("models", "check", *arguments, env=env)
 
 

@@ -20,8 +20,10 @@ from perdure.checking.tasks import TASKS, Task
 from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
+from perdure.hosting.settings import Settings, changed
 from perdure.hosting.worker import build_worker
 from perdure.model.usage import Price
+from perdure.run.wire import TASK_QUEUE
 
 DIALECTS = ("solution", "tools", "script")
 _GRACE = 30.0
@@ -49,7 +51,10 @@ async def check_models(
         await _reach(endpoints, model)
     rows: list[Row] = []
     async with embedded_server(ui=False) as server:
-        worker = build_worker(server.client, load_tools(["perdure.checking.tools"]), endpoints=endpoints, prices=prices)
+        tools = load_tools(["perdure.checking.tools"])
+        # What is in force for workers (who is asked, rates, …) is no matter of the models'.
+        plain = changed(Settings.model_construct(), {"prices": prices})
+        worker = build_worker(server.client, tools, settings=plain, endpoints=endpoints)
         async with worker:
             bench = _Bench(server.client, parallel, timeout, told)
             for model in models:
@@ -77,7 +82,7 @@ class _Bench:
     """A client of the server with the worker, and how its runs are played."""
 
     def __init__(self, client: Client, parallel: int, timeout: float, told: Callable[[Played], None]) -> None:
-        self._perdure = Perdure(client)
+        self._perdure = Perdure(client, task_queue=TASK_QUEUE)
         self._places = asyncio.Semaphore(parallel)
         self._timeout = timeout
         self._told = told

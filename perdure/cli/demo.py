@@ -47,7 +47,9 @@ async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
         fill(folder)
         client_of_model = await stack.enter_async_context(_model(model, console))
         server = await stack.enter_async_context(embedded_server(ui_port=ui_port))
-        await stack.enter_async_context(build_worker(server.client, _registry(), model=client_of_model))
+        await stack.enter_async_context(
+            build_worker(server.client, _registry(), model=client_of_model, tools_only=False)
+        )
         before = _size(folder)
         console.print(f"task    {TASK}\nfolder  {folder} ({before / 1e6:.1f} MB of real files)")
         if not yes and not sys.stdin.isatty():
