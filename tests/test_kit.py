@@ -200,9 +200,8 @@ async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -
         assert view.waiting[0].params == {"amount": 40}
         await local.skip("3h")
         local.assert_never("pay")
-        await run.decide({"call": "1.0", "decision": "approve"})
-        view = await run.result()
-    assert view.status == "completed"
+        await run.approve("1.0", by="me")
+        assert await run.result() == {"receipt": "paid"}
 
 
 async def test_r14_4_a_model_that_needs_no_script_calls_each_tool_once() -> None:

@@ -53,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
         ValuePage,
         WaitingView,
     )
+    from perdure.tools.tool import Tool
     from perdure.tools.wire import ToolReads
     from perdure.values.limits import MAX_MESSAGE, NEAR
 
@@ -205,6 +206,11 @@ class AgentWorkflow(Family, Decidable):
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
         return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id), sizes=self._run.sizes)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Those that the run had recorded at its start, for whoever replays it."""
+        return [] if self._run is None else list(self._run.prepared.tools)
 
     async def _choose(self, run: Run) -> Choice:
         try:

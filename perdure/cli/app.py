@@ -15,6 +15,7 @@ from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.lists.commands import lists_app
+from perdure.cli.lists.histories import histories_app
 from perdure.cli.model_commands import models_app
 from perdure.cli.options import DEV, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
@@ -38,6 +39,7 @@ app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(approvals_app)
 app.add_typer(lists_app)
+app.add_typer(histories_app)
 app.add_typer(settings_app)
 
 

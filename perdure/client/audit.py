@@ -6,13 +6,15 @@ down as it is made (R6.8). Answers are in the history themselves.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
+from temporalio.exceptions import CancelledError
 from temporalio.worker import (
+    ExecuteWorkflowInput,
     Interceptor,
     Replayer,
     StartActivityInput,
@@ -22,9 +24,11 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
+from perdure.client.histories import executions, quiet_runtime
 from perdure.errors import RunError
 from perdure.model.wire import RequestContext, RequestInput, RequestResult
-from perdure.run.wire import REQUEST_ACTIVITY
+from perdure.run.wire import REQUEST_ACTIVITY, RunStatus, RunView
+from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 
 
@@ -37,37 +41,45 @@ class Exchange:
     answer: RequestResult | None = None
 
 
+@dataclass
+class Audit:
+    """What a run's history reproduces."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    """Every Request, in its order."""
+    view: RunView | None = None
+    """The run at its end; `None`: it has not ended."""
+    tools: list[Tool] = field(default_factory=list)
+    """Those that it had."""
+
+
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
     """Every Request of the run, in its order. Raises `RunError` where its history is another program's."""
-    found: list[Exchange] = []
-    async for history in _executions(client, run_id):
+    return (await audit_run(client, run_id)).exchanges
+
+
+async def audit_run(client: Client, run_id: str) -> Audit:
+    """What the run's history reproduces; no worker has to run. Raises `RunError` where its history is another program's."""
+    found = Audit()
+    async for history in executions(client, run_id):
         recorder = _Recorder()
         replayer = Replayer(
             workflows=[AgentWorkflow],
             interceptors=[recorder],
             data_converter=client.data_converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
+            runtime=quiet_runtime(),
         )
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if result.replay_failure is not None:
             message = f"the history of {run_id} cannot be replayed by this version of Perdure: {result.replay_failure}"
             raise RunError(message)
         answers = await _answers(client, history)
-        for exchange in recorder.exchanges:
+        for exchange in recorder.audit.exchanges:
             exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
-        found += recorder.exchanges
+        found.exchanges += recorder.audit.exchanges
+        found.view, found.tools = recorder.audit.view, recorder.audit.tools
     return found
-
-
-async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The histories of a run that may have gone on as new, first to last (R6.8)."""
-    description = await client.get_workflow_handle(run_id).describe()
-    following = description.raw_info.first_run_id or description.run_id
-    while following:
-        history = await client.get_workflow_handle(run_id, run_id=following).fetch_history()
-        yield history
-        last = history.events[-1]
-        following = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 
 async def _answers(client: Client, history: WorkflowHistory) -> dict[tuple[int, int], RequestResult]:
@@ -87,24 +99,46 @@ async def _answers(client: Client, history: WorkflowHistory) -> dict[tuple[int, 
 
 
 class _Recorder(Interceptor):
-    """Takes down the context of every Request at the moment when its activity is started."""
+    """Takes down the context of every Request at the moment when its activity is started, and the run at its end."""
 
     def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
+        self.audit = Audit()
 
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
-        exchanges = self.exchanges
+        audit = self.audit
 
         class Outbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
                 if input.activity == REQUEST_ACTIVITY:
                     request: RequestInput = input.args[0]
                     run: AgentWorkflow = workflow.instance()
-                    exchanges.append(Exchange(request, run.context(request.number)))
+                    audit.exchanges.append(Exchange(request, run.context(request.number)))
                 return super().start_activity(input)
 
         class Inbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
                 super().init(Outbound(outbound))
 
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                try:
+                    result = await super().execute_workflow(input)
+                except BaseException as error:
+                    if not isinstance(error, GeneratorExit):  # then it is only put out of memory
+                        self._take(_STATUS.get(type(error), "failed"))
+                    raise
+                self._take("completed")
+                return result
+
+            def _take(self, status: RunStatus) -> None:
+                run: AgentWorkflow = workflow.instance()
+                audit.view, audit.tools = run.view(), run.tools
+                audit.view.status = status
+
         return Inbound
+
+
+_STATUS: Final[dict[type[BaseException], RunStatus]] = {
+    asyncio.CancelledError: "cancelled",
+    CancelledError: "cancelled",
+    workflow.ContinueAsNewError: "running",
+}

@@ -39,6 +39,11 @@ class Run(Generic[OutputT]):
         self._agent = agent
 
     @property
+    def client(self) -> Client:
+        """Temporal's own client, which it was found with."""
+        return self._client
+
+    @property
     def handle(self) -> AgentHandle:
         """Temporal's own handle of the run, for what is not offered here."""
         return self._client.get_workflow_handle(self.id, result_type=RunResult)

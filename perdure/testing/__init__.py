@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.testing.automatic import AutoModel
+    from perdure.testing.cases.recording import Case, read_case, record, write_case
+    from perdure.testing.cases.replaying import CaseDifferenceError, replay
     from perdure.testing.following import LocalRun
     from perdure.testing.local import Local, run_locally
     from perdure.testing.offline.checks import Checked, check
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _WHERE: Final = {
     "automatic": ("AutoModel",),
     "offline.checks": ("Checked", "check"),
+    "cases.recording": ("Case", "read_case", "record", "write_case"),
+    "cases.replaying": ("CaseDifferenceError", "replay"),
     "following": ("LocalRun",),
     "local": ("Local", "run_locally"),
     "offline.making": ("CannotMakeError",),
@@ -36,6 +40,8 @@ _LATER: Final = {name: f"perdure.testing.{module}" for module, names in _WHERE.i
 __all__ = [
     "AutoModel",
     "CannotMakeError",
+    "Case",
+    "CaseDifferenceError",
     "ChatRequest",
     "Checked",
     "Execution",
@@ -55,11 +61,15 @@ __all__ = [
     "kill",
     "plans",
     "rate_limited",
+    "read_case",
+    "record",
     "refusal",
     "reject",
     "replace",
+    "replay",
     "run_locally",
     "server_error",
+    "write_case",
 ]
 
 

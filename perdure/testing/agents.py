@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 from perdure.activities.registry import Registry, load_tools
 from perdure.authoring.agent import Agent
 from perdure.errors import ToolDefinitionError
-from perdure.tools.functions import ToolFunction, tool_function
+from perdure.tools.functions import ToolFunction, open_tool, tool_function
 from perdure.values.jsons import JsonObject
 from perdure.values.messages import ToolMessage
 
 AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
 """An agent in Python, an agent file's JSON, a list of messages, or an agent file by path or by name."""
-ToolLike: TypeAlias = "Callable[..., Any] | str"
-"""A function decorated with `@tool`, or a module of such functions by name."""
+ToolLike: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | str"
+"""A function decorated with `@tool`, a module of such functions by name, or a definition of a tool that is going to be faked."""
 
 
 class NotGiven:
@@ -44,13 +44,21 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
     for each in given:
         if isinstance(each, str):
             continue
-        function = tool_function(each)
+        function = _without_code(dict(each)) if isinstance(each, Mapping) else tool_function(each)
         if function is None:
             raise ToolDefinitionError(f"{each!r} is no tool: decorate the function with @tool, or fake it by name")
         found.append(function)
     for function in found:
         registry.add(function)
     return registry
+
+
+def _without_code(definition: JsonObject) -> ToolFunction:
+    async def missing(**params: Any) -> None:
+        del params
+        raise AssertionError(f"there is no code for {definition.get('name')!r} here: fake it")
+
+    return open_tool(definition, missing)
 
 
 def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:

@@ -10,7 +10,7 @@ from perdure.authoring.agent import Agent
 from perdure.run.agents import Context
 from perdure.testing.offline.making import Seeded, make
 from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Pace
+from perdure.testing.turns import ChatRequest, Pace, Turn
 from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.jsons import Json, JsonObject
 
@@ -52,14 +52,15 @@ class AutoModel(ScriptedModel):
         self._root, self._definitions = agent, tools
         self._delegates = {} if agent is None else agent.delegates()
 
-    def _turn(self, asked: ChatRequest) -> JsonObject:
+    def _turn(self, asked: ChatRequest) -> Turn:
         agent = self._agent_of(asked.run_id)
+        dialect = None if agent is None else agent.parsed.config.dialect
         self._asked[asked.run_id] += 1
         tools = [] if agent is None else self._tools(agent)
         if self._asked[asked.run_id] == 1 and tools:
             self._called[asked.run_id] = tools
-            return {"calls": [self._call(tool) for tool in tools], "output": None}
-        return {"calls": [], "output": self._output_of(agent, asked.run_id)}
+            return Turn({"calls": [self._call(tool) for tool in tools], "output": None}, dialect=dialect)
+        return Turn({"calls": [], "output": self._output_of(agent, asked.run_id)}, dialect=dialect)
 
     def _agent_of(self, run_id: str) -> Agent[Any] | None:
         """The root's, or that of the delegate that a call of the run above is."""

@@ -6,40 +6,47 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
+from typing_extensions import TypeVar
 
+from perdure.authoring.agent import Agent
 from perdure.client.approvals import decide
-from perdure.client.runs import AgentHandle, fetch_run
+from perdure.client.run import Run
+from perdure.client.runs import fetch_run
 from perdure.errors import RunError
 from perdure.run.wire import WAITING_QUERY, RunView, WaitingView
 from perdure.testing.clock import Clock, Look
 from perdure.testing.people import Person
-from perdure.values.jsons import JsonObject
 
 T = TypeVar("T")
+OutputT = TypeVar("OutputT", default=Any)
 _STILL: Final = 2
 """Looks that see the same before time passes: what one execution tells another is seen in neither for a moment."""
 
 
-class LocalRun:
-    """A run in a test. While it is waited for, people decide and time passes; else time stands still."""
+class LocalRun(Run[OutputT]):
+    """A run in a test, with all that a run of `perdure.Perdure` has. While it is waited for, people decide and time passes; else time
+    stands still. To wait for what never comes is an `AssertionError`."""
 
-    def __init__(self, handle: AgentHandle, following: Following) -> None:
-        self.id = handle.id
-        self.handle = handle
-        """Temporal's own, to signal, query or cancel it."""
+    def __init__(self, run: Run[OutputT], agent: Agent[OutputT], following: Following) -> None:
+        super().__init__(run.client, run.id, agent)
         self._following = following
 
-    async def result(self) -> RunView:
-        """Wait for its end, whatever that is: `view.status`. Raises `AssertionError` where it waits for what never comes."""
+    async def wait(self, timeout: float | None = None) -> RunView:
+        """Wait for its end; the whole run, however it ended. `timeout`: real seconds, by default those of `run_locally`."""
 
         async def ended(look: Look) -> RunView | None:
             return None if self.id in look.open else await self.view()
 
-        return await self._following.until(ended)
+        return await self._following.until(ended, timeout)
+
+    async def result(self, timeout: float | None = None) -> OutputT:
+        """Wait for its end; its output, as the type of its agent's. Raises `RunFailedError` where it ended without one."""
+        await self.wait(timeout)
+        return await super().result()
 
     async def until_waiting(self, *calls: str) -> RunView:
         """Wait until exactly these calls wait for a person, by id; without any, until something does."""
@@ -47,19 +54,10 @@ class LocalRun:
         async def waiting(look: Look) -> RunView | None:
             if self.id not in look.open:
                 raise AssertionError(f"{self.id} has ended, and {', '.join(calls) or 'nothing'} waited")
-            offers = await offers_of(self._following.client, self.id)
-            found = [offer.call for offer in offers]
+            found = [offer.call for offer in await offers_of(self.client, self.id)]
             return await self.view() if (found == list(calls) if calls else found) else None
 
         return await self._following.until(waiting)
-
-    async def view(self) -> RunView:
-        """The run as it stands."""
-        return await fetch_run(self._following.client, self.id)
-
-    async def decide(self, decision: JsonObject) -> None:
-        """Decide as a person would, now: `{"call": "1.0", "decision": "approve"}`. Raises `RunError` where that is refused."""
-        await decide(self._following.client, self.id, decision)
 
 
 @dataclass
@@ -72,30 +70,34 @@ class Following:
     timeout: float
     troubles: Callable[[], list[str]]
     """What has gone wrong so far, for which no waiting helps."""
-    runs: list[LocalRun] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    meanwhile: Callable[[Look], Awaitable[None]] | None = None
+    """Done at each look at which something has changed."""
     _meant: dict[tuple[str, str, str], Person] = field(default_factory=dict)
     """Run, call and digest → who decides about it."""
 
-    def add(self, handle: AgentHandle) -> LocalRun:
-        run = LocalRun(handle, self)
-        self.runs.append(run)
-        return run
+    def add(self, run: Run[OutputT], agent: Agent[OutputT]) -> LocalRun[OutputT]:
+        self.runs.append(run.id)
+        return LocalRun(run, agent, self)
 
     def left_over(self) -> list[str]:
         return [f"nobody asked for {person}" for person in self.people if not person.decided and not person.every]
 
-    async def until(self, done: Callable[[Look], Awaitable[T | None]]) -> T:
+    async def until(self, done: Callable[[Look], Awaitable[T | None]], timeout: float | None = None) -> T:
         """Go on until there is something. Raises `AssertionError` where nothing can happen any more, or after `timeout` real seconds."""
+        timeout = self.timeout if timeout is None else timeout
         before, still = -1, 0
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(timeout):
                 while True:
-                    look = await self.clock.look(run.id for run in self.runs)
+                    look = await self.clock.look(self.runs)
                     if (found := await done(look)) is not None:
                         self._raise_troubles()
                         return found
                     self._raise_troubles()
                     changed, before = look.events != before, look.events
+                    if self.meanwhile is not None and changed:
+                        await self.meanwhile(look)
                     due = None if look.busy and not changed else await self._people_decide(look)
                     still = 0 if look.busy or changed else still + 1
                     if still < _STILL:
@@ -106,7 +108,7 @@ class Following:
                     else:
                         raise AssertionError(await self._stuck(look))
         except TimeoutError:
-            raise AssertionError(f"no end after {self.timeout:g} s: {await self._running()}") from None
+            raise AssertionError(f"no end after {timeout:g} s: {await self._running()}") from None
 
     def _raise_troubles(self) -> None:
         if problems := self.troubles():
@@ -155,15 +157,15 @@ class Following:
 
     async def _running(self) -> str:
         lines: list[str] = []
-        for run in self.runs:
+        for run_id in self.runs:
             try:
-                view = await run.view()
+                view = await fetch_run(self.client, run_id)
             except RunError as error:
                 lines.append(str(error))
                 continue
             calls = [f"{call.id} {call.tool} {call.status}" for call in view.calls if call.status not in ("done",)]
             trouble = [each.trouble for each in view.log if each.trouble]
-            lines.append(f"{run.id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
+            lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
         return "; ".join(lines)
 
 

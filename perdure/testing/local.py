@@ -19,7 +19,8 @@ from temporalio.converter import DataConverter
 
 from perdure.activities.tools import ToolSettings, built_in
 from perdure.authoring.agent import Agent
-from perdure.client.runs import start_run
+from perdure.authoring.options import ApprovalOptions
+from perdure.client.perdure import Perdure
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.hosting.workers import WorkerGroup
@@ -57,11 +58,13 @@ class Local:
     ) -> None:
         self.agent = agent
         self.client = client
+        self.perdure = Perdure(client, task_queue=task_queue)
+        """The Python API on this server, for what a test does beside running the agent."""
         self.model = model
         """The scripted model: what it was asked is in `model.requests`."""
         self.task_queue = task_queue
         self._toolbox = toolbox
-        self._following = following
+        self.following = following
 
     async def start(
         self,
@@ -69,42 +72,35 @@ class Local:
         *,
         agent: AgentLike | None = None,
         id: str | None = None,
-        approval: Mapping[str, Any] | None = None,
-    ) -> LocalRun:
+        approval: ApprovalOptions | None = None,
+    ) -> LocalRun[Any]:
         """Start a run of the agent, or of another one; time does not pass by itself until something is waited for.
 
-        Raises as `perdure.client.runs.start_run` does.
+        Raises as `perdure.Perdure.start` does.
         """
         known = self.agent if agent is None else as_agent(agent)
         assert known is not None, "no agent: give one to run_locally, or to start"
-        document = _with_heartbeats(known.document(), self._toolbox.faults)
-        given = not isinstance(input, NotGiven)
-        handle = await start_run(
-            self.client,
-            known.parsed,
-            document,
-            input if given else None,
-            has_input=given,
-            run_id=id or f"{known.name}-{uuid.uuid4().hex[:8]}",
-            task_queue=self.task_queue,
-            approval=dict(approval or {}),
-        )
-        return self._following.add(handle)
+        given = {} if isinstance(input, NotGiven) else {"input": input}
+        sent = known
+        if self._toolbox.faults:
+            sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
+        run = await self.perdure.start(sent, **given, id=id, approval=approval)
+        return self.following.add(run, known)
 
     async def run(self, input: Any = NOT_GIVEN, *, agent: AgentLike | None = None, id: str | None = None) -> RunView:
         """Start a run and wait for its end. Raises `AssertionError`, with the reason, unless it completed."""
-        view = await (await self.start(input, agent=agent, id=id)).result()
+        view = await (await self.start(input, agent=agent, id=id)).wait()
         if view.status != "completed":
             raise AssertionError(f"the run {view.run_id} is {view.status}: {view.error or view.stop_reason}")
         return view
 
     async def now(self) -> datetime:
         """The server's time."""
-        return await self._following.clock.now()
+        return await self.following.clock.now()
 
     async def skip(self, duration: Duration) -> None:
         """Let time pass: what is due meanwhile happens."""
-        clock = self._following.clock
+        clock = self.following.clock
         await clock.pass_time(await clock.now() + timedelta(seconds=seconds(duration)))
 
     def executions(self, tool: str | None = None) -> list[Execution]:
@@ -128,7 +124,7 @@ class Local:
 
     def check(self) -> None:
         """Raises `AssertionError` for what was left over or went wrong unseen; the end of `run_locally` does so too."""
-        problems = [*self._following.troubles(), *self._following.left_over()]
+        problems = [*self.following.troubles(), *self.following.left_over()]
         problems += [f"{fault} never happened" for fault in self._toolbox.faults if not fault.happened]
         problems += self.model.left_over()
         if problems:
@@ -184,6 +180,7 @@ async def run_locally(
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),
+            "grace": 0.0,  # what still runs when a test is over is not waited for
             "agents": _folder(agents, known, stack),
             "approval_floor": approval_floor,
         }
@@ -193,7 +190,7 @@ async def run_locally(
 
         def build(client: Client) -> list[WorkerGroup]:
             elsewhere = [
-                build_worker(client, registry, settings=Settings.model_construct(), task_queue=each, tools_only=True)
+                build_worker(client, registry, **{**options, "model": None, "task_queue": each, "tools_only": True})
                 for each in sorted(others)
             ]
             return [build_worker(client, registry, task_queue=queue, **options), *elsewhere]

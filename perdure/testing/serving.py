@@ -13,10 +13,10 @@ from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.visibility import add_attributes
+from perdure.client.histories import quiet_runtime
 from perdure.hosting.converter import Converter, PayloadConverter
 from perdure.hosting.server import embedded_server, find_program
 from perdure.run.wire import ATTRIBUTES
-from perdure.testing.workers import quiet_runtime
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
 """One started anew, the address of one, a client of one, or an environment of Temporal's own."""

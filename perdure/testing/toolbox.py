@@ -20,6 +20,8 @@ from perdure.tools.tool import parse_tool
 from perdure.values.jsons import JsonObject, shorten
 
 _CONTEXT: Final = "perdure_context"
+RECORDED: Final = "recorded_result"
+"""Name of a fake that gives what a recorded run got."""
 FAST_HEARTBEAT: Final = 1.0
 """Seconds until the server notices that a killed worker is gone; by default it is 20."""
 
@@ -75,6 +77,7 @@ class Toolbox:
         name = str(definition["name"])
         output = parse_tool(definition, activities=[name]).output_schema
         wants_context = _takes_context(value)
+        recorded = getattr(value, "__name__", "") == RECORDED  # what a tool did return is what it returns
 
         async def fake(**params: Any) -> Any:
             context = params.pop(_CONTEXT)
@@ -86,7 +89,7 @@ class Toolbox:
                 if inspect.isawaitable(result):
                     result = await result
             plain = to_jsonable_python(result.value if isinstance(result, Branch) else result)
-            if output is not None and (problems := output.errors(plain)):
+            if output is not None and not recorded and (problems := output.errors(plain)):
                 raise AssertionError(f"the fake of {name!r} returned what the tool never does: {problems[0]}")
             return result
 

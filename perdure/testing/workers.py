@@ -10,22 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal, TypeAlias
 
 from temporalio.client import Client
-from temporalio.runtime import Runtime
 
-from perdure.hosting.telemetry import silent_runtime
+from perdure.client.histories import quiet_runtime
 from perdure.hosting.workers import WorkerGroup
 
 Moment: TypeAlias = Literal["before", "during", "after"]
-
-
-@cache
-def quiet_runtime() -> Runtime:
-    """One for all tests: what a worker without a server has to complain of is none of the reader's business."""
-    return silent_runtime()
 
 
 @dataclass

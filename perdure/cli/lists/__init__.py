@@ -1,1 +1,1 @@
-"""Commands on many runs at once, chosen by what visibility knows of them: list, cancel, policy."""
+"""Commands on runs that were: many at once, chosen by what visibility knows of them (list, cancel, policy), and their histories."""

@@ -1,0 +1,205 @@
+"""Production runs written down and played again, and histories replayed before a deploy (R14.6, R13.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, ToolError, branch, tool
+from perdure.client.histories import read_history
+from perdure.errors import RunError, SettingsError
+from perdure.testing import (
+    CaseDifferenceError,
+    Turn,
+    approve,
+    cut,
+    edit,
+    read_case,
+    record,
+    replay,
+    run_locally,
+    write_case,
+)
+from tests.support import DONE, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+real: list[str] = []
+
+
+@tool
+async def stock(item: str) -> dict[str, int]:
+    """What is in stock."""
+    real.append("stock")
+    return {"count": len(item)}
+
+
+@tool(dangerous=True)
+async def order(item: str, count: int) -> str:
+    """Order."""
+    real.append("order")
+    return f"{count} of {item}"
+
+
+@tool(retries=0)
+async def deliver(receipt: str) -> Any:
+    """Deliver."""
+    if not receipt:
+        raise ToolError("nothing", "nothing to deliver")
+    return branch("†state.late", receipt)
+
+
+LAST: dict[str, Any] = {"calls": [], "output": {"ok": True}}
+FIRST: dict[str, Any] = {
+    "calls": [
+        {"_tool": "stock", "item": "†input.item", "_outputPath": "†state.stock"},
+        {"_tool": "order", "item": "†input.item", "count": "†state.stock.count", "_outputPath": "†state.receipt"},
+        {"_tool": "deliver", "receipt": "†state.receipt", "_outputPath": "†state.done || †state.late"},
+        {"_tool": "deliver", "receipt": "", "_outputPath": "†state.none"},
+        {"_tool": "clerk", "request": "again", "_outputPath": "†state.clerk"},
+    ],
+    "output": None,
+}
+BELOW: dict[str, Any] = {
+    "calls": [{"_tool": "stock", "item": "pear", "_outputPath": "†state.pear"}],
+    "output": {"pears": "†state.pear.count"},
+}
+
+
+def shop(**more: Any) -> Agent[Any]:
+    clerk = Agent("clerk", tools=[stock])
+    return Agent("shop", tools=[stock, order, deliver, clerk], **more)
+
+
+def answered(first: dict[str, Any]) -> Any:
+    """Whoever asks: the delegate, or the shop for the first time, or after."""
+    seen: list[str] = []
+
+    def turn(asked: Any) -> Any:
+        if "/" in asked.run_id:
+            return Turn(BELOW, dialect="solution")
+        seen.append(asked.run_id)
+        return first if len(seen) == 1 else LAST
+
+    return turn
+
+
+@pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
+async def test_r14_6_a_run_is_recorded_and_plays_again_the_same(
+    dialect: str, dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    people = [edit("order", {"count": 2}, by="ann")]
+    agent = shop(dialect=dialect)
+    async with run_locally(agent, model=answered(FIRST), people=people, server=dev_server) as local:
+        run = await local.start({"item": "fig"})
+        view = await run.wait()
+    assert view.status == "completed", view.errors
+    case = await record(run)  # nobody works there any more
+    path = tmp_path / "case.json"
+    write_case(case, path)
+    case = read_case(path)
+    assert case["input"] == {"item": "fig"}
+    assert case["runs"][""]["results"]["1.1"] == {
+        "tool": "order",
+        "params": {"item": "fig", "count": 2},
+        "returns": "2 of fig",
+    }
+    assert case["runs"][""]["results"]["1.2"]["branch"] == "†state.late"
+    assert case["runs"][""]["results"]["1.3"]["raises"] == {"code": "nothing", "message": "nothing to deliver"}
+    assert case["runs"][""]["decisions"] == [{"call": "1.1", "decision": "edit", "params": {"count": 2}, "by": "ann"}]
+    assert case["runs"]["1.4"]["output"] == {"pears": 4}
+    real.clear()
+    assert (await replay(path)).output == {"ok": True}
+    assert (await replay(case, agent)).state == view.state
+    assert real == []
+
+
+async def test_r14_6_what_differs_is_told_as_a_diff_of_the_plans(dev_server: WorkflowEnvironment) -> None:
+    one: dict[str, Any] = {"calls": FIRST["calls"][:3], "output": None}
+    async with run_locally(shop(), model=answered(one), people=[approve()], server=dev_server) as local:
+        run = await local.start({"item": "fig"})
+        await run.wait()
+        case = await record(run)
+    with pytest.raises(CaseDifferenceError) as careless:
+        await replay(case, shop(approval={"ask": "never"}))
+    assert careless.value.lines == [
+        '- 1.1 order {"item":"fig","count":3} done, asked',
+        '+ 1.1 order {"item":"fig","count":3} done',
+    ]
+    with pytest.raises(CaseDifferenceError, match="there is no tool") as poorer:
+        await replay(case, Agent("shop", tools=[stock, order]))
+    assert "- 1.1 → 1.2 †state.receipt" in poorer.value.lines
+    assert any(line.startswith('- status "completed"') or "deliver" in line for line in poorer.value.lines)
+
+    @tool(name="stock")
+    async def renamed(item: str, shelf: str) -> dict[str, int]:
+        """What is in stock on a shelf."""
+        return {item: len(shelf)}
+
+    with pytest.raises(CaseDifferenceError, match=r"\+ 1.0 stock .* invalid: .*lacks 'shelf'"):
+        await replay(case, tools=[renamed])
+
+
+async def test_r14_6_an_answer_that_broke_off_breaks_off_again(dev_server: WorkflowEnvironment) -> None:
+    agent = Agent("short", tools=[stock])
+    plan = {
+        "calls": [{"_tool": "stock", "item": "a", "_outputPath": "†state.a"}, {"_tool": "stock", "item": "bbbbbbbb"}]
+    }
+    async with run_locally(agent, model=[cut(plan, after=22), DONE], server=dev_server) as local:
+        run = await local.start()
+        view = await run.wait()
+        case = await record(run)
+    assert [error["error"]["code"] for error in view.errors] == ["interrupted"]
+    assert len((await replay(case)).calls) == 1
+
+
+async def test_r13_7_record_and_replay_on_the_command_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with run_locally(shop(), model=answered(FIRST), people=[approve()], server=dev_server) as local:
+        view = await local.run({"item": "fig"})
+    case, history = tmp_path / "case.json", tmp_path / "history.json"
+    found = await dev_server.client.get_workflow_handle(view.run_id).fetch_history()
+    history.write_text(found.to_json(), encoding="utf-8")
+    broken = json.loads(found.to_json())
+    for event in broken["events"]:
+        if attributes := event.get("activityTaskScheduledEventAttributes"):
+            attributes["activityType"]["name"] = "another"
+    (tmp_path / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
+    recorded, replayed = await asyncio.gather(
+        perdure("record", view.run_id, "--out", str(case), env=env),
+        perdure("replay", view.run_id, str(history), str(tmp_path / "broken.json"), env=env),
+    )
+    assert recorded.code == 0, recorded.err
+    assert read_case(case)["name"] == view.run_id
+    assert replayed.code == 1
+    lines = replayed.out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        view.run_id,
+        f"{view.run_id}/1.4",
+        str(history),
+        str(tmp_path / "broken.json"),
+    ]
+    assert [": ok, " in line for line in lines] == [True, True, True, False]
+    assert "breaks: " in lines[3]
+    for name, words in ((case, "is a case, not a history"), (tmp_path / "none.json", "cannot be read as a history")):
+        with pytest.raises(SettingsError, match=words):
+            read_history(name)
+
+
+async def test_what_is_no_case_is_told(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SettingsError, match="is no case: write one with"):
+        await replay(tmp_path / "a.json")
+    with pytest.raises(RunError, match="there is no run 'nowhere'"):
+        await record(Nowhere(dev_server))
+
+
+class Nowhere:
+    id = "nowhere"
+
+    def __init__(self, server: WorkflowEnvironment) -> None:
+        self.client = server.client
