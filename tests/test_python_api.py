@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
 from pydantic import BaseModel
+from temporalio import workflow
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import (
     Agent,
@@ -192,6 +195,43 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
             await anext(asking())
     with pytest.raises(RunNotFoundError):
         await perdure.get_run("no-such-run").cancel()
+
+
+@workflow.defn
+class Another:
+    @workflow.run
+    async def run(self) -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+
+async def test_a_workflow_of_anybody_else_is_no_run(dev_server: WorkflowEnvironment) -> None:
+    id, queue = unique("another"), unique("another")
+    client = dev_server.client
+    asked = Perdure(client).get_run(id)
+    words = f"'{id}' is a Another workflow, not a run of an agent"
+    await client.start_workflow("Another", id=id, task_queue=queue)
+    for ask in (asked.cancel, asked.terminate, asked.view):
+        with pytest.raises(RunNotFoundError, match=words):
+            await ask()
+    async with Worker(client, task_queue=queue, workflows=[Another], workflow_runner=UnsandboxedWorkflowRunner()):
+        with pytest.raises(RunNotFoundError, match=words):
+            await asked.result()
+
+
+async def test_what_connect_is_given_goes_before_the_settings(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address = dev_server.client.service_client.config.target_host
+    (tmp_path / "temporal.toml").write_text(
+        f'[profile.here]\naddress = "{address}"\nnamespace = "theirs"\n', encoding="utf-8"
+    )
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "temporal.toml"))
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", "theirs")
+    perdure = await Perdure.connect(profile="here", namespace="ours")
+    assert (perdure.client.namespace, perdure.task_queue) == ("ours", "theirs")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    assert (await Perdure.connect(address, task_queue="ours")).task_queue == "ours"
 
 
 async def test_any_client_will_do_and_delegates_in_python_come_along(dev_server: WorkflowEnvironment) -> None:

@@ -26,7 +26,7 @@ class RunFailedError(RunError):
     def __str__(self) -> str:
         how = {"failed": "failed", "timed_out": "timed out"}.get(self.view.status, f"was {self.view.status}")
         why = f": {self.view.error}" if self.view.error else ""
-        return f"the run {self.view.run_id!r} {how}{why}"
+        return f"the run {self.view.run_id!r} {how}{why}; all of it: perdure show {self.view.run_id}"
 
 
 @contextmanager

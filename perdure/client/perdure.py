@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any, overload
 
 from temporalio.client import Client
 from temporalio.runtime import Runtime
@@ -115,7 +116,13 @@ class Perdure:
         )
         return await started.result(timeout)
 
-    def get_run(self, id: str, agent: Agent[T] | None = None) -> Run[T]:
+    @overload
+    def get_run(self, id: str) -> Run[Any]: ...
+
+    @overload
+    def get_run(self, id: str, agent: Agent[T]) -> Run[T]: ...
+
+    def get_run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
         return Run(self.client, id, agent)
 

@@ -77,7 +77,7 @@ class Run(Generic[OutputT]):
         Looking at a run in which nothing happens costs no Action.
         """
         with clear_errors(self._client, self.id):
-            await self.handle.describe()
+            await runs.describe(self.handle)
             async with aclosing(watching.watch_run(self._client, self.id)) as views:
                 async for view in views:
                     yield view
@@ -199,7 +199,7 @@ class Run(Generic[OutputT]):
             await self.handle.terminate(reason=reason or None)
 
     async def _check_running(self) -> None:
-        status = (await self.handle.describe()).status
+        status = (await runs.describe(self.handle)).status
         if status is not None and STATUS[status] != "running":
             raise RunEndedError(f"{self.id} has already ended: {STATUS[status]}")
 

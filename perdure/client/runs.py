@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -135,12 +137,18 @@ def _task(agent: Agent, run_input: Json) -> str:
     return agent.name if agent.description == "" else f"{agent.name}: {agent.description}"
 
 
+async def describe(handle: AgentHandle) -> WorkflowExecutionDescription:
+    """Raises `RunNotFoundError` for what is another workflow."""
+    description = await handle.describe()
+    if description.workflow_type != AGENT_WORKFLOW:
+        raise RunNotFoundError(f"{handle.id!r} is a {description.workflow_type} workflow, not a run of an agent")
+    return description
+
+
 async def fetch_run(client: Client, run_id: str) -> RunView:
     """The run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    description = await handle.describe()
-    if description.workflow_type != AGENT_WORKFLOW:
-        raise RunNotFoundError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
+    description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
@@ -239,6 +247,9 @@ async def ended(client: Client, run_id: str, timeout: float | None = None) -> Ru
         return await asyncio.wait_for(handle.result(), timeout)
     except WorkflowFailureError:
         return None
+    except ValidationError:
+        await describe(handle)
+        raise
     except TimeoutError:
         raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s; it goes on") from None
 
