@@ -126,6 +126,7 @@ async def harness(
     # WORKFLOW_CACHE=0 replays every workflow from its history at each of its tasks: what is not deterministic shows.
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
     options.setdefault("sandboxed", True)
+    options.setdefault("grace", 5.0)  # what a test leaves hanging is not waited for as in production
     async with ScriptedModel(script, chunk=chunk, strict=False) as model:
         asking = options.pop("model", None) or AsyncOpenAI(
             base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout
