@@ -93,7 +93,8 @@ async def troubles(client: Client, handle: AgentHandle) -> list[str]:
 async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], str]:
     """The same of one execution, and the run id of the one that went on from it.
 
-    A server breaks off a task beside which more than 100 events came in, which a slow machine may meet; once is no trouble.
+    A server does not take a task beside which more than 100 events came in, or one that ends a run beside which anything came in: it
+    is done again, which a slow machine may meet; once is no trouble.
     """
     ended = (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED
     events = (await execution.fetch_history()).events
@@ -105,7 +106,7 @@ async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], s
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             why = event.workflow_task_failed_event_attributes
             cause = WorkflowTaskFailedCause.Name(why.cause)
-            if broken_off or not cause.endswith("FORCE_CLOSE_COMMAND"):
+            if broken_off or not cause.endswith(("FORCE_CLOSE_COMMAND", "UNHANDLED_COMMAND")):
                 found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
             broken_off = True
     return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
@@ -369,7 +370,7 @@ async def test_r18_3_no_run_reads_an_output_that_was_cut(dev_server: WorkflowEnv
     assert error is not None
     assert (error["code"], view.state) == ("result_too_large", {})
     assert error["message"] == (
-        "the delegate of maker failed: its output has 2,400,007 bytes, and 1,900,000 is the most that it can return; "
+        "the delegate of all failed: its output has 2,400,007 bytes, and 1,900,000 is the most that it can return; "
         f"whole: perdure show {view.run_id}/1.0 --value output; external storage (PERDURE_STORAGE) would carry it"
     )
 
