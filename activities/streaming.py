@@ -15,11 +15,13 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 
 
 GATHERED: Final = 0.4
-"""Seconds between two deliveries: each is a signal, and billed."""
+"""Seconds between two deliveries at most: each is a signal, and billed."""
+FIRST_GATHERED: Final = 0.1
+"""The same before it is known how fast the model writes."""
 
 
 class Deliverer:
-    """Sends calls as they come: the first at once, later ones together, `GATHERED` seconds after the delivery before them.
+    """Sends calls as they come: the first at once, later ones together, after as long as two calls take to be written.
 
     Leaving the context waits for a delivery under way; what was not sent by then, the activity's result carries. A delivery
     that fails is not tried again, for the same reason.
@@ -29,6 +31,7 @@ class Deliverer:
         self._send = send
         self._calls: list[Json] = []
         self._sent = 0
+        self._begun: float | None = None
         self._sending: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         """Set when nothing more is to be sent."""
@@ -37,6 +40,8 @@ class Deliverer:
 
     def add(self, calls: list[Json]) -> None:
         self._calls.extend(calls)
+        if calls and self._begun is None:
+            self._begun = asyncio.get_running_loop().time()
         if self._sending is None and self._sent < len(self._calls):
             self._sending = asyncio.create_task(self._deliver())
 
@@ -44,12 +49,19 @@ class Deliverer:
         while self._sent < len(self._calls) and not self._left.is_set():
             first, batch = self._sent, self._calls[self._sent :]
             self._sent = self.attempted = len(self._calls)
-            again = asyncio.get_running_loop().time() + GATHERED
+            again = asyncio.get_running_loop().time() + self._pause()
             await self._send(first, batch)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(again):
                     await self._left.wait()
         self._sending = None
+
+    def _pause(self) -> float:
+        """Seconds from one delivery to the next: a call is held back no longer than two others take to be written."""
+        if self._begun is None or len(self._calls) < 2:
+            return FIRST_GATHERED
+        each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
+        return min(GATHERED, 2 * each)
 
     async def __aenter__(self) -> Deliverer:
         return self

@@ -121,6 +121,20 @@ def turn_of(steps: list[Step], asked: ChatRequest) -> Turn:
     return Turn(tool_calls=planned[turn]) if turn < len(planned) else Turn('{"ok":true}')
 
 
+KINDS = {
+    "command_ScheduleActivityTask": "activities",
+    "command_BatchMarkers": "markers",
+    "command_ModifyWorkflowProperties": "memo",
+    "command_UpsertWorkflowSearchAttributes": "search attributes",
+    "command_StartTimer": "timers",
+    "grpc_QueryWorkflow": "queries",
+    "grpc_RecordActivityTaskHeartbeat": "heartbeats",
+    "grpc_SignalWorkflowExecution": "signals",
+    "grpc_StartWorkflowExecution": "starts",
+}
+"""The server's names of what it counts."""
+
+
 async def actions() -> str:
     """Actions of one run by type, as the dev server itself counts them, and those of the hand-written loop."""
     lines = ["| task | Perdure | loop | ratio | Perdure's by type |", "|---|--:|--:|--:|---|"]
@@ -136,7 +150,7 @@ async def actions() -> str:
                     before = await count()
                     await _loop(client, queue)
                     theirs = await count() - before
-            kinds = ", ".join(f"{kind} {number}" for kind, number in ours.most_common())
+            kinds = ", ".join(f"{KINDS.get(kind, kind)} {number}" for kind, number in ours.most_common())
             ratio = ours.total() / theirs.total()
             lines.append(f"| {name} | {ours.total()} | {theirs.total()} | {ratio:.2f} | {kinds} |")
             print(lines[-1], flush=True)
