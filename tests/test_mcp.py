@@ -27,6 +27,7 @@ from perdure.hosting.server import free_port
 from perdure.people.policies import Guard, Policy
 from perdure.tools.functions import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
+from perdure.values.limits import MAX_PROGRESS
 from tests.support import DONE, ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -346,12 +347,14 @@ async def test_a_call_whose_connection_is_lost_is_not_told_as_unreachable(tmp_pa
 
 
 async def test_progress_is_asked_for_and_told(tmp_path: Path) -> None:
-    steps = [{"progress": 1, "total": 4, "message": "reading"}, {"progress": 2.5}]
+    flood = "x" * 100_000  # the attack: more than anybody reads, up to what no heartbeat can carry
+    steps = [{"progress": 1, "total": 4, "message": "reading"}, {"progress": 2.5}, {"progress": 3, "message": flood}]
     config = scripted(tmp_path / "script", tools=[PLAIN], answers={"do": [{"_progress": steps, "content": []}]})
     said: list[Any] = []
     async with offered_by(config) as registry:
         await call(registry, "x.do", said)
-    assert said == [{"progress": "reading (1 of 4)"}, {"progress": "2.5"}]
+    assert said[:2] == [{"progress": "reading (1 of 4)"}, {"progress": "2.5"}]
+    assert len(said[2]["progress"]) == MAX_PROGRESS
 
 
 async def test_progress_is_shown_of_a_run(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -112,7 +112,13 @@ class Guard:
         """The agent file's with the run's changes."""
 
     def loosen_or_tighten(self, change: Policy) -> None:
-        """Change the run's own layer (R7.7)."""
+        """Change the run's own layer (R7.7). What a change makes stricter is asked about, whatever was remembered before."""
+        stricter_all = "ask" in change.model_fields_set and stricter(self.policy.ask, change.ask) != self.policy.ask
+        forgotten = (
+            list(self.remembered) if stricter_all else [n for n, rule in change.tools.items() if rule != "never"]
+        )
+        for name in forgotten:
+            self.remembered.pop(name, None)
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)
 

@@ -11,9 +11,10 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from perdure.errors import ToolDefinitionError, ToolError
+from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_PROGRESS
 from perdure.values.messages import first_problem
 from perdure.values.schemas.patterns import pattern_problem
 
@@ -58,8 +59,9 @@ class ToolContext:
         self.on_heartbeat(*details)
 
     def progress(self, text: str) -> None:
-        """Say how far the call is, for whoever watches; counts as a sign of life. Raises as `heartbeat` does."""
-        self.heartbeat({"progress": text})
+        """Say how far the call is, for whoever watches, in up to `MAX_PROGRESS` characters; counts as a sign of life. Raises as
+        `heartbeat` does."""
+        self.heartbeat({"progress": clip(text, MAX_PROGRESS)})
 
 
 @dataclass(frozen=True, slots=True)

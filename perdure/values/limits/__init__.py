@@ -135,6 +135,9 @@ MAX_KEPT: Final = 64_000_000
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 
+MAX_PROGRESS: Final = 1_000
+"""Characters of how far a call is: an MCP server may say any number, and what no heartbeat can carry would lose the call."""
+
 MAX_MEMO: Final = 20_000
 """Bytes of what a run's memo holds."""
 
