@@ -11,21 +11,20 @@ A case is a dict as described in `tests/conformance/README.md`:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import AsyncOpenAI
 from temporalio.client import Client
 
 from perdure import ToolContext, ToolError, branch, tool
-from perdure.activities.registry import Registry
-from perdure.client.runs import AgentHandle, fetch_run, start_run, wait_run
-from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
+from perdure.client.runs import AgentHandle, wait_run
+from perdure.errors import RunTimeoutError
 from perdure.run.wire import DECIDE, RUN_QUERY, RunView
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.tools.functions import tool_function
+from perdure.testing import ScriptedModel, run_locally
+from perdure.values.references import MISSING
 
 Case = dict[str, Any]
 
@@ -38,14 +37,12 @@ class Canned:
     received: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
-    def registry(self) -> Registry:
+    def tool(self) -> Callable[..., Any]:
         @tool(name="canned", retries=0)
         async def canned(context: ToolContext, **params: Any) -> Any:
             return await self.act(context, params)
 
-        function = tool_function(canned)
-        assert function is not None
-        return Registry([function])
+        return canned
 
     async def act(self, context: ToolContext, params: dict[str, Any]) -> Any:
         script = self.tools.get(context.tool_name, {})
@@ -73,34 +70,19 @@ async def play(
 ) -> Played:
     """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect."""
     canned = Canned(case.get("tools", {}))
-    task_queue = f"case-{uuid.uuid4().hex[:8]}"
     agent = case["agent"] | {"config": {**case["agent"].get("config", {}), "dialect": dialect}}
-    kinds = [str(message.get("kind", message["type"])) for message in agent["context"]]
-    async with ScriptedModel(case["turns"], dialect=dialect, kinds=kinds, strict=False) as model:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
-        async with build_worker(
-            client,
-            canned.registry(),
-            task_queue=task_queue,
-            model=asking,
-            cached_workflows=cached_workflows,
-            sandboxed=True,
-        ):
-            handle = await start_run(
-                client,
-                parse_agent(agent),
-                agent,
-                case.get("input"),
-                has_input="input" in case,
-                run_id=f"{case['name']}-{uuid.uuid4().hex[:8]}",
-                task_queue=task_queue,
-            )
-            deciding = asyncio.create_task(_decide(handle, case.get("decisions", [])))
-            await wait_run(client, handle.id, timeout)
-            deciding.cancel()
-            await asyncio.gather(deciding, return_exceptions=True)
-            view = await fetch_run(client, handle.id)
-        return Played(view, canned, [request.shown for request in model.requests], model.complaints)
+    model = ScriptedModel(case["turns"], strict=False)  # `compare` tells what it complains of
+    async with run_locally(
+        agent, model=model, tools=[canned.tool()], server=client, cached_workflows=cached_workflows, sandboxed=True
+    ) as local:
+        run = await local.start(case.get("input", MISSING), id=f"{case['name']}-{uuid.uuid4().hex[:8]}")
+        deciding = asyncio.create_task(_decide(run.handle, case.get("decisions", [])))
+        with contextlib.suppress(RunTimeoutError):
+            await wait_run(client, run.id, timeout)
+        deciding.cancel()
+        await asyncio.gather(deciding, return_exceptions=True)
+        view = await run.view()
+    return Played(view, canned, [request.shown for request in model.requests], model.complaints)
 
 
 async def _decide(handle: AgentHandle, decisions: list[Any]) -> None:

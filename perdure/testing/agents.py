@@ -20,13 +20,6 @@ ToolLike: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | str"
 """A function decorated with `@tool`, a module of such functions by name, or a definition of a tool that is going to be faked."""
 
 
-class NotGiven:
-    """In place of an input where there is none: `None` is one."""
-
-
-NOT_GIVEN = NotGiven()
-
-
 def as_agent(agent: AgentLike) -> Agent[Any]:
     """The agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
     if isinstance(agent, Agent):

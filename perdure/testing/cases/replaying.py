@@ -18,7 +18,7 @@ from perdure.client.approvals import change_policy, decide
 from perdure.client.runs import fetch_run
 from perdure.errors import RunError
 from perdure.run.wire import RunView
-from perdure.testing.agents import NOT_GIVEN, AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing.cases.graphs import differences, plan_graph
 from perdure.testing.cases.recording import Case, check_case, read_case
 from perdure.testing.clock import Look
@@ -28,6 +28,7 @@ from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.serving import Server
 from perdure.testing.turns import ChatRequest, Fault, Turn
 from perdure.values.jsons import JsonObject, dumps, shorten
+from perdure.values.references import MISSING
 
 
 class CaseDifferenceError(AssertionError):
@@ -68,7 +69,7 @@ async def replay(
         _write(delegates, Path(folder))
         options: dict[str, Any] = {"server": server, "timeout": timeout, "agents": folder}
         async with run_locally(today, model=scripted, tools=definitions.values(), fakes=fakes, **options) as local:
-            given = known.get("input", NOT_GIVEN)
+            given = known.get("input", MISSING)
             run = await local.start(given, id=record.run_id, approval=known.get("approval"))
             local.following.meanwhile = lambda look: record.decide(local.client, look)
             view = await run.wait()

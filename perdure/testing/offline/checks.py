@@ -18,8 +18,9 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, simulate
 from perdure.run.agents import Context
 from perdure.run.views.drawing import draw_plan, to_mermaid
-from perdure.testing.agents import NOT_GIVEN, AgentLike, NotGiven, ToolLike, as_agent, functions_of
+from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of
 from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.references import MISSING
 from perdure.values.schemas import Schema
 
 PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
@@ -69,7 +70,7 @@ def check(
     plan: PlanLike,
     *,
     tools: Iterable[ToolLike] = (),
-    input: Any = NOT_GIVEN,
+    input: Any = MISSING,
     state: Mapping[str, Any] | None = None,
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
@@ -103,12 +104,12 @@ def check(
 def planned_for(
     agent: Agent[Any],
     definitions: Mapping[str, JsonObject],
-    input: Any = NOT_GIVEN,
+    input: Any = MISSING,
     state: Mapping[str, Any] | None = None,
     calls: Sequence[Json] = (),
 ) -> Planned:
     """The calls with the agent's context and tools. Raises `InputError`."""
-    given = not isinstance(input, NotGiven)
+    given = input is not MISSING
     context = Context(agent.parsed, input if given else None, has_input=given)
     return plan_of(list(calls), context, definitions, parallel=agent.parsed.config.parallel, state=dict(state or {}))
 

@@ -10,11 +10,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from perdure.errors import AgentError
-from perdure.testing.agents import NOT_GIVEN, AgentLike, ToolLike, as_agent, functions_of
+from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of
 from perdure.testing.offline.checks import planned_for
 from perdure.testing.offline.making import make
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.references import MISSING
 
 T = TypeVar("T")
 _PLAIN: Final = {"type", "title", "description", "default"}
@@ -33,7 +34,7 @@ class _Drawn:
 
 
 def plans(
-    agent: AgentLike, *, tools: Iterable[ToolLike] = (), input: Any = NOT_GIVEN, most: int = 8
+    agent: AgentLike, *, tools: Iterable[ToolLike] = (), input: Any = MISSING, most: int = 8
 ) -> st.SearchStrategy[list[JsonObject]]:
     """Lists of one to `most` calls that `check` finds nothing wrong with: chains, joins, order without data, results read by other calls.
 
