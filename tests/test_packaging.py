@@ -96,6 +96,7 @@ def test_r13_1_the_distributions_own_one_name(distributions: list[Path]) -> None
         names = archive.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"perdure"}
     for needed in (
+        "py.typed",
         "workflows/agent.py",
         "activities/calling.py",
         "pages/templates/inbox.html",
@@ -108,6 +109,13 @@ def test_r13_1_the_distributions_own_one_name(distributions: list[Path]) -> None
     roots = {member.name.split("/")[1] for member in members if "/" in member.name}
     assert roots.isdisjoint(TAKEN), "the sdist holds nothing twice"
     assert "perdure" in roots
+
+
+def test_r13_8_every_public_name_comes_with_the_wheel(python: Path) -> None:
+    load = "import perdure, perdure.testing as kit; [getattr(m, name) for m in (perdure, kit) for name in m.__all__]; print(perdure.__file__)"
+    loaded = subprocess.run([str(python), "-I", "-c", load], capture_output=True, text=True)
+    assert loaded.stderr == ""
+    assert Path(loaded.stdout).is_relative_to(python.parents[1])
 
 
 async def test_r13_1_a_project_with_packages_of_those_names_runs(

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
+from perdure.cli.app import app
 from perdure.testing import Turn
 from tests.support import ROOT, harness, perdure
 
@@ -99,18 +101,57 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
-@pytest.mark.asyncio(loop_scope="session")
-async def test_every_command_named_exists() -> None:
-    known = (await perdure("--help")).out
-    documented = "".join(
-        text for name, text in DOCS.items() if name != "protocol.md"
-    )  # which also says what is planned
-    named = set(re.findall(r"(?:\$ |`)perdure ([a-z]+)", README + documented))
-    assert {"run", "wait", "demo"} <= named
-    assert [name for name in named if not re.search(rf"\b{name}\b", known)] == []
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    """Each command that there is, with its options."""
+    group = group or typer.main.get_command(app)
+    if hasattr(group, "commands"):
+        return {name: o for word, one in group.commands.items() for name, o in commands(one, (*path, word)).items()}
+    return {" ".join(path): {option for parameter in group.params for option in parameter.opts}}
+
+
+def wrong(written: str) -> list[str]:
+    """What does not exist of `plan draw|validate FILE --svg OUT`; nothing where it is all there."""
+    there = commands()
+    first, second, *_ = [*written.replace("\\|", "|").split(), "", ""]
+    named = (
+        [f"{first} {word}" for word in second.split("|")]
+        if first in {n.split()[0] for n in there if " " in n}
+        else [first]
+    )
+    options = re.findall(r"(?<![\w-])--[a-z-]+", written)
+    return [name for name in named if name not in there] or [
+        f"{name} {option}" for name in named for option in options if option not in there[name] and option != "--help"
+    ]
+
+
+def test_every_command_and_option_named_exists() -> None:
+    text = README + "".join(text for name, text in DOCS.items() if name != "roadmap.md")
+    named = re.findall(r"(?:^\$ |`)perdure ([a-z][^`#\n]*)", text, re.MULTILINE)
+    assert len(named) > 30
+    assert [(line, missing) for line in named if (missing := wrong(line))] == []
+
+
+def test_the_protocol_lists_the_commands_that_there_are() -> None:
+    table = DOCS["protocol.md"].partition("| command | does |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?`) \| ", table, re.MULTILINE)
+    named = [span for cell in cells for span in re.findall(r"`([^`]+)`", cell)]
+    assert [(span, missing) for span in named if (missing := wrong(span))] == []
+    listed = {word for span in named for word in re.findall(r"[a-z-]+", span)}
+    assert [name for name in commands() if not set(name.split()) <= listed] == []
+
+
+def test_nothing_stands_in_the_protocol_and_in_the_roadmap_with_the_same_words() -> None:
+    rules = [set(re.findall(r"^- (R\d+\.\d+ .*)$", DOCS[name], re.MULTILINE)) for name in ("protocol.md", "roadmap.md")]
+    assert all(rules)
+    assert rules[0] & rules[1] == set()
 
 
 def test_links_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", README)
     assert len(links) > 8
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_lists_every_page() -> None:
+    (row,) = (line for line in README.splitlines() if line.startswith("| [docs/](docs) |"))
+    assert set(re.findall(r"\(docs/([\w-]+\.md)\)", row)) == set(DOCS)
