@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import activity
 from temporalio.api.enums.v1 import PendingActivityState
-from temporalio.client import WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -25,6 +26,8 @@ _LASTING: Final = {
     RPCStatusCode.PERMISSION_DENIED,
     RPCStatusCode.UNIMPLEMENTED,
 }
+OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
+"""With Perdure's converter, where the worker's own client has another."""
 _Run: TypeAlias = WorkflowHandle[Any, Any]
 
 
@@ -32,7 +35,11 @@ def own_run() -> _Run:
     """The execution that this activity belongs to."""
     info = activity.info()
     assert info.workflow_id is not None
-    return activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return _client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+
+
+def _client() -> Client:
+    return OWN_CLIENT.get(None) or activity.client()
 
 
 async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
@@ -98,13 +105,13 @@ async def ask_granted(call_id: str) -> bool:
 
 async def ask_given(wanted: GivenInput) -> Any:
     """What a run below was given by the one above. All that ask in this process do so one after the other: it may be large."""
-    above = activity.client().get_workflow_handle(wanted.above, run_id=wanted.execution)
+    above = _client().get_workflow_handle(wanted.above, run_id=wanted.execution)
     return await _line(GIVEN_QUERY, dict[str, Any], above).ask(wanted.name)
 
 
 async def ask_other(run_id: str, query: str, result_type: Any) -> Any:
     """What another run answers, whether it still runs or not; asked once."""
-    other = activity.client().get_workflow_handle(run_id)
+    other = _client().get_workflow_handle(run_id)
     return await other.query(query, result_type=result_type, rpc_timeout=_TIMEOUT)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ServerError,
         ToolError,
     )
+    from perdure.hosting.embedding.plugin import PerdurePlugin
     from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
     from perdure.run.wire import RunView
     from perdure.tools.functions import ToolContext, branch, tool
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _LATER: Final = {
     "Agent": "perdure.authoring.agent",
     "Perdure": "perdure.client.perdure",
+    "PerdurePlugin": "perdure.hosting.embedding.plugin",
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
     "RunView": "perdure.run.wire",
@@ -56,6 +58,7 @@ __all__ = [
     "OutputError",
     "Perdure",
     "PerdureError",
+    "PerdurePlugin",
     "RequestEvent",
     "Run",
     "RunEndedError",

@@ -9,6 +9,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     DataConverter,
+    DefaultFailureConverter,
     DefaultFailureConverterWithEncodedAttributes,
     DefaultPayloadConverter,
 )
@@ -40,22 +41,42 @@ def data_converter() -> DataConverter:
     return dataclasses.replace(converter, payload_codec=codec, failure_converter_class=encoded)
 
 
-def with_converter(client: Client) -> Client:
-    """The client, with Perdure's converter in the place of the SDK's own; its codec and all else stay in force.
+def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = None) -> DataConverter:
+    """Perdure's converter in the place of the SDK's own; codec, storage and all else stay in force. Where they have no codec, or no
+    storage, they have that of `ours`.
 
     A payload converter of the user's own stays too, and has to know pydantic's models.
     """
-    theirs = client.data_converter
-    if theirs.payload_converter_class not in (DefaultPayloadConverter, PydanticPayloadConverter):
-        return client
-    ours = Converter(
-        payload_converter_class=PayloadConverter,
-        payload_codec=theirs.payload_codec,
-        failure_converter_class=theirs.failure_converter_class,
-        external_storage=theirs.external_storage,
+    kind = theirs.payload_converter_class
+    plain = kind in (DefaultPayloadConverter, PydanticPayloadConverter)
+    changes: dict[str, Any] = {"payload_converter_class": PayloadConverter} if plain else {}
+    if ours is not None and theirs.payload_codec is None and ours.payload_codec is not None:
+        changes["payload_codec"] = ours.payload_codec
+        if theirs.failure_converter_class is DefaultFailureConverter:
+            changes["failure_converter_class"] = ours.failure_converter_class
+    if ours is not None and theirs.external_storage is None and ours.external_storage is not None:
+        changes["external_storage"] = ours.external_storage
+    if not changes:
+        return theirs
+    if type(theirs) is not DataConverter or not plain:
+        return dataclasses.replace(theirs, **changes)
+    return Converter(
+        **{
+            "payload_codec": theirs.payload_codec,
+            "failure_converter_class": theirs.failure_converter_class,
+            "external_storage": theirs.external_storage,
+            **changes,
+        }
     )
+
+
+def with_converter(client: Client) -> Client:
+    """The client with `with_perdure_converter`."""
+    converter = with_perdure_converter(client.data_converter)
+    if converter is client.data_converter:
+        return client
     config = client.config(active_config=True)
-    config["data_converter"] = ours
+    config["data_converter"] = converter
     config["plugins"] = []  # what they change is in the configuration already: they are not asked again
     return Client(**config)
 

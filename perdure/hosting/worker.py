@@ -7,7 +7,7 @@ python worker.py --tools-only --task-queue laptop --tools my.module
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -16,19 +16,14 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from perdure.activities import below
-from perdure.activities.calling import ToolActivity
-from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.named import ApproveActivity, NamedFunctions
-from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
-from perdure.activities.request import RequestActivity
 from perdure.activities.secrets.masking import Masking
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
+from perdure.hosting.embedding.parts import PURE, Parts
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.health import Health
@@ -38,28 +33,10 @@ from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
 from perdure.hosting.signals import beside, interrupts
 from perdure.hosting.telemetry import flush, worker_runtime
-from perdure.hosting.workers import WorkerGroup, limited_workers
+from perdure.hosting.workers import WorkerGroup
 from perdure.model.endpoint import Endpoint
-from perdure.tools.limited import limited
-from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
-from perdure.workflows.agent import AgentWorkflow
-from perdure.workflows.loops import LoopWorkflow
 
 _log: Final = logging.getLogger("perdure.worker")
-
-_PURE = (
-    "perdure",
-    "pydantic",
-    "pydantic_core",
-    "networkx",
-    "jsonschema",
-    "jsonschema_specifications",
-    "re2",
-    "referencing",
-    "rpds",
-    "docstring_parser",
-)
-"""Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
 
 
 def build_worker(
@@ -85,48 +62,25 @@ def build_worker(
     """
     settings = changed(settings or in_force(), given)
     stored = client.data_converter.external_storage is not None
-    max_payload = MAX_STORED if stored else MAX_PAYLOAD
-    underway = underway or Underway()
-    tools = ToolActivity(registry, max_payload, settings.approval_floor, underway)
-    named = NamedFunctions(settings.functions)
-    prepare = PrepareActivity(
-        registry,
-        settings.approval_floor,
-        settings.agents,
-        max_payload,
-        settings.prices,
-        attribute,
-        named,
-        {"fast": settings.fast_model, "smart": settings.smart_model},
-        limited(settings.model_limits, settings.tool_limits),
+    parts = Parts(
+        registry, settings, stored=stored, model=model, endpoints=endpoints, attribute=attribute, underway=underway
     )
-    more = settings.endpoints if endpoints is None else endpoints
-    request = RequestActivity(more if isinstance(more, Endpoints) else Endpoints(model, more), underway)
-    orchestration: list[Callable[..., Any]] = [
-        prepare.prepare,
-        prepare.limited,
-        request.request,
-        ChooseActivity(named).choose,
-        ApproveActivity(named).approve,
-        below.given,
-        below.spent,
-    ]
     options = tuning(settings) | {"interceptors": [Masking()]}
     worker = Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[] if settings.tools_only else [AgentWorkflow, LoopWorkflow],
-        activities=[tools.run, *([] if settings.tools_only else orchestration)],
+        workflows=parts.workflows,
+        activities=parts.activities,
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         **options,
     )
-    return WorkerGroup(worker, *limited_workers(client, settings, request.request, tools.run, options))
+    return WorkerGroup(worker, *parts.limited(client, settings.task_queue, options))
 
 
 def _sandbox() -> SandboxedWorkflowRunner:
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PURE))
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))
 
 
 async def serve(settings: Settings) -> None:

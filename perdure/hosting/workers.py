@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final
@@ -64,17 +64,22 @@ class WorkerGroup:
 
 
 def limited_workers(
-    client: Client, settings: Settings, request: Callable[..., Any], tool: Callable[..., Any], options: dict[str, Any]
+    client: Client,
+    settings: Settings,
+    task_queue: str,
+    request: Callable[..., Any],
+    tool: Callable[..., Any],
+    options: Mapping[str, Any],
 ) -> Iterator[Worker]:
     """Workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
     models = {} if settings.tools_only else settings.model_limits
-    queues = [(model_queue(settings.task_queue, name), rate, request) for name, rate in models.items()]
-    queues += [(tool_queue(settings.task_queue, name), rate, tool) for name, rate in settings.tool_limits.items()]
+    queues = [(model_queue(task_queue, name), rate, request) for name, rate in models.items()]
+    queues += [(tool_queue(task_queue, name), rate, tool) for name, rate in settings.tool_limits.items()]
     for queue, rate, activity in queues:
         yield Worker(
             client,
             task_queue=queue,
             activities=[activity],
             max_task_queue_activities_per_second=rate / _MINUTE,
-            **options | {"activity_task_poller_behavior": _POLLERS},
+            **{**options, "activity_task_poller_behavior": _POLLERS},
         )

@@ -1,0 +1,97 @@
+"""What makes a Temporal worker one of Perdure's: the same for its own worker and for a user's that has the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from perdure.activities import below
+from perdure.activities.calling import ToolActivity
+from perdure.activities.choosing import ChooseActivity
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.named import ApproveActivity, NamedFunctions
+from perdure.activities.prepare import PrepareActivity
+from perdure.activities.registry import Registry
+from perdure.activities.request import RequestActivity
+from perdure.activities.underway.ending import Underway
+from perdure.activities.visibility import SearchAttributes
+from perdure.hosting.settings import Settings
+from perdure.hosting.workers import limited_workers
+from perdure.model.endpoint import Endpoint
+from perdure.tools.limited import limited
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+
+PURE: Final = (
+    "perdure",
+    "pydantic",
+    "pydantic_core",
+    "networkx",
+    "jsonschema",
+    "jsonschema_specifications",
+    "re2",
+    "referencing",
+    "rpds",
+    "docstring_parser",
+)
+"""Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
+
+
+class Parts:
+    """Workflows and activities over these tools, for one worker.
+
+    `stored`: whether large values go to external storage. The rest as `perdure.hosting.worker.build_worker` has it.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        settings: Settings,
+        *,
+        stored: bool = False,
+        model: AsyncOpenAI | None = None,
+        endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
+        attribute: SearchAttributes | None = None,
+        underway: Underway | None = None,
+    ) -> None:
+        self.settings = settings
+        max_payload = MAX_STORED if stored else MAX_PAYLOAD
+        underway = underway or Underway()
+        named = NamedFunctions(settings.functions)
+        prepare = PrepareActivity(
+            registry,
+            settings.approval_floor,
+            settings.agents,
+            max_payload,
+            settings.prices,
+            attribute,
+            named,
+            {"fast": settings.fast_model, "smart": settings.smart_model},
+            limited(settings.model_limits, settings.tool_limits),
+        )
+        more = settings.endpoints if endpoints is None else endpoints
+        self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
+        self._request = RequestActivity(
+            more if isinstance(more, Endpoints) else Endpoints(model, more), underway
+        ).request
+        self.workflows: list[type] = [] if settings.tools_only else [AgentWorkflow, LoopWorkflow]
+        self.activities: list[Callable[..., Any]] = [self._tool]
+        if not settings.tools_only:
+            self.activities += [
+                prepare.prepare,
+                prepare.limited,
+                self._request,
+                ChooseActivity(named).choose,
+                ApproveActivity(named).approve,
+                below.given,
+                below.spent,
+            ]
+
+    def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
+        """Workers for what is limited of a worker on this queue."""
+        return limited_workers(client, self.settings, task_queue, self._request, self._tool, options)

@@ -1,0 +1,117 @@
+"""Agents inside a user's own workflows (R13.5): `await perdure.workflow.run_agent(shopper, {...})`.
+
+The worker needs `PerdurePlugin`, which lets this through the sandbox and makes every error here fail the workflow, not its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    TimeoutError,
+    WorkflowAlreadyStartedError,
+)
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+from typing_extensions import TypeVar
+
+from perdure.authoring.agent import Agent
+from perdure.authoring.options import ApprovalOptions
+from perdure.client.errors import RunFailedError
+from perdure.errors import RunError, RunExistsError
+from perdure.people.policies import parse_policy
+from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
+from perdure.values.jsons import Json
+from perdure.values.limits import MAX_ID, MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.references import MISSING
+
+T = TypeVar("T")
+
+__all__ = ["run_agent"]
+
+
+async def run_agent(
+    agent: Agent[T],
+    input: Json = MISSING,
+    *,
+    id: str | None = None,
+    task_queue: str | None = None,
+    approval: ApprovalOptions | None = None,
+    timeout: timedelta | None = None,
+) -> T:
+    """Run the agent as a child of the workflow that calls this, and wait for its output, as the type of the agent's.
+
+    `input`, `approval`: as `Perdure.start` has them. `id`: names this one run for good; by default the workflow's id, the agent's name and
+    a number. `task_queue`: where workers with the agent's tools listen; by default the workflow's own. `timeout`: of the whole run, people's
+    time included; by default none. Where the workflow is cancelled, or ends, the run is cancelled too; a cancelled one is waited for.
+
+    Raises `InputError` and `DecisionError` as `Perdure.start` does, `RunExistsError` where the id is taken, `RunError` where agent and
+    input are too large, `RunFailedError` where the run ended without an output, and `OutputError` where it is not of the type.
+    """
+    value = agent.check_input(input)
+    change = {**(approval or {})}
+    parse_policy(change)
+    given = RunInput(
+        agent=agent.document(),
+        input=None if value is MISSING else value,
+        has_input=value is not MISSING,
+        approval=change,
+        delegates=agent.delegates(),
+        free=MAX_STORED,  # nobody above keeps the room of its history for it
+    )
+    run_id = id or f"{workflow.info().workflow_id}/{agent.name}-{workflow.uuid4().hex[:8]}"
+    _check(given, run_id)
+    try:
+        result: RunResult = await workflow.execute_child_workflow(
+            AGENT_WORKFLOW,
+            given,
+            id=run_id,
+            task_queue=task_queue,
+            result_type=RunResult,
+            execution_timeout=timeout,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=f"the agent {agent.name}"[:200],
+        )
+    except WorkflowAlreadyStartedError:
+        raise RunExistsError(f"there is already a run {run_id!r}") from None
+    except ChildWorkflowError as error:
+        task = asyncio.current_task()
+        if isinstance(error.cause, CancelledError) and task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise RunFailedError(_view(run_id, error)) from error
+    return agent.read_output(result.output)
+
+
+def _check(given: RunInput, run_id: str) -> None:
+    """What the server does not take would fail the workflow's task, again and again."""
+    size = len(given.model_dump_json().encode())
+    if size > MAX_PAYLOAD:
+        raise RunError(f"agent and input have {said(size)}, and {MAX_PAYLOAD:,} is the most")
+    if len(run_id.encode()) > MAX_ID:
+        raise RunError(f"the run's id would have {len(run_id.encode()):,} bytes, and {MAX_ID:,} is the most")
+
+
+def _view(run_id: str, error: ChildWorkflowError) -> RunView:
+    """What is known of the run: a failed one tells itself."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        details: Any = cause.details[0] if cause.details else None
+        if isinstance(details, dict):
+            return RunView.model_validate(details)
+        return RunView(run_id=run_id, status="failed", error=cause.message)
+    kinds: list[tuple[type[BaseException], RunStatus]] = [
+        (CancelledError, "cancelled"),
+        (TerminatedError, "terminated"),
+        (TimeoutError, "timed_out"),
+    ]
+    status = next((status for kind, status in kinds if isinstance(cause, kind)), "failed")
+    return RunView(run_id=run_id, status=status, error=None if status != "failed" else str(cause or error))

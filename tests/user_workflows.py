@@ -1,0 +1,80 @@
+"""Workflows and activities of a user's: nothing here says anything of the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+from temporalio import activity, workflow
+
+import perdure.workflow
+from perdure import Agent, RunExistsError, RunFailedError, tool
+
+
+class Order(BaseModel):
+    fruit: str
+    count: int = 1
+
+
+class Receipt(BaseModel):
+    euros: float
+
+
+@dataclass
+class Address:
+    street: str
+    town: str = "Bern"
+
+
+@tool(safe=True)
+async def price(fruit: str) -> float:
+    """What one costs."""
+    return 0.5 if fruit == "apple" else 0.75
+
+
+SHOPPER = Agent("shopper", instructions="You shop.", tools=[price], input=Order, output=Receipt)
+
+
+@activity.defn
+async def ship(address: Address) -> str:
+    """Send the parcel.
+
+    Args:
+        address: Where it goes.
+    """
+    return f"to {address.town}"
+
+
+@workflow.defn
+class Shopping:
+    """A user's workflow: an activity of theirs, and an agent."""
+
+    @workflow.run
+    async def run(self, order: Order) -> str:
+        where = await workflow.execute_activity(ship, Address("Main"), start_to_close_timeout=timedelta(seconds=10))
+        receipt = await perdure.workflow.run_agent(SHOPPER, order)
+        assert isinstance(receipt, Receipt)
+        return f"{receipt.euros:g} {where}"
+
+
+@workflow.defn
+class Minding:
+    """What can become of a child, told by its errors; `how`: `caught`, `taken`, or anything else to let them through."""
+
+    @workflow.run
+    async def run(self, how: str) -> list[Any]:
+        run_id = f"{workflow.info().workflow_id}/child"
+        if how == "taken":
+            first = asyncio.create_task(perdure.workflow.run_agent(SHOPPER, {"fruit": "apple"}, id=run_id))
+            await workflow.wait([first])
+        try:
+            return [await perdure.workflow.run_agent(SHOPPER, {"fruit": "apple"}, id=run_id)]
+        except RunExistsError as error:
+            return [str(error)]
+        except RunFailedError as error:
+            if how != "caught":
+                raise
+            return [error.view.status, str(error)]
