@@ -207,6 +207,7 @@ class _Parser:
             elif match := _QUOTED.match(self.text, self.position):
                 try:
                     key = json.loads(f'"{match.group(1)}"')
+                    key.encode()  # an unpaired surrogate is no character: nobody could write what names it
                 except ValueError:
                     raise self.error("the quoted key is not a JSON string") from None
                 self.position = match.end()

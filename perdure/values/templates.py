@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
 from perdure.values.formulas import Formula, parse_formula
+from perdure.values.formulas.steps import Steps
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import (
     DAGGER,
@@ -74,9 +75,9 @@ class Template:
     def resolve(self, lookup: Lookup, texts: Texts | None = None) -> Json:
         """The value with every reference replaced. Call it only when every site's expression has a value.
 
-        `texts` makes those that values are embedded in. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
+        `texts` makes those that values are embedded in; all formulas share one budget of steps. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
         """
-        return _resolve(self.node, lookup, Texts() if texts is None else texts)
+        return _resolve(self.node, lookup, Texts() if texts is None else texts, Steps())
 
     def references(self) -> Iterator[Reference]:
         for site in self.sites:
@@ -248,11 +249,11 @@ def _closing_brace(text: str, start: int) -> int:
     raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
 
 
-def _resolve(node: _Node, lookup: Lookup, texts: Texts) -> Json:
+def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps) -> Json:
     if isinstance(node, dict):
-        return {key: _resolve(child, lookup, texts) for key, child in node.items()}
+        return {key: _resolve(child, lookup, texts, steps) for key, child in node.items()}
     if isinstance(node, list):
-        return [_resolve(child, lookup, texts) for child in node]
+        return [_resolve(child, lookup, texts, steps) for child in node]
     if isinstance(node, _Literal):
         return node.value
     if isinstance(node, _Text):
@@ -263,5 +264,5 @@ def _resolve(node: _Node, lookup: Lookup, texts: Texts) -> Json:
             hint = "a reference alone passes a value on as it is"
             raise TooLargeError(f"{error}; it embeds {clip(embedded, 200)}: {hint}") from None
     if isinstance(node, _Computed):
-        return texts.computed(node.formula, [evaluate(value, lookup) for value in node.values])
+        return texts.computed(node.formula, [evaluate(value, lookup) for value in node.values], steps)
     return evaluate(node, lookup)

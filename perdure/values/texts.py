@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.errors import FormulaError, TooLargeError, clip
-from perdure.values.formulas import MAX_FORMULA_STEPS, Formula
-from perdure.values.formulas.steps import Steps
+from perdure.values.formulas import Formula
+from perdure.values.formulas.steps import CHARACTERS, Steps
 from perdure.values.jsons import Json, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, said
 from perdure.values.limits.sizes import Sizes
@@ -40,7 +40,7 @@ class Texts:
         *,
         total: int = MAX_TEXTS,
     ) -> None:
-        self._most, self._total = min(most, MAX_TEXT), total
+        self._whole, self._most, self._total = most, min(most, MAX_TEXT), total
         self._sizes = Sizes() if sizes is None else sizes
         self._checks = Checks() if checks is None else checks
         # The value is kept beside its text, so that its id cannot be used again while it counts; the oldest first.
@@ -67,15 +67,30 @@ class Texts:
         self._checks.taken += size // _JOINED
         return text
 
-    def computed(self, formula: Formula, values: Sequence[Json]) -> Json:
-        """What the formula gives; its steps count like a check's. Raises `FormulaError`, with the formula in it."""
-        steps = Steps()
+    def computed(self, formula: Formula, values: Sequence[Json], steps: Steps) -> Json:
+        """What the formula gives, within `steps`, which count like a check's.
+
+        Raises `FormulaError`, with the formula in it, and `TooLargeError` where that is larger than any value may be, or where
+        what all formulas and texts have made would be.
+        """
+        before = steps.left
         try:
-            return formula.evaluate(values, steps)
+            value = formula.evaluate(values, steps)
         except FormulaError as error:
             raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
         finally:
-            self._checks.taken += MAX_FORMULA_STEPS - max(steps.left, 0)
+            taken = before - max(steps.left, 0)
+            self._checks.taken += taken
+        size = self._sizes.of(value)
+        if size > self._whole:
+            raise TooLargeError(
+                f"{clip(formula.text, 200)!r} gives a value of {said(size)}, and {self._whole:,} is the most"
+            )
+        # What it only passes on is there already: of what it has made each step has made so much at most.
+        made = min(size, CHARACTERS * taken)
+        self._check(made)
+        self._joined += made
+        return value
 
     def _least(self, part: Json) -> int:
         """Bytes that the part has at least: as JSON it is a text that has to be quoted once more."""

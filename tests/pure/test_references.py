@@ -101,6 +101,7 @@ def test_r3_3_and_binds_tighter_than_or() -> None:
     ("text", "position"),
     [
         ("†state..x", 7),
+        (r'†state["\ud800"]', 6),
         ("†", 1),
         ("†state.items[", 12),
         ("†state.items[x]", 12),

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from perdure.errors import FormulaError
-from perdure.values.formulas.nodes import Frame, Step
+from perdure.errors import FormulaError, JsonError
+from perdure.values.formulas.nodes import Frame, Step, wrong
 from perdure.values.formulas.reading import Reader
 from perdure.values.formulas.steps import MAX_FORMULA_STEPS, OutOfStepsError, Steps
-from perdure.values.jsons import Json
+from perdure.values.jsons import Json, check
 from perdure.values.references import DAGGER, Reference
 
 MAX_FORMULA: Final = 2_000
@@ -41,11 +41,13 @@ class Formula:
             return self.step(Frame(values, steps))
         except OutOfStepsError:
             raise FormulaError(
-                f"the formula takes more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much", 1, 1
+                f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much",
+                1,
+                1,
             ) from None
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def parse_formula(text: str) -> Formula:
     """Read a formula. Raises `FormulaError`, with line and column, for what is no formula."""
     if len(text) > MAX_FORMULA:
@@ -60,11 +62,22 @@ def parse_formula(text: str) -> Formula:
         raise FormulaError(f"this is no expression: {error.msg}", error.lineno or 1, column) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise FormulaError(f"this cannot be read: {str(error) or 'it is nested too deeply'}", 1, 1) from None
-    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+    nodes = list(ast.walk(tree))
+    if len(nodes) > MAX_NODES:
         raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do what is that much", 1, 1)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            _check_text(node)
     reader = Reader()
     step = reader.read(tree.body)
     return Formula(text, tuple(reader.references), step)
+
+
+def _check_text(node: ast.Constant) -> None:
+    try:
+        check(node.value, source="the text")
+    except JsonError as error:
+        wrong(node, str(error))
 
 
 def readable(text: str) -> str | None:

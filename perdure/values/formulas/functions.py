@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from perdure.values.formulas.operators import WrongError, as_text, is_number, items, kind, number
@@ -15,6 +15,7 @@ def _sum(steps: Steps, values: Json, start: Json = 0) -> Json:
     for value in items(steps, values):
         if not is_number(value) or not is_number(total):
             raise WrongError(f"sum adds numbers; there is {kind(value)} among them")
+        steps.digits(total, value)
         total = number(total + value)
     return total
 
@@ -63,6 +64,7 @@ def _round(steps: Steps, value: Json, digits: Json = None) -> Json:
         raise WrongError(f"round takes a number, not {kind(value)}")
     if digits is not None and (not isinstance(digits, int) or abs(digits) > 400):
         raise WrongError("round takes a whole number of digits, at most 400")
+    steps.digits(value)
     return number(round(value, digits))
 
 
@@ -141,9 +143,15 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
 }
 
 
+def _pay(steps: Steps, text: str, given: Sequence[Json]) -> None:
+    """A text is read, and the texts that are looked for in it."""
+    steps.text(len(text) + sum(len(each) for each in given if isinstance(each, str)))
+
+
 def _split(steps: Steps, text: str, *parts: Json) -> Json:
     if parts and parts[0] == "":
         raise WrongError("split needs something to split by")
+    _pay(steps, text, parts)
     found = text.split(*parts)
     steps.take(len(found))
     return found
@@ -160,11 +168,13 @@ def _join(steps: Steps, text: str, values: Json) -> Json:
 def _replace(steps: Steps, text: str, old: Json, new: Json, *count: Json) -> Json:
     if not isinstance(old, str) or not isinstance(new, str):
         raise WrongError("replace takes two texts")
-    steps.text(len(text) + (text.count(old) * len(new)))
+    _pay(steps, text, (old,))
+    steps.text(text.count(old) * len(new))
     return text.replace(old, new, *count)
 
 
 def _get(steps: Steps, value: dict[str, Json], key: Json, default: Json = None) -> Json:
+    _pay(steps, "", (key,))
     return value.get(key, default) if isinstance(key, str) else default
 
 
@@ -172,7 +182,7 @@ def _of_text(name: str) -> Callable[..., Json]:
     method = getattr(str, name)
 
     def call(steps: Steps, text: str, *given: Json) -> Json:
-        steps.text(len(text))
+        _pay(steps, text, given)
         return method(text, *given)
 
     return call
@@ -217,5 +227,5 @@ def call_method(steps: Steps, value: Json, name: str, given: list[Json]) -> Json
         raise WrongError(f"{kind(value)} has no method {name!r}; {known}")
     try:
         return methods[name](steps, value, *given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise WrongError(f"{name}: {error}") from None

@@ -14,16 +14,21 @@ from perdure.values.formulas.operators import (
     OPERATORS,
     WrongError,
     as_text,
+    at_place,
     formatted,
     is_number,
     items,
     kind,
     number,
+    text_key,
 )
 from perdure.values.formulas.steps import Steps
 from perdure.values.jsons import Json
 from perdure.values.references import MAX_STEPS, Path, Reference
 
+MAX_NESTED: Final = 150
+"""Parts of a formula inside each other: each takes up to four frames of Python's stack, of 1,000, and whether there are so many must not
+depend on who asks."""
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
 """As JSON writes them, beside Python's own."""
 
@@ -50,12 +55,17 @@ class Nodes:
     def __init__(self) -> None:
         self.references: dict[Reference, int] = {}
         self.bound: list[str] = []
+        self._depth = 0
 
     def read(self, node: ast.expr) -> Step:
         made = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if made is None:
+        if made is None or isinstance(node, ast.Slice):
             wrong(node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}")
+        if self._depth == MAX_NESTED:
+            wrong(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
+        self._depth += 1
         step: Step = made(node)
+        self._depth -= 1
 
         def counted(frame: Frame) -> Any:
             frame.steps.take()
@@ -65,6 +75,13 @@ class Nodes:
                 wrong(node, str(error))
             except RecursionError:
                 wrong(node, "this is nested too deeply")
+            except (
+                TypeError,
+                ValueError,
+                ArithmeticError,
+                LookupError,
+            ) as error:  # Python's own words for what it cannot do
+                wrong(node, clip(str(error), 200))
 
         return counted
 
@@ -113,9 +130,10 @@ class Nodes:
             for key, value in pairs:
                 given = value(frame)
                 if key is not None:
-                    made[text_key(key(frame))] = given
+                    made[text_key(frame.steps, key(frame))] = given
                 elif isinstance(given, dict):
                     frame.steps.take(len(given))
+                    frame.steps.text(sum(map(len, given)))
                     made.update(given)
                 else:
                     raise WrongError(f"** takes an object, not {kind(given)}")
@@ -175,7 +193,7 @@ class Nodes:
         if isinstance(node.slice, ast.Slice):
             return self._slice(node.value, node.slice)
         value, at = self.read(node.value), self.read(node.slice)
-        return lambda frame: _at(value(frame), at(frame))
+        return lambda frame: at_place(frame.steps, value(frame), at(frame))
 
     def _path(self, node: ast.expr) -> Step | None:
         """The reference that a chain of keys and places is, if it begins with a kind."""
@@ -194,7 +212,7 @@ class Nodes:
 
     def _key_of(self, node: ast.expr, name: str) -> Step:
         value = self.read(node)
-        return lambda frame: _at(value(frame), name)
+        return lambda frame: at_place(frame.steps, value(frame), name)
 
     def _slice(self, node: ast.expr, bounds: ast.Slice) -> Step:
         value = self.read(node)
@@ -292,26 +310,6 @@ def _path_step(value: object) -> str | int | None:
     if isinstance(value, str):
         return value
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def text_key(value: Json) -> str:
-    if isinstance(value, str):
-        return value
-    raise WrongError(f"the keys of an object are texts, not {kind(value)}; write str(…)")
-
-
-def _at(value: Json, at: Json) -> Json:
-    """`value[at]` and `value.at`."""
-    if isinstance(value, dict) and isinstance(at, str):
-        if at in value:
-            return value[at]
-        near = ", ".join(clip(key, 40) for key in list(value)[:10])
-        raise WrongError(f"there is no {clip(at, 60)!r}; the object has: {near or 'nothing'}")
-    if isinstance(value, list | str) and isinstance(at, int):
-        if -len(value) <= at < len(value):
-            return value[at]
-        raise WrongError(f"there is no [{at}]: it has {len(value)} items")
-    raise WrongError(f"{kind(value)} has no {clip(str(at), 60)!r}" if at is not None else f"{kind(value)} has no null")
 
 
 def _shown(node: ast.AST) -> str:

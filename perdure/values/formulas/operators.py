@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from perdure.values.formulas.steps import Steps
+from perdure.errors import clip
+from perdure.values.formulas.steps import BITS, Steps
 from perdure.values.jsons import MAX_DIGITS, Json
 
 MAX_BITS: Final = int(MAX_DIGITS * 3.32)
@@ -50,6 +51,7 @@ def _numbers(sign: str, do: Callable[[Any, Any], Any]) -> Operation:
     def calculate(steps: Steps, a: Any, b: Any) -> Json:
         if not (is_number(a) and is_number(b)):
             raise WrongError(f"{kind(a)} {sign} {kind(b)} is not defined")
+        steps.digits(a, b)
         return number(do(a, b))
 
     return calculate
@@ -63,6 +65,7 @@ def _add(steps: Steps, a: Any, b: Any) -> Json:
         steps.take(len(a) + len(b))
         return a + b
     if is_number(a) and is_number(b):
+        steps.digits(a, b)
         return number(a + b)
     hint = "; write str(…) or an f-string" if str in (type(a), type(b)) else ""
     raise WrongError(f"{kind(a)} + {kind(b)} is not defined{hint}")
@@ -81,6 +84,8 @@ def _multiply(steps: Steps, a: Any, b: Any) -> Json:
 def _power(steps: Steps, a: Any, b: Any) -> Json:
     if isinstance(a, int) and isinstance(b, int) and b > 0 and a.bit_length() * b > MAX_BITS + 64 and abs(a) > 1:
         raise WrongError(f"the result has more than {MAX_DIGITS:,} digits")
+    if isinstance(a, int) and isinstance(b, int) and b > 0:
+        steps.take(min(a.bit_length() * b, MAX_BITS) // BITS)
     return _numbers("**", operator.pow)(steps, a, b)
 
 
@@ -120,10 +125,13 @@ def _contains(steps: Steps, a: Any, b: Any) -> bool:
         steps.text(len(b))
         return a in b
     if isinstance(b, dict):
+        steps.text(len(a) if isinstance(a, str) else 0)
         return isinstance(a, str) and a in b
     if isinstance(b, list):
         steps.take(len(b))
-        if isinstance(a, list | dict):
+        if isinstance(a, str):
+            steps.text(sum(len(a) for item in b if isinstance(item, str) and len(item) == len(a)))
+        elif isinstance(a, list | dict):
             steps.weigh(b)
         return a in b
     raise WrongError(f"in {kind(b)} nothing can stand")
@@ -151,6 +159,30 @@ def items(steps: Steps, value: Json) -> list[Json]:
     raise WrongError(f"{kind(value)} has no items")
 
 
+def text_key(steps: Steps, value: Json) -> str:
+    """A key of an object."""
+    if isinstance(value, str):
+        steps.text(len(value))
+        return value
+    raise WrongError(f"the keys of an object are texts, not {kind(value)}; write str(…)")
+
+
+def at_place(steps: Steps, value: Json, at: Json) -> Json:
+    """`value[at]` and `value.at`."""
+    if isinstance(value, dict) and isinstance(at, str):
+        steps.text(len(at))
+        if at in value:
+            return value[at]
+        near = ", ".join(clip(key, 40) for key in list(value)[:10])
+        raise WrongError(f"there is no {clip(at, 60)!r}; the object has: {near or 'nothing'}")
+    if isinstance(value, list | str) and isinstance(at, int):
+        if -len(value) <= at < len(value):
+            return value[at]
+        raise WrongError(f"there is no [{at}]: it has {len(value)} items")
+    what = kind(at) if at is None or isinstance(at, list | dict) else repr(clip(str(at), 60))
+    raise WrongError(f"{kind(value)} has no {what}")
+
+
 def as_text(steps: Steps, value: Json) -> str:
     """As `str` writes it."""
     steps.weigh(value)
@@ -159,7 +191,8 @@ def as_text(steps: Steps, value: Json) -> str:
     return text
 
 
-_FORMAT: Final = re.compile(r"(?:.?[<>=^])?[-+ ]?#?0?(\d*)[,_]?(?:\.(\d+))?[a-zA-Z%]?")
+_FORMAT: Final = re.compile(r"(?:.?[<>=^])?[-+ ]?#?0?(\d*)[,_]?(?:\.(\d+))?[bdeEfFgGosxX%]?")
+"""Without `c`, which may give what is no character, and `n`, which goes by the machine."""
 
 
 def formatted(steps: Steps, value: Json, spec: str) -> str:

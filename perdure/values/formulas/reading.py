@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from perdure.errors import clip
 from perdure.values.formulas.functions import FUNCTIONS, METHODS, call_method
-from perdure.values.formulas.nodes import CONSTANTS, Frame, Nodes, Step, text_key, wrong
-from perdure.values.formulas.operators import WrongError, items, kind
+from perdure.values.formulas.nodes import CONSTANTS, Frame, Nodes, Step, wrong
+from perdure.values.formulas.operators import WrongError, items, kind, text_key
 from perdure.values.jsons import Json
 
 _METHODS: Final = frozenset(name for methods in METHODS.values() for name in methods)
@@ -34,7 +34,7 @@ class Reader(Nodes):
         with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
 
         def collect(frame: Frame) -> dict[str, Any]:
-            return {text_key(key(frame)): value(frame) for _ in with_variables(frame)}
+            return {text_key(frame.steps, key(frame)): value(frame) for _ in with_variables(frame)}
 
         return collect
 
