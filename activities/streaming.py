@@ -14,10 +14,8 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 """Sends calls, the first of which has this index in the list."""
 
 
-GATHERED: Final = 0.4
-"""Seconds between two deliveries at most: each is a signal, and billed."""
-FIRST_GATHERED: Final = 0.1
-"""The same before it is known how fast the model writes."""
+GATHERED: Final = 0.1
+"""Seconds between two deliveries at most: each is a signal, and billed. With 0.4 the tasks of `benchmarks/latency.py` took 5 to 10 % longer."""
 
 
 class Deliverer:
@@ -59,7 +57,7 @@ class Deliverer:
     def _pause(self) -> float:
         """Seconds from one delivery to the next: a call is held back no longer than two others take to be written."""
         if self._begun is None or len(self._calls) < 2:
-            return FIRST_GATHERED
+            return GATHERED
         each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
         return min(GATHERED, 2 * each)
 
