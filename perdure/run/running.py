@@ -29,7 +29,7 @@ from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_prin
 from perdure.run.wire import Prepared
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, check, shorten
-from perdure.values.limits import MAX_OUTPUT_TEXTS
+from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write, beginning
@@ -256,6 +256,9 @@ class Run:
             return output, []
         texts = Texts(self.prepared.max_payload, self.sizes, total=MAX_OUTPUT_TEXTS)
         output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()}, texts)
+        most = max(MAX_OUTPUT, self.prepared.max_payload)
+        if not wrong and (size := self.sizes.of(output)) > most:  # one value may be read a thousand times
+            wrong = [f"it has {said(size)}, and {most:,} is the most"]
         if not wrong:
             try:
                 check(output, source="it")  # what was read may lie deep in what was written

@@ -144,6 +144,7 @@ def test_r16_3_a_mistake_says_what_where_and_what_would_be_right(text: str, wher
         "round(1, -10 ** 9)",
         "'x'.join(['y' * 1000] * 10 ** 5)",
         "('a' * 10000).replace('a', 'b' * 10000)",
+        "('a' * 500000).strip('b' * 500000 + 'a')",
         "sorted([[0] * 5000] * 5000)",
         "[[0] * 5000] * 5000 == [[0] * 5000] * 5000",
         "str([[0] * 5000] * 5000)",

@@ -19,6 +19,7 @@ from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.values.packing import pack
+from perdure.values.state import Write
 
 NOW = "2026-01-01T00:00:00"
 
@@ -86,3 +87,17 @@ def test_r18_5_what_is_too_much_to_carry_on_is_not_packed_again_and_again() -> N
     assert not attempts.worth(size + 1, MAX_PAYLOAD), "it has only grown"
     assert attempts.worth(size // 2, MAX_PAYLOAD)
     assert not Attempts().worth(30_000_000, MAX_STORED), "to find out would take longer than a task may"
+
+
+def test_r18_3_an_output_that_reads_one_value_a_thousand_times_is_refused_before_it_is_walked_through() -> None:
+    run, _, _ = grown("solution", 1, 10)
+    run.state.append(Write(path=("big",), value=[0] * 250_000))
+    run.begin_request(Choice("m", "only"))
+    plan = run.open_plan(2)
+    plan.close()
+    started = time.process_time()
+    assert not run.close_request(plan, RequestResult(output=["†state.big"] * 1000))
+    assert time.process_time() - started < 0.2
+    assert "the output cannot be made: it has 500,002,001 bytes, and 20,000,000 is the most" in str(
+        run.progress.messages
+    )

@@ -183,6 +183,8 @@ def _of_text(name: str) -> Callable[..., Json]:
 
     def call(steps: Steps, text: str, *given: Json) -> Json:
         _pay(steps, text, given)
+        # What is stripped is looked for in what is given, character by character.
+        steps.text(len(text) * sum(len(each) // 64 for each in given if isinstance(each, str)))
         return method(text, *given)
 
     return call

@@ -97,6 +97,8 @@ MAX_TEXTS: Final = 200_000_000
 """Bytes of all texts of a plan that values are embedded in: each is a copy, where a reference alone is none."""
 MAX_OUTPUT_TEXTS: Final = 20_000_000
 """The same of an output, which is made in one task."""
+MAX_OUTPUT: Final = 20_000_000
+"""Bytes of an output with what it reads, where values do not travel by external storage: all of it is checked in one task (R18.5)."""
 MAX_TEXTS_KEPT: Final = 20_000_000
 """Characters of the texts of values that are kept for the next reader, but for one that is longer by itself."""
 
