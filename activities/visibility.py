@@ -43,6 +43,10 @@ class SearchAttributes:
                 self._problem = None if refused is None else self._words(client, refused)
             return self._problem
 
+    def forget(self) -> None:
+        """Ask again before the next run: the server that is there now may know others."""
+        self._asked = False
+
     def _words(self, client: Client, refused: str) -> str:
         missing = [name for name in ATTRIBUTES if name not in self.known]
         lists = "'perdure approvals'" if WAITING_ATTRIBUTE in missing else "'perdure list'"

@@ -9,13 +9,16 @@ import uuid
 
 import httpx2
 import pytest
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
+from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
 from perdure.hosting.operating.health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
+from perdure.run.wire import ATTRIBUTES
 from tests.support import registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -70,12 +73,20 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
         async with embedded_server(ui=False, port=port):
             client = await Client.connect(f"127.0.0.1:{port}")
             worker = build_worker(client, registry([]), task_queue=uuid.uuid4().hex)
-            health = Health(client, worker)
+            attributes = SearchAttributes()
+            assert await attributes.ensure(client) is None
+            health = Health(client, worker, on_return=attributes.forget)
             await working.enter_async_context(worker)
             await until(health, None)
         await until(health, "the server is lost")
         async with embedded_server(ui=False, port=port):
             await until(health, None)
+            # It is another one, that knows nothing of what was registered with the first: a run that sets it would stand still.
+            assert await attributes.ensure(client) is None
+            there = await client.operator_service.list_search_attributes(
+                ListSearchAttributesRequest(namespace="default")
+            )
+            assert set(ATTRIBUTES) <= set(there.custom_attributes)
             await working.aclose()
     said = [record.getMessage() for record in caplog.records if record.name == "perdure.worker"]
     assert said == ["connected: polls", "lost the server", "the server is back: polls"]

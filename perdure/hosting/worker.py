@@ -96,7 +96,7 @@ async def serve(settings: Settings) -> None:
         _log.warning("%s", problem)
     async with equipped(settings, registry):
         worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)
-        health = Health(client, worker, tools_only=settings.tools_only)
+        health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
         beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
         try:
             with interrupts() as interrupted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
@@ -33,10 +33,18 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 class Health:
-    """Of one worker. `draining` is set by whoever ends it."""
+    """Of one worker. `draining` is set by whoever ends it; `on_return` is called when a server that was lost is back: it may be another one."""
 
-    def __init__(self, client: Client, worker: WorkerGroup, *, tools_only: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        worker: WorkerGroup,
+        *,
+        tools_only: bool = False,
+        on_return: Callable[[], None] = lambda: None,
+    ) -> None:
         self.draining = False
+        self._on_return = on_return
         self._client = client
         self._worker = worker
         kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY if tools_only else TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
@@ -84,6 +92,7 @@ class Health:
         if self._lost_at is None:
             _log.info("connected: polls", extra={"perdure": fields})
         else:
+            self._on_return()
             seconds = round(time.monotonic() - self._lost_at, 1)
             _log.info("the server is back: polls", extra={"perdure": {**fields, "seconds": seconds}})
         self._problem = self._lost_at = None
