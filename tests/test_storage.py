@@ -20,9 +20,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.errors import SettingsError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
-from perdure.hosting.storage import FileStorage
+from perdure.hosting.storage import FileStorage, external_storage
 from perdure.run.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.support import DONE, agent, harness, perdure
@@ -233,6 +234,12 @@ async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> No
         view = await it.run(agent("make", "measure"))
     assert view.state["length"] == 5_000_000
     assert max(item["Size"] for item in s3.list_objects_v2(Bucket="values")["Contents"]) > 5_000_000
+
+
+async def test_a_place_of_another_kind_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", "gs://values")
+    with pytest.raises(SettingsError, match="'gs://values' cannot be used: it is a folder, or s3://bucket"):
+        external_storage()
 
 
 async def test_a_threshold_that_is_no_number_is_one_line(tmp_path: Path) -> None:

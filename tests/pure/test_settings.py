@@ -71,6 +71,8 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ("graec = 5", "perdure.toml: 'graec' is no setting; did you mean 'grace'?"),
         ("http-hosts = []", "perdure.toml: 'http-hosts' is no setting; did you mean 'http_hosts'?"),
         ('grace = "soon"', 'grace in perdure.toml: must be a valid number, not "soon"'),
+        ("grace = inf", "grace in perdure.toml: must be a finite number, not Infinity"),
+        ("model_limits = {m = inf}", "model_limits.m in perdure.toml: must be a finite number"),
         ("activities = 0", "activities in perdure.toml: must be greater than or equal to 1, not 0"),
         ("[prices.m]\nprompt = 1", "prices.m.completion in perdure.toml: Field required"),
         ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),

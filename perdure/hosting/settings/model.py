@@ -44,6 +44,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX,
         env_ignore_empty=True,
         enable_decoding=False,
+        allow_inf_nan=False,
         extra="forbid",
         frozen=True,
         populate_by_name=True,
