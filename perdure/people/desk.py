@@ -53,7 +53,7 @@ class Desk:
         if reason is not None and call.items is not None:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
         if self._covered_by_plan(plan, call):
-            if self._approved_by_person and not call.template.sites:
+            if self._approved_by_person and call.template.literal:
                 _approve(call, self.digests)
             return None
         if reason is None:
@@ -234,7 +234,7 @@ class Desk:
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Its plan was approved as a whole. What the floor asks about is only covered if its parameters were seen then."""
         assert call.tool is not None
-        unseen = bool(call.template.sites) and self.guard.floor_asks(call.tool)
+        unseen = not call.template.literal and self.guard.floor_asks(call.tool)
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:

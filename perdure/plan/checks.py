@@ -231,5 +231,5 @@ def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    references = bool(call.template.sites) or call.template.computes
+    references = not call.template.literal
     return tool.parameters_schema.errors(call.params, references=references, checks=checks)

@@ -44,15 +44,14 @@ def revise(
     def lookup(reference: Reference) -> Json | Missing:
         return get(values.get(reference.kind, MISSING), reference.path)
 
-    for site in revised.template.sites:
-        if kept is not None and (site.path[0] in kept or site.path[0] == "_each"):
-            continue
+    read = revised.template if kept is None else revised.template.without({*kept, "_each"})
+    for site in read.sites:
         if evaluate(site.expression, lookup) is MISSING:
             raise DecisionError(
                 f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
             )
     try:
-        revised.take_resolved(revised.template.resolve(lookup, texts))
+        revised.take_resolved(read.resolve(lookup, texts))
     except (TooLargeError, FormulaError) as error:
         raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:

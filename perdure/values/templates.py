@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from operator import is_
 from typing import Final, TypeAlias
@@ -82,6 +82,18 @@ class Template:
     def references(self) -> Iterator[Reference]:
         for site in self.sites:
             yield from references(site.expression)
+
+    @property
+    def literal(self) -> bool:
+        """Whether it is its value already, as whoever reads it sees."""
+        return not self.sites and not self.computes
+
+    def without(self, keys: Container[str]) -> Template:
+        """Of an object, the template without these members."""
+        if not isinstance(self.node, dict):
+            return self
+        node = {key: child for key, child in self.node.items() if key not in keys}
+        return Template(node, tuple(site for site in self.sites if site.path[0] not in keys), self.computes)
 
 
 EMPTY_TEMPLATE: Final = Template({}, ())

@@ -78,7 +78,7 @@ def test_nothing_runs_below_the_floor(
     desk.new_plan = new_plan
     plan = new_plan()
     plan.add({"_tool": "t", "x": 1, "_outputPath": "†state.a"})
-    plan.add({"_tool": "u", "x": data.draw(st.sampled_from(["†state.a", 2]))})
+    plan.add({"_tool": "u", "x": data.draw(st.sampled_from(["†state.a", 2, {"_expr": "1 + 1"}]))})
     plan.close()
     seen: dict[str, Any] = {}
     if (whole := desk.offer_plan(plan, TIME)) is not None:
@@ -139,7 +139,7 @@ def decide_plan(data: st.DataObject, desk: Desk, plan: Plan, seen: dict[str, Any
     calls: dict[str, Any] = {"calls": [{"_tool": "u", "x": 3}]} if what == "edit" else {}
     plan = desk.apply(desk.judge(parse_decision({"call": "1", "decision": what, **calls}))).plan or plan
     for call in plan.calls:
-        if not call.template.sites and call.tool is not None:
+        if call.template.literal and call.tool is not None:
             seen[call.id] = (call.tool.activity, dict(call.params))
     return plan
 
@@ -197,6 +197,23 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     assert whole is not None
     assert len(whole.runs) == 6
     assert whole.reason.endswith("; t3 runs wipe; and 1 more")
+
+
+def test_a_formula_in_an_approved_plan_is_not_seen_before_it_is_computed() -> None:
+    """The attack: what is sent is put together out of pieces that look harmless in the plan."""
+    tools = resolve_tools(["wipe"], CODE)
+
+    def new_plan() -> Plan:
+        return Plan(1, tools=tools, state=State())
+
+    desk, plan = Desk(Guard(Policy(scope="plan"), floor="dangerous"), new_plan=new_plan), new_plan()
+    for value in ({"_expr": "'/'.join(['', 'etc'])"}, "/tmp"):
+        plan.add({"_tool": "wipe", "x": value})
+    plan.close()
+    desk.offer_plan(plan, TIME)
+    desk.apply(desk.judge(parse_decision({"call": "1", "decision": "approve"})))
+    offers = [desk.offer_call(plan, call, TIME) for call in plan.take_ready()]
+    assert [offer and offer.shown for offer in offers] == [{"x": "/etc"}, None]
 
 
 def test_no_definition_swaps_what_was_approved() -> None:

@@ -110,6 +110,20 @@ def test_a_reference_is_written_on_purpose() -> None:
     assert call.params["y"] == ["more", {"_ref": "†state.secret"}], "a page wrote it, so it is data"
 
 
+def test_what_an_edit_keeps_is_not_computed_again() -> None:
+    """What a formula reads may be something else by now: the person was shown what it gave."""
+    plan = Plan(1, tools=TOOLS, state=State([Write(path=("list",), value=[1, 2])]))
+    call = plan.add({"_tool": "send", "x": {"_expr": "len(state.list)"}, "y": 1})
+    other = plan.add({"_tool": "fetch", "_outputPath": "†state.list"})
+    plan.close()
+    plan.take_ready()
+    desk = Desk(Guard(Policy(ask="always")))
+    desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    plan.end(other, Returned(5))
+    decide(desk, {"call": "1.0", "decision": "edit", "params": {"y": 2}})
+    assert call.params == {"x": 2, "y": 2}
+
+
 @pytest.mark.parametrize(
     ("decision", "words"),
     [
