@@ -47,7 +47,11 @@ class ToolActivity:
     @activity.defn(dynamic=True)
     async def run(self, arguments: Sequence[RawValue]) -> ToolResult:
         """Run the tool. Its failure is an `ApplicationError` whose type is the error's code (R12.3)."""
-        call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
+        try:
+            call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
+        except (IndexError, ValueError):
+            words = f"no worker of this queue has the activity {activity.info().activity_type!r}"
+            raise ApplicationError(words, type="NotFoundError", non_retryable=True) from None
         function = self._registry.get(call.activity)
         if function is None:  # the run asks again: see `perdure.workflows.sending`
             words = f"this worker has no tool {call.activity!r}"

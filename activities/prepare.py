@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from temporalio import activity
+from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from perdure.activities.folder import AgentFolder
 from perdure.activities.named import NamedFunctions
@@ -28,7 +30,7 @@ from perdure.run.wire import (
     PrepareInput,
 )
 from perdure.tools.limited import Limited
-from perdure.tools.tool import resolve_tools
+from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
 
@@ -79,6 +81,7 @@ class PrepareActivity:
             self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:
             self._functions.find(wanted.approver, "config.approval.approver")
+        await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
         prepared = Prepared(
             tools=list(tools.values()),
@@ -109,3 +112,18 @@ class PrepareActivity:
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return known
+
+
+async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
+    """A call to an endpoint that the server does not know would fail the run's task, again and again; the run is refused instead."""
+    for tool in tools.values():
+        if tool.calls is None or tool.calls.kind != "operation":
+            continue
+        try:
+            wanted = ListNexusEndpointsRequest(name=tool.calls.endpoint, page_size=1)
+            known = (await activity.client().operator_service.list_nexus_endpoints(wanted)).endpoints
+        except RPCError:
+            return  # not everybody may ask
+        if not known:
+            message = f"tool {tool.name!r}: the server has no Nexus endpoint {tool.calls.endpoint!r}"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)

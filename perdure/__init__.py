@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
     from perdure.run.wire import RunView
     from perdure.tools.functions import ToolContext, branch, tool
+    from perdure.tools.temporal import activity_tool, nexus_tool, workflow_tool
 
 _LATER: Final = {
     "Agent": "perdure.authoring.agent",
@@ -43,6 +44,7 @@ _LATER: Final = {
     "ToolContext": "perdure.tools.functions",
     "branch": "perdure.tools.functions",
     "tool": "perdure.tools.functions",
+    **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
     **dict.fromkeys(
         ("ApprovalEvent", "Event", "LifecycleEvent", "RequestEvent", "ToolEvent"), "perdure.run.views.events"
     ),
@@ -73,8 +75,11 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolEvent",
+    "activity_tool",
     "branch",
+    "nexus_tool",
     "tool",
+    "workflow_tool",
 ]
 
 

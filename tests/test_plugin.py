@@ -196,7 +196,8 @@ async def test_the_page_on_embedding_is_python_that_runs(
 ) -> None:
     write(tmp_path, *blocks("python", DOCS["embedding.md"]))
     monkeypatch.syspath_prepend(tmp_path)
-    working = importlib.import_module("working")
+    working, tools = map(importlib.import_module, ("working", "tools"))
+    assert [function.name for function in tools.seller.functions] == ["send", "invoice", "order", "left"]
     plan = {"calls": [{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}], "output": "†state.one"}
     async with ScriptedModel([plan]) as model:
         monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import nexusrpc
+import nexusrpc.handler
 from pydantic import BaseModel
 from temporalio import activity, workflow
+from temporalio.exceptions import ApplicationError
 
 import perdure.workflow
 from perdure import Agent, RunExistsError, RunFailedError, tool
@@ -78,3 +81,43 @@ class Minding:
             if how != "caught":
                 raise
             return [error.view.status, str(error)]
+
+
+@activity.defn(name="charge")
+async def charge(euros: float, account: str = "main", note: str | None = None) -> dict[str, Any]:
+    """Take the money."""
+    attempt = activity.info().attempt
+    if account == "shaky" and attempt == 1:
+        raise RuntimeError("not yet")
+    if account == "closed":
+        raise ApplicationError("nobody has it", 42, type="no_account", non_retryable=True)
+    if account == "slow":
+        await asyncio.Event().wait()
+    return {"euros": euros, "account": account, "note": note, "attempt": attempt}
+
+
+@workflow.defn
+class Delivery:
+    """Bring it."""
+
+    @workflow.run
+    async def run(self, number: int, wait: bool = False) -> str:
+        if wait:
+            await asyncio.Event().wait()
+        if number == 13:
+            raise ApplicationError("not on that day", type="unlucky")
+        return f"brought {number}"
+
+
+@nexusrpc.service(name="stock")
+class Stock:
+    left: nexusrpc.Operation[Order, int]
+
+
+@nexusrpc.handler.service_handler(service=Stock)
+class StockHandler:
+    @nexusrpc.handler.sync_operation
+    async def left(self, _: nexusrpc.handler.StartOperationContext, order: Order) -> int:
+        if order.fruit == "none":
+            raise nexusrpc.HandlerError("no such fruit", type=nexusrpc.HandlerErrorType.NOT_FOUND)
+        return 10 - order.count

@@ -12,11 +12,12 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from perdure.workflows.delegates import run_delegate
+from perdure.workflows.kinds.existing import run_existing
+from perdure.workflows.kinds.sleeping import sleep_until
 from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import NEXT_TASK, Sender, full, task_number, tool_reads
-from perdure.workflows.sleeping import sleep_until
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -219,6 +220,9 @@ class CallLoop:
                 return await self._rest(call, sleep_until(call.params, self._sender.alarm))
             if call.tool.delegate is not None:
                 return await self._run_delegate(call)
+            if call.tool.calls is not None:
+                work = run_existing(call, call.tool.calls, self._sender)
+                return await (self._rest(call, work) if call.tool.calls.waits else work)
             return await self._sender.run_tool(call, plan.values(call))
 
     async def _run_delegate(self, call: Call) -> Outcome:

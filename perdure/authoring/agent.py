@@ -25,8 +25,9 @@ from perdure.values.references import MISSING
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
 T = TypeVar("T")
 
-AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Agent[Any]"
-"""A tool of the worker's by name, a definition, a function decorated with `@tool`, or an agent that is delegated to."""
+AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | ToolFunction | Agent[Any]"
+"""A tool of the worker's by name, a definition, a function decorated with `@tool`, what `activity_tool` and the like make, or an agent that
+is delegated to."""
 
 _REQUEST: JsonObject = {
     "properties": {"request": {"type": "string", "description": "What to do."}},

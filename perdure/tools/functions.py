@@ -92,6 +92,10 @@ class ToolFunction:
     def name(self) -> str:
         return str(self.definition["name"])
 
+    @property
+    def __perdure_tool__(self) -> ToolFunction:
+        return self
+
     def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
         """Keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do not fit."""
         try:
@@ -166,6 +170,28 @@ def tool_function(target: Any) -> ToolFunction | None:
 
 def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction:
     name = options.pop("name", None) or getattr(function, "__name__", "")
+    arguments, result, context_parameter = read_signature(function, name)
+    definition = {
+        "name": name,
+        "description": described(function),
+        **plain_schema(arguments.model_json_schema(by_alias=True)),
+        **meta_properties(options),
+    }
+    if output := None if result is None else plain_schema(result.json_schema(mode="serialization")):
+        definition["_output"] = output
+    parse_tool(definition, activities=[name])
+    return ToolFunction(
+        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
+    )
+
+
+def read_signature(
+    function: Callable[..., Any], name: str, *, method: bool = False
+) -> tuple[type[BaseModel], TypeAdapter[Any] | None, str | None]:
+    """A model of the parameters, what reads the result, and the name of the parameter that takes the `ToolContext`.
+
+    `method`: the first parameter is `self`, and none of the tool's. Raises `ToolDefinitionError`.
+    """
     where = f"tool {name!r}"
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -176,7 +202,7 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     fields: dict[str, Any] = {}
     context_parameter: str | None = None
     open_ended = False
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in list(inspect.signature(function).parameters.values())[method:]:
         annotation = hints.get(parameter.name, Any)
         if annotation is ToolContext:
             context_parameter = parameter.name
@@ -196,23 +222,27 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
     try:
         arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
-        parameters = plain_schema(arguments.model_json_schema(by_alias=True))
+        arguments.model_json_schema(by_alias=True)
         returns = hints.get("return", Any)
         result = None if returns in (Any, Branch) else TypeAdapter(returns)
-        output = None if result is None else plain_schema(result.json_schema(mode="serialization"))
+        if result is not None:
+            result.json_schema(mode="serialization")
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
-    description = "\n".join(filter(None, (documented.short_description, documented.long_description)))
-    meta = {
+    return arguments, result, context_parameter
+
+
+def described(documented: Any) -> str:
+    """What a docstring says, without its parameters."""
+    found = docstring_parser.parse(inspect.getdoc(documented) or "")
+    return "\n".join(filter(None, (found.short_description, found.long_description)))
+
+
+def meta_properties(options: JsonObject) -> JsonObject:
+    """The options of `@tool` as a definition has them."""
+    return {
         f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value is not None and value is not False
     }
-    definition = {"name": name, "description": description, **parameters, **meta}
-    if output:
-        definition["_output"] = output
-    parse_tool(definition, activities=[name])
-    return ToolFunction(
-        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
-    )
 
 
 def open_tool(

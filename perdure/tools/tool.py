@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
+from perdure.tools.existing import Existing
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.limits import MAX_RETRIES
@@ -96,6 +97,8 @@ class Tool(BaseModel):
     """`_scopes: {"enum": [...]}`: what the model may choose from, call by call."""
     names: dict[str, str] = Field(default_factory=dict, alias="_names")
     """What the code calls parameters whose own names would be taken for meta-properties, by the names that the model knows."""
+    calls: Existing | None = Field(default=None, alias="_calls")
+    """What of Temporal's a call is, where it is no activity of the engine's; said by the worker's code alone (R13.6)."""
     code_safe: bool = False
     """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
     code_dangerous: bool = False
@@ -170,6 +173,8 @@ class Tool(BaseModel):
     @property
     def runs(self) -> str:
         """The activity, or the agent, behind it where that is not called as it is; else empty: a harmless name says nothing of the code."""
+        if self.calls is not None and (self.calls.kind != "activity" or self.calls.name != self.name):
+            return self.calls.title
         code = self.activity if self.delegate is None else self.delegate
         if code is None or self.name == code.removeprefix(RESERVED_PREFIX):
             return ""
@@ -273,7 +278,12 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
-        tools[tool.name] = tool.model_copy(update=_declared(tool, registry))
+        declared = {"calls": None} | _declared(tool, registry)
+        if tool.calls not in (None, declared["calls"]):
+            raise ToolDefinitionError(
+                f"tool {tool.name!r}: what it calls is said by the worker's code alone, not by '_calls'"
+            )
+        tools[tool.name] = tool.model_copy(update=declared)
     return tools
 
 
@@ -287,7 +297,8 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
     if code is None or tool.task_queue not in (None, _queue(code)):
         return exclusive | {"code_known": False, "code_dangerous": True}  # another worker's, which may be anything
-    return exclusive | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+    calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
+    return exclusive | calls | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
 
 
 def _queue(definition: JsonObject) -> Any:

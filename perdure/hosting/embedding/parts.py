@@ -19,6 +19,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
+from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 from perdure.hosting.workers import limited_workers
 from perdure.model.endpoint import Endpoint
@@ -59,6 +60,11 @@ class Parts:
         attribute: SearchAttributes | None = None,
         underway: Underway | None = None,
     ) -> None:
+        for tool in registry:
+            if tool.name in settings.tool_limits and "_calls" in tool.definition:
+                raise SettingsError(
+                    f"tool_limits: {tool.name} is not Perdure's to limit: its calls go to workers of their own"
+                )
         self.settings = settings
         max_payload = MAX_STORED if stored else MAX_PAYLOAD
         underway = underway or Underway()

@@ -144,7 +144,7 @@ class PerdurePlugin(SimplePlugin):
                 raise SettingsError(
                     "the worker has a dynamic activity already, and Perdure's tools are one too: give one of them a worker of its own"
                 )
-            if name in {tool.name for tool in self._registry}:
+            if name in {tool.name for tool in self._registry if "_calls" not in tool.definition}:
                 raise SettingsError(
                     f"the worker has an activity {name!r} and a tool of that name: give one another name"
                 )

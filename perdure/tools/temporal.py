@@ -1,0 +1,189 @@
+"""Tools made of what a Temporal user has: by function or class with the schema of its signature, or by name with one given (R13.6)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, TypedDict
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import Unpack
+
+from perdure.errors import ToolDefinitionError, ToolError
+from perdure.tools.existing import Existing
+from perdure.tools.functions import ToolFunction, described, meta_properties, plain_schema, read_signature
+from perdure.tools.tool import parse_tool
+from perdure.values.jsons import JsonObject
+
+_ACTIVITY: Final = "__temporal_activity_definition"
+_WORKFLOW: Final = "__temporal_workflow_definition"
+_ONE: Final = "input"
+"""The parameter's name where the one argument is no object."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """As `@tool` has them. `safe`: never harmful; `dangerous`: ask a person first."""
+
+    name: str
+    description: str
+    output_path: str
+    approval: Any
+    safe: bool
+    dangerous: bool
+    timeout: float
+    retries: int
+    task_queue: str
+    duration: float
+    exclusive: bool | str
+
+
+class ActivityOptions(ToolOptions, total=False):
+    heartbeat: float
+    queue_timeout: float
+
+
+def activity_tool(
+    activity: Callable[..., Any] | str, *, input: Any = None, output: Any = None, **options: Unpack[ActivityOptions]
+) -> ToolFunction:
+    """An activity that exists as a tool: its calls are that activity, on its own workers.
+
+    `activity`: the function, whose signature and docstring describe the tool, or the activity's name; then `input` and `output` are types, or
+    JSON Schemas, of its one argument (default: none) and its result (default: anything). A single parameter that is a model or a dataclass
+    gives the tool its fields as parameters. `options`: as `@tool` has them; `task_queue` is where its workers listen (default: the run's
+    own), `timeout` seconds for an attempt (60), `retries` attempts after the first (2), `heartbeat` seconds within which the activity has to
+    heartbeat by itself (default: it need not).
+
+    Raises `ToolDefinitionError` for what cannot be a tool.
+    """
+    if isinstance(activity, str):
+        return _by_name(Existing(kind="activity", name=activity), input, output, dict(options))
+    name = getattr(getattr(activity, _ACTIVITY, None), "name", None)
+    if name is None:
+        raise ToolDefinitionError(f"{activity!r} is no activity with a name: decorate it with @activity.defn")
+    method = not inspect.ismethod(activity) and next(iter(inspect.signature(activity).parameters), "") == "self"
+    existing = Existing(kind="activity", name=name)
+    return _by_signature(existing, activity, described(activity), dict(options), method=method)
+
+
+def workflow_tool(
+    workflow: type | str,
+    *,
+    id: str | None = None,
+    input: Any = None,
+    output: Any = None,
+    **options: Unpack[ToolOptions],
+) -> ToolFunction:
+    """A workflow that exists as a tool: a call is a child of the run.
+
+    `workflow`: the class, or the workflow's type with `input` and `output` as `activity_tool` has them. `id`: of the child, with the call's
+    parameters as `order-{number}`; by default `<run>/<call>`. `timeout`: seconds for all of it, by default none: it may wait for people, and
+    like a delegate's its time is none of the run's. `retries`: 0 by default. Where the run is cancelled the child is.
+
+    Raises `ToolDefinitionError` for what cannot be a tool.
+    """
+    plain: JsonObject = {"retries": 0, **options}
+    if isinstance(workflow, str):
+        return _by_name(Existing(kind="workflow", name=workflow, id=id), input, output, plain)
+    found = getattr(workflow, _WORKFLOW, None)
+    if getattr(found, "name", None) is None:
+        raise ToolDefinitionError(f"{workflow!r} is no workflow with a name: decorate it with @workflow.defn")
+    assert found is not None
+    about = described(workflow) if workflow.__doc__ else described(found.run_fn)
+    return _by_signature(Existing(kind="workflow", name=found.name, id=id), found.run_fn, about, plain, method=True)
+
+
+def nexus_tool(
+    operation: Any,
+    *,
+    endpoint: str,
+    service: type | str,
+    input: Any = None,
+    output: Any = None,
+    **options: Unpack[ToolOptions],
+) -> ToolFunction:
+    """A Nexus operation that exists as a tool.
+
+    `operation`: of a service class, `Payments.charge`, whose types describe the tool, or its name with `input` and `output` as
+    `activity_tool` has them. `endpoint`: as the server knows it. `timeout`: seconds for all of it, retries included, by default none; the
+    server retries what can be retried. Where the run is cancelled the operation is.
+
+    Raises `ToolDefinitionError` for what cannot be a tool.
+    """
+    named = isinstance(operation, str)
+    name = operation if named else getattr(operation, "name", None)
+    definition = getattr(service, "__nexus_service_definition__", None)
+    known = service if isinstance(service, str) else getattr(definition, "name", None)
+    if not name or not known:
+        raise ToolDefinitionError(
+            f"{operation!r} of {service!r} is no Nexus operation: give both of a service, or their names"
+        )
+    existing = Existing(kind="operation", name=name, endpoint=endpoint, service=known)
+    takes, gives = (input, output) if named else (operation.input_type, operation.output_type)
+    return _by_name(existing, takes, gives, {"retries": 0, **options})
+
+
+def _by_name(existing: Existing, input: Any, output: Any, options: JsonObject) -> ToolFunction:
+    where = f"tool {options.get('name', existing.name)!r}"
+    none = input in (None, type(None))
+    schema = {} if none else _schema(input, where, "validation")
+    if none or not _is_object(schema):
+        schema, names = ({}, []) if none else ({"properties": {_ONE: schema}, "required": [_ONE]}, [_ONE])
+        existing = existing.model_copy(update={"arguments": names})
+    result = None if output in (None, type(None)) else _schema(output, where, "serialization")
+    return _made(existing, schema, result, options, "")
+
+
+def _by_signature(
+    existing: Existing, function: Callable[..., Any], about: str, options: JsonObject, *, method: bool
+) -> ToolFunction:
+    name = options.get("name", existing.name)
+    arguments, result, context = read_signature(function, name, method=method)
+    fields = list(arguments.model_fields.values())
+    if context is not None or arguments.model_config.get("extra") == "allow":
+        raise ToolDefinitionError(
+            f"tool {name!r}: Temporal gives arguments by position, no ToolContext and no **params"
+        )
+    schema = plain_schema(arguments.model_json_schema(by_alias=True))
+    output = None if result is None else plain_schema(result.json_schema(mode="serialization"))
+    alone = _schema(fields[0].annotation, f"tool {name!r}", "validation") if len(fields) == 1 else {}
+    if _is_object(alone):
+        return _made(existing, alone, output, options, about)
+    try:
+        defaults = {str(f.alias): to_jsonable_python(f.get_default()) for f in fields if not f.is_required()}
+    except PydanticSerializationError as error:
+        raise ToolDefinitionError(f"tool {name!r}: a default cannot be written as JSON: {error}") from None
+    existing = existing.model_copy(update={"arguments": [f.alias for f in fields], "defaults": defaults})
+    return _made(existing, schema, output, options, about)
+
+
+def _made(
+    existing: Existing, schema: JsonObject, output: JsonObject | None, options: JsonObject, about: str
+) -> ToolFunction:
+    name = options.pop("name", existing.name)
+    about = options.pop("description", about)
+    calls = existing.model_dump(exclude_defaults=True)
+    definition = {**schema, "name": name, "description": about, **meta_properties(options), "_calls": calls}
+    definition |= {"_output": output} if output else {}
+    parse_tool(definition, activities=[name])
+
+    async def elsewhere(**_: Any) -> Any:
+        raise ToolError("not_here", f"{name} is {existing.title}, which this worker does not run: fake it in a test")
+
+    arguments: type[BaseModel] = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
+    return ToolFunction(definition, elsewhere, arguments, None, None, True)
+
+
+def _schema(wanted: Any, where: str, mode: Any) -> JsonObject:
+    if isinstance(wanted, dict):
+        return wanted
+    try:
+        schema: JsonObject = plain_schema(TypeAdapter(wanted).json_schema(mode=mode))
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
+    return {key: value for key, value in schema.items() if key != "description"} if _is_object(schema) else schema
+
+
+def _is_object(schema: JsonObject) -> bool:
+    return schema.get("type") == "object" and "properties" in schema
