@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, ToolError, branch, tool
-from perdure.client.histories import read_history
+from perdure import Agent, Perdure, ToolError, branch, tool
+from perdure.client.histories import read_history, replay_each
 from perdure.errors import RunError, SettingsError
 from perdure.testing import (
     CaseDifferenceError,
@@ -157,37 +157,54 @@ async def test_r14_6_an_answer_that_broke_off_breaks_off_again(dev_server: Workf
     assert len((await replay(case)).calls) == 1
 
 
-async def test_r13_7_record_and_replay_on_the_command_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-    async with run_locally(shop(), model=answered(FIRST), people=[approve()], server=dev_server) as local:
+async def a_run_and_files(server: WorkflowEnvironment, folder: Path) -> tuple[str, Path, Path]:
+    """A run with one below it, its own history in a file, and one that no version wrote."""
+    async with run_locally(shop(), model=answered(FIRST), people=[approve()], server=server) as local:
         view = await local.run({"item": "fig"})
-    case, history = tmp_path / "case.json", tmp_path / "history.json"
-    found = await dev_server.client.get_workflow_handle(view.run_id).fetch_history()
-    history.write_text(found.to_json(), encoding="utf-8")
-    broken = json.loads(found.to_json())
-    for event in broken["events"]:
+    history, broken = folder / "history.json", folder / "broken.json"
+    text = (await server.client.get_workflow_handle(view.run_id).fetch_history()).to_json()
+    history.write_text(text, encoding="utf-8")
+    other = json.loads(text)
+    for event in other["events"]:
         if attributes := event.get("activityTaskScheduledEventAttributes"):
             attributes["activityType"]["name"] = "another"
-    (tmp_path / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
+    broken.write_text(json.dumps(other), encoding="utf-8")
+    return view.run_id, history, broken
+
+
+async def test_r13_7_histories_are_replayed_and_what_would_break_is_told(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    run_id, history, broken = await a_run_and_files(dev_server, tmp_path)
+    files = [str(history), str(broken)]
+    client = dev_server.client
+    found = [each async for each in replay_each(client, [run_id, *files], files, client.data_converter)]
+    assert [name for name, _, _ in found] == [run_id, f"{run_id}/1.4", *files]
+    assert [problem is None for _, problem, _ in found] == [True, True, True, False]
+    assert "another" in (found[3][1] or "")
+    assert found[0][2] == found[2][2] > 20
+    write_case(await record(Perdure(client).get_run(run_id)), tmp_path / "case.json")
+    for name, words in (("case.json", "is a case, not a history"), ("none.json", "cannot be read as a history")):
+        with pytest.raises(SettingsError, match=words):
+            read_history(tmp_path / name)
+
+
+@pytest.mark.soak  # the same by two processes
+async def test_r13_7_record_and_replay_on_the_command_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    run_id, history, broken = await a_run_and_files(dev_server, tmp_path)
+    case = tmp_path / "case.json"
     recorded, replayed = await asyncio.gather(
-        perdure("record", view.run_id, "--out", str(case), env=env),
-        perdure("replay", view.run_id, str(history), str(tmp_path / "broken.json"), env=env),
+        perdure("record", run_id, "--out", str(case), env=env),
+        perdure("replay", run_id, str(history), str(broken), env=env),
     )
     assert recorded.code == 0, recorded.err
-    assert read_case(case)["name"] == view.run_id
+    assert read_case(case)["name"] == run_id
     assert replayed.code == 1
     lines = replayed.out.splitlines()
-    assert [line.split(": ")[0] for line in lines] == [
-        view.run_id,
-        f"{view.run_id}/1.4",
-        str(history),
-        str(tmp_path / "broken.json"),
-    ]
+    assert [line.split(": ")[0] for line in lines] == [run_id, f"{run_id}/1.4", str(history), str(broken)]
     assert [": ok, " in line for line in lines] == [True, True, True, False]
     assert "breaks: " in lines[3]
-    for name, words in ((case, "is a case, not a history"), (tmp_path / "none.json", "cannot be read as a history")):
-        with pytest.raises(SettingsError, match=words):
-            read_history(name)
 
 
 async def test_what_is_no_case_is_told(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_the_guides_plans_are_checked(tmp_path: Path) -> None:
     block("from hypothesis import given\n", tmp_path).test_nothing_is_deleted_without_a_person()
 
 
+@pytest.mark.soak  # five seconds: the server's own, before it notices that a worker is gone; `during` is the guide's
 async def test_a_worker_dies_before_a_call_and_after_another() -> None:
     fakes: dict[str, Any] = {"pay": lambda amount, context: f"{amount} at attempt {context.attempt}"}
     two = {"calls": [PAY, PAY | {"amount": 41, "_after": ["1.0"]}], "output": {"ok": True}}
@@ -82,6 +83,11 @@ async def test_a_worker_dies_before_a_call_and_after_another() -> None:
         local.assert_once("pay", amount=41)
         assert [each.attempt for each in local.executions("pay")] == [2, 1]
     assert view.output == {"ok": True}
+
+
+def test_a_worker_is_killed_at_a_moment_that_there_is() -> None:
+    with pytest.raises(ValueError, match="before, during, after a call, not 'befor'"):
+        kill("pay", "befor")  # type: ignore[arg-type]
 
 
 async def test_people_decide_each_in_their_time() -> None:
@@ -115,6 +121,10 @@ async def test_people_decide_each_in_their_time() -> None:
         ({"model": [PLAN]}, "1.0 pay of .* waits for a person .pay is dangerous., and nobody of `people` decides"),
         ({"model": [PLAN, DONE], "people": [approve()]}, "1 of 2 turns were not asked for"),
         ({"model": [PLAN | {"output": None}], "people": [approve()]}, "the script has 1 turns, this is request 2"),
+        (
+            {"model": [PLAN], "people": [reject("pay", "too dear")]},
+            r"this is request 2; payer-\w+ is \w+: 1\.0 pay rejected \(.*too dear",
+        ),
         ({"model": [DONE], "people": [reject("pay")]}, r"nobody asked for reject\('pay'\)"),
         ({"model": [DONE], "faults": [kill("pay")]}, r"kill\('pay', 'during'\) never happened"),
         (
@@ -122,7 +132,15 @@ async def test_people_decide_each_in_their_time() -> None:
             "the fake of 'pay' returned what the tool never",
         ),
     ],
-    ids=["nobody decides", "turn left", "asked too much", "person left", "fault left", "fake unlike the tool"],
+    ids=[
+        "nobody decides",
+        "turn left",
+        "asked too much",
+        "and why",
+        "person left",
+        "fault left",
+        "fake unlike the tool",
+    ],
 )
 async def test_what_is_left_over_or_missing_fails_the_test(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AssertionError, match=words):

@@ -184,9 +184,14 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
     with pytest.raises(RunExistsError, match=f"there is already a run '{run.id}'"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, id=run.id)
     assert not await perdure.has_worker()
+    with pytest.raises(
+        RunTimeoutError, match=f"no worker listens on its task queue '{perdure.task_queue}'; it goes on when"
+    ):
+        await run.result(timeout=0.01)
     await run.terminate("nobody will come")
-    with pytest.raises(RunFailedError, match="was terminated"):
-        await run.result()
+    for timeout in (None, 0):
+        with pytest.raises(RunFailedError, match="was terminated"):
+            await run.result(timeout)
     for asked in (perdure.get_run("no-such-run").result, perdure.get_run("no-such-run").view):
         with pytest.raises(RunNotFoundError, match="there is no run 'no-such-run' in namespace 'default'"):
             await asked()

@@ -23,7 +23,8 @@ def read_agent(name: str, folder: Path = AGENTS) -> tuple[Agent, Json]:
     path = Path(name)
     if not path.is_file():
         if not by_name.is_file():
-            raise SettingsError(f"no agent {name!r}: neither a file {path} nor {by_name} exists")
+            named = "" if path.suffix == ".json" else f", and no {by_name}"
+            raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
         path = by_name
     document = agent_document(read_json(path), path.stem)
     return parse_agent(document, source=str(path)), document

@@ -240,18 +240,36 @@ async def _result(handle: AgentHandle) -> RunResult | None:
 async def ended(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
     """Wait for the run's end; what it returned, or `None` where it ended otherwise.
 
-    Raises `RunTimeoutError` when `timeout` seconds pass first, which does not touch the run (R10.1).
+    Raises `RunTimeoutError` when `timeout` seconds pass first, which does not touch the run (R10.1), and says where no worker takes it. A
+    run that has ended already is no matter of time: with 0 only that is asked.
     """
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
-        return await asyncio.wait_for(handle.result(), timeout)
+        try:
+            return await asyncio.wait_for(handle.result(), timeout)
+        except TimeoutError:
+            if goes_on := await _goes_on(client, handle):
+                raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s{goes_on}") from None
+            return await handle.result()
     except WorkflowFailureError:
         return None
     except ValidationError:
         await describe(handle)
         raise
-    except TimeoutError:
-        raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s; it goes on") from None
+
+
+async def _goes_on(client: Client, handle: AgentHandle) -> str:
+    """What is said of a run that has not ended in time; nothing where it has."""
+    try:
+        description = await describe(handle)
+        if description.status is not None and STATUS[description.status] != "running":
+            return ""
+        if not await has_worker(client, description.task_queue):
+            return f": no worker listens on its task queue {description.task_queue!r}; it goes on when one does"
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise
+    return "; it goes on"  # also where the server is away for a moment: the time is over
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:

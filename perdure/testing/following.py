@@ -17,7 +17,7 @@ from perdure.client.approvals import decide
 from perdure.client.run import Run
 from perdure.client.runs import fetch_run
 from perdure.errors import RunError
-from perdure.run.wire import WAITING_QUERY, RunView, WaitingView
+from perdure.run.wire import WAITING_QUERY, CallView, RunView, WaitingView
 from perdure.testing.clock import Clock, Look
 from perdure.testing.people import Person
 
@@ -92,9 +92,9 @@ class Following:
                 while True:
                     look = await self.clock.look(self.runs)
                     if (found := await done(look)) is not None:
-                        self._raise_troubles()
+                        await self._raise_troubles()
                         return found
-                    self._raise_troubles()
+                    await self._raise_troubles()
                     changed, before = look.events != before, look.events
                     if self.meanwhile is not None and changed:
                         await self.meanwhile(look)
@@ -110,9 +110,10 @@ class Following:
         except TimeoutError:
             raise AssertionError(f"no end after {timeout:g} s: {await self._running()}") from None
 
-    def _raise_troubles(self) -> None:
+    async def _raise_troubles(self) -> None:
         if problems := self.troubles():
-            raise AssertionError("; ".join(problems))
+            # How the runs stand says why, e.g. why the model was asked once more.
+            raise AssertionError("; ".join([*problems, await self._running()]))
 
     async def _people_decide(self, look: Look) -> datetime | None:
         """Those whose time has come; when that of the next comes."""
@@ -163,10 +164,16 @@ class Following:
             except RunError as error:
                 lines.append(str(error))
                 continue
-            calls = [f"{call.id} {call.tool} {call.status}" for call in view.calls if call.status not in ("done",)]
+            calls = [_unlike_done(call) for call in view.calls if call.status != "done"]
             trouble = [each.trouble for each in view.log if each.trouble]
             lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
         return "; ".join(lines)
+
+
+def _unlike_done(call: CallView) -> str:
+    """A call that is not done, and why."""
+    why = (call.error or {}).get("message") or call.reason
+    return f"{call.id} {call.tool} {call.status}{f' ({why})' if why else ''}"
 
 
 async def offers_of(client: Client, run_id: str) -> list[WaitingView]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from temporalio.client import Client
 
@@ -38,8 +38,11 @@ def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
     """Kill the worker at a call of the tool, the `call`-th time that a worker takes one up; another worker is started at once.
 
     `before`: it has taken the call up, and the tool's code has not run. `during`: the code has run to its end, and nobody was told: what
-    it did is done, its result is lost. `after`: the result is in the history, and the worker dies before it goes on.
+    it did is done, its result is lost. `after`: the result is in the history, and the worker dies before it goes on. Times at which
+    an earlier one of `faults` strikes do not count. Raises `ValueError` for another moment.
     """
+    if moment not in get_args(Moment):
+        raise ValueError(f"a worker is killed {', '.join(get_args(Moment))} a call, not {moment!r}")
     return Kill(tool, moment, call)
 
 

@@ -153,7 +153,7 @@ class Unreadable:
         (lambda: Agent("a", context=[{"type": "text"}]), r"agent 'a': context\[0\] \(text\)"),
         (lambda: Agent("a", context=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),
-        (lambda: Agent.read("nowhere.json"), "no agent 'nowhere.json'"),
+        (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),
         (lambda: Agent.of([1]), "the agent must be a JSON object"),
     ],
 )

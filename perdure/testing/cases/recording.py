@@ -32,7 +32,12 @@ from perdure.tools.wire import ToolInput, ToolResult
 from perdure.values.jsons import Json, JsonObject
 
 Case: TypeAlias = JsonObject
-"""A run as `record` writes it down: JSON, to be read and to be edited by hand; `docs/testing.md` has its keys."""
+"""A run as `record` writes it down: JSON, to be read and to be edited by hand.
+
+`{"form", "perdure", "name", "agent", "input"?, "approval"?, "delegates"?, "tools": {name: definition}, "runs"}`. `runs` has the run under `""`
+and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request", "model", "dialect", "usage", "says", "cut"?}],
+"results": {call id: {"tool", "params", "returns" or "raises", "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
+"""
 FORM: Final = 1
 _CALL: Final = re.compile(r"\d+\.\d+(\[\d+\])?")
 
