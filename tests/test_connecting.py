@@ -121,6 +121,17 @@ async def test_a_profile_and_a_key(
     assert client.service_client.config.api_key == "hush"
 
 
+@pytest.mark.parametrize("value", ['"sk-0123456789', '["sk-0123456789"]'])
+async def test_a_key_in_a_file_that_cannot_be_read_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    (tmp_path / "temporal.toml").write_text(f"[profile.default]\napi_key = {value}\n", encoding="utf-8")
+    _set(monkeypatch, CONFIG_FILE=tmp_path / "temporal.toml")
+    with pytest.raises(ServerError, match=r"at line 2, column .*: invalid ") as refused:
+        await connect()
+    assert "sk-" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from temporalio.client import Client
@@ -91,10 +92,18 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
         found = ClientConfig.load_client_connect_config(profile=profile)
         settings: dict[str, Any] = {"target_host": "localhost:7233", **found, **given}
     except Exception as error:
-        raise ServerError(f"Temporal's connection settings cannot be read: {error}", final=True) from None
+        raise ServerError(
+            f"Temporal's connection settings cannot be read: {_without_source(error)}", final=True
+        ) from None
     converter = data_converter()
     tracing = interceptors()
     try:
         return await Client.connect(**settings, data_converter=converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
         raise unreachable(error, settings) from None
+
+
+def _without_source(error: Exception) -> str:
+    """What is wrong with a file, and where: not the line itself, in which a key may stand."""
+    kept = [line.strip() for line in str(error).splitlines() if not re.match(r"\s*\d*\s*\|", line)]
+    return ": ".join(filter(None, kept))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,24 @@ def test_tuning_is_the_sdk_s_own() -> None:
     assert "max_concurrent_activities" not in scaled
     assert scaled["activity_task_poller_behavior"] == PollerBehaviorAutoscaling()
     assert scaled["workflow_task_executor"]._max_workers == 3
+
+
+def test_a_password_in_an_address_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_ENDPOINTS", '{"x": {"base_url": "https://ann:hunter2@models.example/v1"}}')
+    assert settings_of()["endpoints"]["value"]["x"]["base_url"] == "https://•••@models.example/v1"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="to give a file to somebody else takes root")
+def test_a_file_that_somebody_else_has_put_where_everybody_may_is_not_read(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: `/tmp/perdure.toml` names code, and somebody runs `perdure list` there."""
+    monkeypatch.setenv("PERDURE_CONFIG", "")  # put back afterwards: `--config` sets it
+    (here / "perdure.toml").write_text('codec = "theirs:code"', encoding="utf-8")
+    os.chown(here / "perdure.toml", 4711, 4711)
+    settings_of()
+    here.chmod(0o1777)
+    refused = invoke("settings")
+    assert refused.exit_code == 2
+    assert "is another user's, in a folder where everybody may put one" in refused.output
+    assert settings_of("--config", "perdure.toml")["codec"]["value"] == "theirs:code"

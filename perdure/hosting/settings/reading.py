@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,6 +47,11 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
     path = config_file()
     if os.environ.get(CONFIG) and not path.is_file():
         raise SettingsError(f"{CONFIG} names {path}, which does not exist")
+    if not os.environ.get(CONFIG) and _put_there(path):
+        raise SettingsError(
+            f"{path} is another user's, in a folder where everybody may put one, and can name code to run: "
+            f"if it is meant, say so with {CONFIG}={path}"
+        )
     try:
         settings = Settings(**(given or {}))
         settings.sources.update(where(given or {}, flags or {}))
@@ -96,6 +103,14 @@ def unknown_variables() -> list[str]:
     known = [variable(name) for name in Settings.model_fields] + [CONFIG]
     ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [f"{name} is no setting{_near(name, known)}" for name in ours]
+
+
+def _put_there(path: Path) -> bool:
+    """Whether the file may be put there by somebody who wants others to find it, as in `/tmp`."""
+    if not hasattr(os, "getuid") or not path.is_file():
+        return False
+    owners = {path.lstat().st_uid, path.stat().st_uid} - {os.getuid(), 0}
+    return bool(owners) and bool(path.absolute().parent.stat().st_mode & stat.S_IWOTH)
 
 
 def _near(name: str, known: list[str]) -> str:

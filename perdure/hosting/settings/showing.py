@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,6 +13,8 @@ from perdure.values.jsons import Json
 
 MASK = "•••"
 """In place of a secret that is set."""
+_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""Who asks, and with what password, in an address."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,21 @@ class Shown:
 
 
 def shown(settings: Settings) -> list[Shown]:
-    """Every setting, in the order of the model; secrets are masked."""
+    """Every setting, in the order of the model; secrets are masked, and passwords in addresses."""
     plain = settings.model_dump(mode="json")
     rows = []
     for name, field in Settings.model_fields.items():
-        value = MASK if about(field).secret and plain[name] else plain[name]
+        value = MASK if about(field).secret and plain[name] else _masked(plain[name])
         rows.append(Shown(name, about(field).group, value, settings.sources.get(name, "default")))
     return rows
+
+
+def _masked(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    return _USER.sub(MASK, value) if isinstance(value, str) else value
 
 
 def shown_default(name: str) -> str:
