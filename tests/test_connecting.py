@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
+import shutil
+import signal
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,7 +31,7 @@ from perdure.hosting.operating.reaching import reached, unreachable
 from perdure.hosting.server import embedded_server, free_port
 from perdure.run.agents import parse_agent
 from perdure.testing.workers import Relay
-from tests.support import DONE, agent, harness
+from tests.support import DONE, ROOT, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -200,6 +205,33 @@ async def test_a_worker_waits_for_a_server_that_comes_later(
     assert [line for line in caplog.messages if "no Temporal server answers" in line] == caplog.messages
     assert caplog.messages[0].startswith("waits up to 60 s more: ")
     assert len(caplog.messages) == 1
+
+
+_CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+
+
+def _child(process: int) -> int:
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text())
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run([*_CONTAINER, "true"], check=False, capture_output=True).returncode != 0,
+    reason="this machine makes no process the first of its own",
+)
+async def test_a_worker_that_waits_ends_when_a_container_is_stopped() -> None:
+    env = os.environ | {"TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}", "PERDURE_WAIT": "60"}
+    command = [*_CONTAINER, sys.executable, str(ROOT / "worker.py")]
+    container = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
+    try:
+        assert container.stderr is not None
+        assert b"waits up to 60 s more" in await asyncio.wait_for(container.stderr.readline(), 60)
+        os.kill(_child(container.pid), signal.SIGTERM)
+        # The kernel keeps a signal that nobody handles from the first process.
+        assert await asyncio.wait_for(container.wait(), 15) == 128 + signal.SIGTERM
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            container.kill()
 
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.soak)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from perdure.cli.app import app
@@ -10,6 +11,9 @@ from perdure.cli.app import app
 
 def main(*words: str) -> None:
     """Run the command line, `words` before what was given, and leave the process with its exit code."""
+    if os.getpid() == 1:
+        # A container's first process gets no signal that it does not handle: one that still waits for its server could not be stopped.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         app([*words, *sys.argv[1:]])
     except SystemExit as leaving:
