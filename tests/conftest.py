@@ -10,7 +10,9 @@ import pytest_asyncio
 from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
+from perdure.activities.visibility import add_attributes
 from perdure.hosting.server import embedded_server
+from perdure.run.wire import ATTRIBUTES
 from perdure.testing.serving import serve
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
@@ -25,8 +27,9 @@ def _no_settings_from_outside(no_perdure_settings: None) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
-    """A dev server: lists workflows, keeps real time."""
+    """A dev server: lists workflows, keeps real time. It knows all search attributes from its first run on, whichever test that is."""
     async with embedded_server(ui=False) as server:
+        await add_attributes(server.client, list(ATTRIBUTES))
         yield server
 
 
