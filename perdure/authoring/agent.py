@@ -168,10 +168,12 @@ class Agent(Generic[OutputT]):
 
     @property
     def name(self) -> str:
+        """As lists and drawings show it; its runs' ids begin with it."""
         return self.parsed.name
 
     @property
     def description(self) -> str:
+        """What it is for, as a model reads it that may delegate to it."""
         return self.parsed.description
 
     @property

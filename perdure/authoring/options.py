@@ -13,7 +13,9 @@ class ModelOptions(TypedDict, total=False):
     """Which model answers (R9.4)."""
 
     fast: str
+    """The model for choosing tools; by default the worker's, `gpt-4o-mini` unless it says otherwise. `name@endpoint` asks another server."""
     smart: str
+    """The model after errors and for final answers; by default the worker's, `gpt-4o` unless it says otherwise."""
     policy: str
     """`auto` (default), `fast`, `smart`, or `module:function` of the worker's."""
     fallback: Sequence[str]
@@ -26,6 +28,7 @@ class SamplingOptions(TypedDict, total=False):
     temperature: float
     top_p: float
     max_tokens: int
+    """Tokens of one answer at most."""
     seed: int
     reasoning_effort: str
 
@@ -65,7 +68,9 @@ class AgentOptions(TypedDict, total=False):
     """The `config` of an agent; what is left out has the default of section 11."""
 
     models: ModelOptions
+    """Which models answer, and when."""
     sampling: ModelSamplingOptions
+    """How they write; by default as their servers do."""
     dialect: Literal["solution", "tools", "script"]
     """What the model writes (R9.2); `solution` by default."""
     start: Literal["model", "plan"]
@@ -95,3 +100,4 @@ class AgentOptions(TypedDict, total=False):
     prices: Mapping[str, PriceOptions]
     """By model; those not named here are the worker's."""
     approval: ApprovalOptions | Literal["calls", "plan"]
+    """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""

@@ -38,7 +38,9 @@ class Exchange:
 
     request: RequestInput
     context: RequestContext
+    """What the prompt was made of."""
     answer: RequestResult | None = None
+    """`None`: there is none yet, or it never came."""
 
 
 @dataclass

@@ -17,13 +17,17 @@ class ListedRun:
     status: RunStatus
     started_at: datetime
     ended_at: datetime | None
+    """`None`: it runs."""
     agent: str | None = None
+    """Its agent's name."""
     stop_reason: str | None = None
     """Why it ended, or the type of its failure."""
     cost: float | None = None
     """Dollars, once it has ended."""
     sender: str | None = None
+    """For whom it runs, as it was said when it started."""
     tenant: str | None = None
+    """The same, one level up."""
     waiting: int = 0
     """What waits for a person in it."""
 
@@ -60,7 +64,9 @@ class Waiting:
 
     run_id: str
     agent: str
+    """The name of the run's agent."""
     entry: WaitingEntry
+    """What waits, as far as a list shows it."""
 
     def as_json(self) -> JsonObject:
         return {"runId": self.run_id, "agent": self.agent, **self.entry.as_json()}
@@ -72,6 +78,7 @@ class WaitingPage:
 
     waiting: list[Waiting]
     runs: int
+    """How many runs of this page wait for somebody."""
     unnamed: dict[str, int]
     """By run, how much more waits than the list names: the run itself tells all of it."""
     following: str | None
@@ -83,6 +90,7 @@ class Offered:
     """One thing that waits, whole, and in which run."""
 
     run_id: str
+    """The run itself, or one of its delegates'."""
     offer: WaitingView
 
     def as_json(self) -> JsonObject:

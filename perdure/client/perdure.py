@@ -36,8 +36,10 @@ class Perdure:
     """
 
     def __init__(self, client: Client, *, task_queue: str | None = None) -> None:
-        self.client = with_converter(client)
-        self.task_queue = task_queue or in_force().task_queue
+        self.client: Client = with_converter(client)
+        """Temporal's own client: the one that was given, with Perdure's JSON as its payloads."""
+        self.task_queue: str = task_queue or in_force().task_queue
+        """Where runs are started."""
 
     @classmethod
     async def connect(
@@ -53,8 +55,9 @@ class Perdure:
     ) -> Perdure:
         """Connect by Temporal's own settings: `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, `temporal.toml`, … (R12.6).
 
-        What is given here goes before them: `address` as `host:port`, `profile` one of `temporal.toml`. `runtime` is the SDK's. Raises
-        `ServerError` when nothing answers there, or when the settings cannot be read.
+        What is given here goes before them. `address`: `host:port`. `tls`: yes or no, or certificates of one's own; by default
+        yes where there is an `api_key`. `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure` itself. `runtime`: the SDK's. Raises `ServerError` when
+        nothing answers there, or when the settings cannot be read.
         """
         given = {"target_host": address, "namespace": namespace, "api_key": api_key, "tls": tls}
         client = await connect(runtime, profile=profile, **{k: v for k, v in given.items() if v is not None})
@@ -74,7 +77,7 @@ class Perdure:
         """Start a run of the agent. Nobody waits for a worker here: the run does.
 
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
-        name and a random part. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
+        name and a random part. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
         its schema, and nothing is started (R2.3); `DecisionError` for a policy that is none; `RunExistsError`; `RunError` where agent and
         input are too large.
@@ -110,7 +113,10 @@ class Perdure:
         tenant: str | None = None,
         timeout: float | None = None,
     ) -> T:
-        """Start a run and wait for its output: `start`, then `Run.result`, with what they raise."""
+        """Start a run and wait for its output: `start`, then `Run.result`, with what they take and raise.
+
+        `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
+        """
         started = await self.start(
             agent, input, id=id, task_queue=task_queue, approval=approval, sender=sender, tenant=tenant
         )

@@ -36,12 +36,15 @@ class Selection:
     """Which runs are meant: those to which all of it applies; nothing said means all."""
 
     agent: str | None = None
+    """The agent's name."""
     status: str | None = None
     """One of `STATUSES`."""
     since: str | None = None
     """Started after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC unless it says otherwise."""
     sender: str | None = None
+    """As it was said when the run started."""
     tenant: str | None = None
+    """As it was said when the run started."""
     reason: str | None = None
     """Its stop reason, or the type of its failure."""
     waiting: bool = False

@@ -36,11 +36,14 @@ PRICES: Final[Mapping[str, Price]] = {
 
 
 class Usage(Wire):
+    """Tokens, as a model's server counts them."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @property
     def tokens(self) -> int:
+        """Both together: what a budget counts."""
         return self.prompt_tokens + self.completion_tokens
 
     def cost_at(self, price: Price | None) -> float | None:
@@ -51,15 +54,21 @@ class Usage(Wire):
 
 
 class ModelUsage(Usage):
+    """What one model has used in a run."""
+
     requests: int = 0
+    """How often it was asked."""
     cost: float | None = None
     """Dollars; `None` where no price is known."""
 
 
 class RunUsage(Usage):
+    """What a run has used, and all that it delegated (R9.6)."""
+
     cost: float | None = None
     """Dollars; `None` where the price of a model that was used is not known."""
     by_model: dict[str, ModelUsage] = Field(default_factory=dict)
+    """By the model's name."""
 
     def count(self, model: str, usage: Usage, prices: Mapping[str, Price]) -> None:
         """Add what one Request has used."""

@@ -80,10 +80,13 @@ class RequestView(Wire):
     """A Request as `watch` shows it."""
 
     number: int
+    """1 for a run's first; 0 is a plan that was given (R5.9)."""
     model: str
     reason: str
+    """Why this model was chosen (R9.4)."""
     status: Literal["running", "done"] = "running"
     usage: Usage = Field(default_factory=Usage)
+    """What its server counted."""
     cost: float | None = None
     """Dollars; `None` where no price is known."""
     messages: int = 0

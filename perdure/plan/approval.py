@@ -17,6 +17,9 @@ class Approval(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     requested_at: str
+    """ISO 8601, UTC."""
     decision: Kind | Literal["timeout"] | None = None
+    """`None`: it still waits."""
     by: str = ""
+    """Who decided, as they said."""
     reason: str = ""

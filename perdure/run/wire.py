@@ -127,15 +127,23 @@ class CallView(Wire):
     """A call as `show` and `run --json` print it."""
 
     id: str
+    """`R.N`: the Request's number, and the call's index in it (R5.7)."""
     tool: str
     params: JsonObject
+    """With every reference resolved, once the call was ready."""
     status: str
+    """`done`, `failed`, `rejected`, `skipped`, `invalid` or `deferred` once it has ended (R5.4, R5.10); before that `pending`, `ready`, `waiting` or `running`."""
     started_at: str | None = None
+    """ISO 8601, UTC, as all times of a view; `None`: it never started."""
     ended_at: str | None = None
     attempts: int = 0
+    """How often its tool was begun."""
     reason: str | None = None
+    """Why it was skipped, or what it waits for."""
     error: JsonObject | None = None
+    """`{"code", "message"}` of one that did not end well."""
     approval: Approval | None = None
+    """What became of its offer, if it was ever offered to a person."""
     shown: str | None = None
     """The beginning of the result, for `show`; not part of `run --json`."""
 
@@ -152,8 +160,10 @@ class WaitingView(Wire):
     call: str
     """What a decision names: the call's id, or the Request's number for its plan."""
     agent: str
+    """The name of the run's agent."""
     tool: str
     description: str = ""
+    """The tool's."""
     params: JsonObject = Field(default_factory=dict)
     """Resolved."""
     parameters: JsonObject = Field(default_factory=dict)
@@ -163,11 +173,15 @@ class WaitingView(Wire):
     runs: dict[str, str] = Field(default_factory=dict)
     """Tool → the activity, or the agent, that runs, where that is not called like the tool."""
     reason: str
+    """Why it is asked about, or the question."""
     requested_at: str
+    """ISO 8601, UTC."""
     digest: str
+    """Of exactly what is shown: a decision that carries it counts for nothing else (R7.2)."""
     question: bool = False
     """It is a question (`reason`): an answer is wanted, not a decision."""
     calls: list[Any] | None = None
+    """The whole plan, where that is what waits."""
     more: int = 0
     """How many wait behind it that the answer had no room for: they are asked for next."""
     cut: bool = False
@@ -180,13 +194,18 @@ class WaitingEntry(Wire):
     """One thing that waits, as far as a list shows it: whole it is the run's to tell."""
 
     call: str
+    """What a decision names."""
     tool: str
     params: JsonObject | None = None
     """`None`: a plan, or too long for a list."""
     reason: str
+    """Why it is asked about, or the question."""
     requested_at: str
+    """ISO 8601, UTC."""
     digest: str
+    """As that of a `WaitingView`."""
     question: bool = False
+    """An answer is wanted, not a decision."""
 
 
 class WaitingMemo(Wire):
@@ -203,12 +222,19 @@ class RunResult(Wire):
     run_id: str
     status: RunStatus = "running"
     output: Json = None
+    """JSON that fits the agent's schema; `None` where there is none, or none yet."""
     stop_reason: StopReason | None = None
+    """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name (R9.5)."""
     requests: int = 0
+    """How often a model was asked."""
     usage: RunUsage = Field(default_factory=RunUsage)
+    """Tokens and dollars, those of its delegates too (R9.6)."""
     errors: list[JsonObject] = Field(default_factory=list)
+    """The error messages that the model was given, each `{"call", "error"}` (R6.6)."""
     calls: list[CallView] = Field(default_factory=list)
+    """In the order of the plans, also those that never ran."""
     state: JsonObject = Field(default_factory=dict)
+    """What calls wrote, as a reference to `†state` reads it now."""
     error: str | None = None
     """Why the run failed, in one line."""
     worked: float = 0.0
@@ -241,11 +267,13 @@ class RunView(RunResult):
     """What the `run` query answers: the result so far, with what a live view needs beside it."""
 
     agent: str = ""
+    """Its agent's name."""
     waiting: list[WaitingView] = Field(default_factory=list)
     """What waits for a person, oldest first."""
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     log: list[RequestView] = Field(default_factory=list)
+    """Its Requests, in order."""
     reads: dict[str, list[str]] = Field(default_factory=dict)
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)

@@ -48,6 +48,7 @@ class AutoModel(ScriptedModel):
         self._root: Agent[Any] | None = None
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
+        """As `ScriptedModel.bind`; what is asked for is called with values for these definitions."""
         super().bind(agent, tools)
         self._root, self._definitions = agent, tools
         self._delegates = {} if agent is None else agent.delegates()

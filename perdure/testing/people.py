@@ -43,15 +43,18 @@ class Person:
     after: float = 0.0
     """Seconds from when it was offered."""
     more: JsonObject = field(default_factory=dict)
+    """What the decision says beside its kind."""
     every: bool = False
     decided: int = 0
 
     def means(self, offer: WaitingView) -> bool:
+        """Whether it decides about this offer."""
         if offer.question != (self.kind == "answer") or (self.decided and not self.every):
             return False
         return self.tool in (None, offer.tool)
 
     def decision(self, offer: WaitingView) -> JsonObject:
+        """What it sends, bound to what was shown."""
         return {"call": offer.call, "decision": self.kind, "digest": offer.digest, **self.more}
 
     def __str__(self) -> str:

@@ -36,7 +36,8 @@ class ScriptedModel:
 
     A sequence answers the n-th request with its n-th turn; a callable answers any number of them. A dict is a Solution, written
     in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has to know. Under `run_locally` both are the
-    agent's own unless they are given. `strict`: complain at the end, as `check` does.
+    agent's own unless they are given. `pace`: how fast it writes; at once by default. `api_key`: the key to insist on; any will do by default.
+    `chunk`: characters of a piece of the stream. `port`: 0 takes a free one. `strict`: complain at the end, as `check` does.
     """
 
     def __init__(

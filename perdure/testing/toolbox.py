@@ -36,6 +36,7 @@ class Execution:
     run_id: str
     call_id: str
     attempt: int
+    """1 for the first of its call."""
     idempotency_key: str
     knows_key: bool
     """Whether the code takes a `ToolContext`, and so can make its effect once per key."""

@@ -59,7 +59,9 @@ class Pace:
     """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
 
     first_token: float = 0.0
+    """Seconds until the first."""
     per_token: float = 0.0
+    """Seconds for each."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Turn:
     """Why it answers nothing, in place of content."""
     finish_reason: str = "stop"
     status: int = 200
+    """HTTP status; from 400 on the content is the error's message."""
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     usage: bool | tuple[int, int] = True

@@ -29,11 +29,13 @@ class ToolContext:
     """What a tool's code can know of its call; a parameter annotated with it is not part of the schema (R12.2)."""
 
     tool_name: str
+    """What the agent calls the tool."""
     tool: JsonObject
     """The tool's definition, as an agent file writes it."""
     call: JsonObject
     """The call as the model wrote it."""
     call_id: str
+    """`R.N`: the Request's number and the call's index in it (R5.7)."""
     idempotency_key: str
     """Names the effect: the same on every attempt, another where the parameters are others, so that it can be made once (R6.7)."""
     attempt: int = 1
@@ -41,7 +43,9 @@ class ToolContext:
     messages: list[JsonObject] = field(default_factory=list)
     """The context's messages that the tool's `_scopes` list."""
     on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+    """Set by the worker; `heartbeat` and `progress` are for tools."""
     is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
+    """Set by the worker; `cancelled` is for tools."""
 
     @property
     def cancelled(self) -> bool:

@@ -45,6 +45,7 @@ class ApprovalEvent:
 
     phase: Literal["start", "end"]
     offer: WaitingView
+    """What waits, or waited."""
     approval: Approval | None = None
     """At the `end` of a call's: what was decided, by whom and why."""
     topic: Literal["approval"] = "approval"

@@ -43,12 +43,14 @@ class Checked:
     calls: list[JsonObject]
     """As they were read, whatever the dialect."""
     output: Json
+    """What the Solution gives beside its calls, references and all."""
     plan: Plan
     unknown: list[str]
     """Tools of which only the name is known: their parameters were not checked."""
 
     @property
     def ok(self) -> bool:
+        """Nothing is wrong with it."""
         return not self.problems
 
     @property
