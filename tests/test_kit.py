@@ -231,10 +231,12 @@ async def test_r14_4_a_model_that_needs_no_script_calls_each_tool_once() -> None
     inner = Agent("inner", tools=[note], output={"type": "array", "items": {"type": "integer"}, "minItems": 1})
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     agent = Agent("outer", tools=[pay, note, inner, "now"], output=schema)
-    async with run_locally(agent, model=AutoModel(values={"pay": {"amount": 7}}), people=[approve("pay")]) as local:
+    values: dict[str, Any] = {"pay": {"amount": 7}, "note": {"urgent": True}}
+    async with run_locally(agent, model=AutoModel(values=values), people=[approve("pay")]) as local:
         view = await local.run()
         local.assert_once("pay", amount=7)
         assert [each.run_id.partition("/")[2] for each in local.executions("note")] in (["", "1.2"], ["1.2", ""])
+        assert [each.params["urgent"] for each in local.executions("note")] == [True, True]
     assert [call.status for call in view.calls] == ["done"] * 4
     assert isinstance(view.output["ok"], bool)
     assert isinstance(view.state["inner"][0], int)

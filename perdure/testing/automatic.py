@@ -20,7 +20,7 @@ _ENDS_THE_RUN: Final = ("task_complete",)
 class AutoModel(ScriptedModel):
     """Of each run it calls every tool once in its first answer, and gives an output in the second; both fit their schemas.
 
-    `values`: by tool, parameters that are not to be made up. `skip`: tools that are not to be called. `output`: in place of one made from the
+    `values`: by tool, parameters that are not to be made up; those beside them are made where they are required. `skip`: tools that are not to be called. `output`: in place of one made from the
     agent's schema. `seed`: the same values for the same seed. Delegates that the agent was given are answered in the same way.
     Raises `CannotMakeError` for a schema of which it finds no value.
     """
@@ -78,11 +78,11 @@ class AutoModel(ScriptedModel):
 
     def _call(self, tool: Tool) -> JsonObject:
         given = dict(self._values.get(tool.name, {}))
-        made = given if given else make(tool.parameters, self._chooser, what=f"the parameters of {tool.name!r}")
+        made = make(_beside(given, tool.parameters), self._chooser, what=f"the parameters of {tool.name!r}")
         assert isinstance(made, dict)
         path = {} if tool.output_path else {"_outputPath": f'†state["{tool.name}"]'}
         latent = {"_output": make(tool.output or {}, self._chooser, what=f"{tool.name!r}")} if tool.latent else {}
-        return {"_tool": tool.name, **made, **latent, **path}
+        return {"_tool": tool.name, **made, **given, **latent, **path}
 
     def _output_of(self, agent: Agent[Any] | None, run_id: str) -> Json:
         if self._output is not None and "/" not in run_id:
@@ -90,3 +90,12 @@ class AutoModel(ScriptedModel):
         schema = True if agent is None else agent.parsed.output_schema
         made = make(schema, self._chooser, what="the output")
         return "done" if made is None else made
+
+
+def _beside(given: JsonObject, schema: JsonObject) -> JsonObject:
+    """What is left to be made of parameters of which some are given: those that are required."""
+    if not given:
+        return schema
+    required = [name for name in schema.get("required", []) if name not in given]
+    left = {name: each for name, each in schema.get("properties", {}).items() if name in required}
+    return {**schema, "properties": left, "required": required}

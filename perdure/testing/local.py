@@ -111,8 +111,8 @@ class Local:
     def assert_once(self, tool: str, **params: Any) -> None:
         """The tool's effect was made exactly once: for one idempotency key, however many attempts it took.
 
-        Where more than one attempt ran to its end, the code has to take a `ToolContext`: without its key it cannot know that it did this
-        before. `params` narrow it down to calls with these resolved parameters. Raises `AssertionError`.
+        Where its code ran at more than one attempt, to its end or into an exception, it has to take a `ToolContext`: without its key it
+        cannot know that it did this before. `params` narrow it down to calls with these resolved parameters. Raises `AssertionError`.
         """
         if problem := unlike_once(tool, self._toolbox.executions, params):
             raise AssertionError(problem)

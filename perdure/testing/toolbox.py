@@ -220,20 +220,22 @@ def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFun
 
 def unlike_once(tool: str, executions: Iterable[Execution], params: Mapping[str, Any]) -> str | None:
     """Why the tool's effect was not made exactly once, or `None` where it was: see `Local.assert_once`."""
-    meant = [
+    begun = [
         each
         for each in executions
-        if each.tool == tool and each.ended and all(each.params.get(key) == value for key, value in params.items())
+        if each.tool == tool and all(each.params.get(key) == value for key, value in params.items())
     ]
+    meant = [each for each in begun if each.ended]
     keys = list(dict.fromkeys(each.idempotency_key for each in meant))
     what = tool if not params else f"{tool} with {shorten(dict(params), 80)}"
     if not keys:
         return f"{what} never ran"
     if len(keys) > 1:
         return f"{what} ran for {len(keys)} effects: {'; '.join(map(str, meant))}"
-    if len(meant) > 1 and not all(each.knows_key for each in meant):
+    tries = [each for each in begun if each.idempotency_key == keys[0]]
+    if len(tries) > 1 and not all(each.knows_key for each in tries):
         return (
-            f"{what} ran {len(meant)} times for one call, and takes no ToolContext by which it could know: whatever it does was "
+            f"{what} ran {len(tries)} times for one call, and takes no ToolContext by which it could know: whatever it does may have been "
             "done each time; take the context and do it once per context.idempotency_key, or declare the tool with retries=0"
         )
     return None
