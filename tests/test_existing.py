@@ -18,9 +18,10 @@ from perdure import Agent, Perdure, PerdurePlugin, Run, RunFailedError, activity
 from perdure.run.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ScriptedModel
+from perdure.values.jsons import dumps
 from tests.support import DONE
 from tests.test_plugin import asking, connected, unique
-from tests.user_workflows import Delivery, Stock, StockHandler, charge, ship
+from tests.user_workflows import Delivery, Stock, StockHandler, charge, scan, ship
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,7 +29,8 @@ SHIP = activity_tool(ship, safe=True)
 CHARGE = activity_tool(charge, dangerous=True)
 PAY = activity_tool("charge", name="pay", input={"type": "number"}, retries=0, safe=True)
 DELIVER = workflow_tool(Delivery, name="deliver", id="delivery-{number}", safe=True)
-AGENT = Agent("keeper", tools=[SHIP, CHARGE, PAY, DELIVER, "left"])
+SCAN = activity_tool(scan, safe=True)
+AGENT = Agent("keeper", tools=[SHIP, CHARGE, PAY, DELIVER, SCAN, "left"])
 
 
 @asynccontextmanager
@@ -45,7 +47,7 @@ async def shop(server: WorkflowEnvironment, *script: Any) -> AsyncIterator[tuple
             client,
             task_queue=queue,
             workflows=[Delivery],
-            activities=[ship, charge],
+            activities=[ship, charge, scan],
             nexus_service_handlers=[StockHandler()],
         ):
             yield Perdure(client, task_queue=queue), client
@@ -114,6 +116,19 @@ async def test_what_fails_or_is_tried_again_is_the_call_s_own(dev_server: Workfl
             ("deliver", "unlucky"),
             ("left", "HandlerError"),
         ]
+
+
+async def test_what_no_plan_can_carry_ends_the_call(dev_server: WorkflowEnvironment) -> None:
+    hows = ("bytes", "deep", "loud", "none")
+    calls = plan(*({"_tool": "scan", "how": how, "_outputPath": f"†state.{how}"} for how in hows))
+    async with shop(dev_server, calls, DONE) as (perdure, _):
+        run = await perdure.start(AGENT, id=unique("keeper"))
+        view = await run.wait(timeout=20)
+        assert view.status == "completed", view.error
+        errors = [call.error or {"code": None, "message": ""} for call in view.calls]
+        assert [str(error["code"])[:8] for error in errors] == ["not_json", "not_json", "y" * 8, "None"]
+        assert [error["message"][:10] for error in errors] == ["the result", "the result", "x" * 10, ""]
+        assert all(len(dumps(error)) < 30_000 for error in errors)
 
 
 async def test_cancelling_a_run_cancels_what_it_calls(dev_server: WorkflowEnvironment) -> None:

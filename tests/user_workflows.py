@@ -121,3 +121,14 @@ class StockHandler:
         if order.fruit == "none":
             raise nexusrpc.HandlerError("no such fruit", type=nexusrpc.HandlerErrorType.NOT_FOUND)
         return 10 - order.count
+
+
+@activity.defn
+async def scan(how: str) -> Any:
+    """What Temporal can carry and no plan can."""
+    if how == "loud":
+        raise ApplicationError("x" * 1_000_000, type="y" * 100_000, non_retryable=True)
+    deep: Any = 1
+    for _ in range(150):
+        deep = [deep]
+    return {"bytes": b"\xff\x00", "none": None, "deep": deep}[how]

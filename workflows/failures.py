@@ -10,6 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed
     from perdure.plan.patience import INTERRUPTED, NO_SUCH_TOOL
+    from perdure.values.limits import MAX_MESSAGE
 
 _TIMEOUTS = {
     TimeoutType.START_TO_CLOSE: "an attempt took longer than its timeout",
@@ -46,7 +47,7 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
     if cause.type == INTERRUPTED:
         words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
         return CallError(INTERRUPTED, words)
-    return CallError(cause.type or "error", cause.message)
+    return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])  # of any worker's
 
 
 def not_taken_up(error: ActivityError) -> bool:

@@ -83,6 +83,8 @@ def check(value: Json, *, source: str = "the JSON") -> None:
                 stack.extend((child, depth + 1) for child in item.values())
             else:
                 stack.extend((child, depth + 1) for child in item)
+        elif item is not None and not isinstance(item, float):
+            raise JsonError(f"{source} has {type(item).__name__}, which is no JSON")
 
 
 def _check_text(text: str, source: str) -> None:

@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.existing import Existing
     from perdure.tools.tool import Tool
     from perdure.values.jsons import Json, check
-    from perdure.values.limits import MAX_ID, said
+    from perdure.values.limits import MAX_ID, MAX_MESSAGE, said
 
 
 async def run_existing(call: Call, existing: Existing, sender: Sender) -> Outcome:
@@ -107,7 +107,7 @@ async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]
 
 def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
     if isinstance(cause, ApplicationError):
-        return CallError(cause.type or "error", cause.message)
+        return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])
     if isinstance(cause, TimeoutError):
         seconds = tool.attempt_timeout if existing.kind == "activity" else tool.timeout
         took = (
@@ -118,4 +118,4 @@ def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
         return CallError("cancelled", f"{existing.title} was cancelled")
     if isinstance(cause, TerminatedError):
         return CallError("terminated", f"{existing.title} was terminated")
-    return CallError(type(cause).__name__, f"{existing.title} failed: {cause}")
+    return CallError(type(cause).__name__, f"{existing.title} failed: {str(cause)[:MAX_MESSAGE]}")
