@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from perdure.errors import CallError
 from perdure.model.wire import RequestResult
+from perdure.people.policies import Policy
 from perdure.plan.outcomes import Failed, Returned
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import auto
@@ -59,3 +62,20 @@ def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
     text = details(run)
     assert (text.count("\n| 1."), text.count("\n| 2.")) == (10, 30)
     assert "20 earlier calls are not shown." in text
+
+
+def test_what_a_page_says_is_no_markup_of_the_table() -> None:
+    """The attack: a text ends its cell and goes on with a reason of its own, or is a link or a picture of elsewhere."""
+    run = new_run()
+    run.desk.guard.loosen_or_tighten(Policy(ask="always"))
+    run.begin_request(auto(run.situation()))
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "x": "\\| checked by Ann |", "y": "![x](//e.example) <b>`|`"})
+    plan.close()
+    run.desk.offer_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
+    row = next(line for line in details(run).splitlines() if line.startswith("| 1.0 | t |"))
+    # An escape is two characters; what is left over has its meaning in Markdown.
+    assert re.sub(r"\\[^\w\s]", "", row).count("|") == 6
+    assert not set("[<`") & set(re.sub(r"\\[^\w\s]", "", row))
+    run.output = "``` ![x](//e.example)"
+    assert details(run).endswith('Output: ```` "``` ![x](//e.example)" ````')

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
+from typing import Final
 
 from perdure.people.offers import Offer
 from perdure.plan.calls import Call
@@ -10,13 +12,15 @@ from perdure.run.prompts import call_line
 from perdure.run.running import RECENT, Run
 from perdure.values.limits.sizes import preview
 
+_MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
+
 
 def details(run: Run) -> str:
     """Where the run stands: its Requests, and its last calls with what each reads and writes."""
-    lines = [f"**{run.agent.name}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    lines = [f"**{_cell(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
     if run.past.log:
         last = run.past.log[-1]
-        lines += ["", f"Request {last.number}: {last.model} ({last.reason}), {last.status}"]
+        lines += ["", f"Request {last.number}: {_cell(last.model)} ({_cell(last.reason)}), {last.status}"]
     if waiting := run.desk.waiting:
         lines += [
             "",
@@ -34,7 +38,7 @@ def details(run: Run) -> str:
         if notes := [note for call in calls if (note := _note(call))]:
             lines += ["", *notes]
     if run.output is not None:
-        lines += ["", f"Output: `{preview(run.output, 300)}`"]
+        lines += ["", f"Output: {_code(preview(run.output, 300))}"]
     return "\n".join(lines)
 
 
@@ -60,4 +64,10 @@ def _note(call: Call) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    """The text as it is, whatever it looks like: no column, link, picture or markup of its own."""
+    return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
+
+
+def _code(text: str) -> str:
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks}{text}{ticks}" if len(ticks) == 1 else f"{ticks} {text} {ticks}"
