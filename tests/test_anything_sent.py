@@ -125,6 +125,7 @@ async def test_r6_7_a_delivery_after_the_request_was_closed_adds_nothing(dev_ser
         ("deadline", float("inf")),
         ("deadline", 1e-9),
         ("cost_budget", float("inf")),
+        ("token_budget", 10**399),
     ],
 )
 async def test_r18_6_a_number_that_no_timer_holds_is_one_line(where: str, value: Any) -> None:

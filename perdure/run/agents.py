@@ -15,6 +15,7 @@ from perdure.values.durations import Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_BUDGET
 from perdure.values.messages import (
     DataMessage,
     ErrorMessage,
@@ -100,7 +101,7 @@ class Config(BaseModel):
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)
     """Calls per Solution (R6.8)."""
-    token_budget: int | None = Field(default=None, ge=1)
+    token_budget: int | None = Field(default=None, ge=1, le=MAX_BUDGET)
     """Prompt and completion tokens of the run and its delegates (R9.5)."""
     cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars, by `prices`."""

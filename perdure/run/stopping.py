@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from pydantic import Field
+
 from perdure.model.intake import INTERRUPTED
 from perdure.model.usage import RunUsage
 from perdure.model.wire import RequestResult
 from perdure.run.agents import Config
 from perdure.values.jsons import Json, dumps
+from perdure.values.limits import MAX_BUDGET
 from perdure.values.wire import Wire
 
 REPEATS: Final = (
@@ -44,10 +47,10 @@ class Limit:
 class Budget(Wire):
     """What a run may still use; `None` is no limit. A delegate is given what is left of its parent's (R9.6)."""
 
-    tokens: int | None = None
-    cost: float | None = None
+    tokens: int | None = Field(default=None, le=MAX_BUDGET)
+    cost: float | None = Field(default=None, allow_inf_nan=False)
     """Dollars."""
-    deadline: float | None = None
+    deadline: float | None = Field(default=None, allow_inf_nan=False)
     """Seconds of work."""
 
     def within(self, other: Budget) -> Budget:

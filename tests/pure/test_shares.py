@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perdure.model.usage import RunUsage, Usage
 from perdure.plan.outcomes import Returned
@@ -20,6 +23,13 @@ def used(tokens: int) -> RunUsage:
     usage = RunUsage()
     usage.count("m", Usage(prompt_tokens=tokens), {})
     return usage
+
+
+@pytest.mark.parametrize("sent", [{"tokens": 10**399}, {"cost": math.inf}, {"cost": math.nan}, {"deadline": math.inf}])
+def test_r18_6_what_cannot_be_divided_is_no_budget(sent: dict[str, Any]) -> None:
+    """Such a signal to a delegate, or such a number in an agent file, failed the task that shared it out, again and again."""
+    with pytest.raises(ValidationError):
+        Budget.model_validate(sent)
 
 
 @given(

@@ -105,6 +105,9 @@ MAX_TEXTS_KEPT: Final = 20_000_000
 MAX_RETRIES: Final = 10_000
 """Attempts of one call: Temporal counts them in 32 bits, and nobody tries anything that often."""
 
+MAX_BUDGET: Final = 10**15
+"""Tokens of a budget: no run uses a millionth of them, and what is shared out is divided, which no number of any length can be."""
+
 # Delegates and loops.
 
 MAX_DELEGATES_DEEP: Final = 5
