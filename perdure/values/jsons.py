@@ -21,6 +21,10 @@ _MAX_BITS = int(MAX_DIGITS * 3.32)
 MAX_DEPTH = 100
 """Nested arrays and objects. Deeper is refused: every walk over a value is recursive, and no real data is that deep."""
 
+MAX_PASSED = 170
+"""The same of parameters with the values in them that they refer to. What reads a payload takes 200, of which a view and what a
+delegate is started with have some for themselves."""
+
 
 def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
     """Parse a whole document.
@@ -85,6 +89,20 @@ def check(value: Json, *, source: str = "the JSON") -> None:
                 stack.extend((child, depth + 1) for child in item)
         elif item is not None and not isinstance(item, float):
             raise JsonError(f"{source} has {type(item).__name__}, which is no JSON")
+
+
+def depth_of(value: Json) -> int:
+    """Levels of arrays and objects inside each other, counted to `MAX_PASSED` and one more: `[[]]` has two."""
+    depth, level = 0, [value] if isinstance(value, dict | list) else []
+    while level and depth <= MAX_PASSED:
+        depth += 1
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
+    return depth
 
 
 def _check_text(text: str, source: str) -> None:

@@ -77,7 +77,7 @@ class Template:
 
         `texts` makes those that values are embedded in; all formulas share one budget of steps. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
         """
-        return _resolve(self.node, lookup, Texts() if texts is None else texts, Steps())
+        return _resolve(self.node, lookup, Texts() if texts is None else texts, Steps(), 0)
 
     def references(self) -> Iterator[Reference]:
         for site in self.sites:
@@ -261,11 +261,11 @@ def _closing_brace(text: str, start: int) -> int:
     raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
 
 
-def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps) -> Json:
+def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps, level: int) -> Json:
     if isinstance(node, dict):
-        return {key: _resolve(child, lookup, texts, steps) for key, child in node.items()}
+        return {key: _resolve(child, lookup, texts, steps, level + 1) for key, child in node.items()}
     if isinstance(node, list):
-        return [_resolve(child, lookup, texts, steps) for child in node]
+        return [_resolve(child, lookup, texts, steps, level + 1) for child in node]
     if isinstance(node, _Literal):
         return node.value
     if isinstance(node, _Text):
@@ -276,5 +276,6 @@ def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps) -> Json:
             hint = "a reference alone passes a value on as it is"
             raise TooLargeError(f"{error}; it embeds {clip(embedded, 200)}: {hint}") from None
     if isinstance(node, _Computed):
-        return texts.computed(node.formula, [evaluate(value, lookup) for value in node.values], steps)
-    return evaluate(node, lookup)
+        value = texts.computed(node.formula, [evaluate(value, lookup) for value in node.values], steps)
+        return texts.placed(value, level)
+    return texts.placed(evaluate(node, lookup), level)

@@ -8,7 +8,7 @@ from typing import Final
 from perdure.errors import FormulaError, TooLargeError, clip
 from perdure.values.formulas import Formula
 from perdure.values.formulas.steps import CHARACTERS, Steps
-from perdure.values.jsons import Json, dumps
+from perdure.values.jsons import MAX_PASSED, Json, depth_of, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, said
 from perdure.values.limits.sizes import Sizes
 from perdure.values.limits.steps import Checks
@@ -18,6 +18,10 @@ from perdure.values.references import MISSING, Missing
 _REMEMBERED: Final = 512
 """Characters of a text from which on it is remembered: below that making it again is as fast."""
 _MADE: Final = 16
+_DEEP: Final = 20_000
+"""Bytes of a value from which on its depth is remembered."""
+_DEPTHS: Final = 256
+"""Values of which it is."""
 _JOINED: Final = 200
 """Bytes of text that take as long to make of a value, and to join, as one step of a check."""
 
@@ -47,6 +51,7 @@ class Texts:
         self._made: dict[int, tuple[Json, str]] = {}
         self._kept = 0
         self._joined = 0
+        self._deep: dict[int, tuple[Json, int]] = {}
 
     def join(self, parts: Sequence[Json | Missing]) -> str:
         """The parts as one text: a text as it is, any other value as JSON, what is not known as `…`.
@@ -66,6 +71,31 @@ class Texts:
         self._joined += size
         self._checks.taken += size // _JOINED
         return text
+
+    def placed(self, value: Json | Missing, level: int) -> Json | Missing:
+        """The value, to stand `level` levels deep. Raises `TooLargeError` where that would be nested too deeply to be read back."""
+        if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:
+            raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with what it refers to")
+        return value
+
+    def _depth(self, value: Json) -> int:
+        """Levels of a value. Of what is large it is remembered: it may stand in something else the next time."""
+        if (size := self._sizes.of(value)) < _DEEP:
+            return depth_of(value)
+        if (known := self._deep.get(id(value))) is not None:
+            return known[1]
+        self._checks.taken += size // _MADE
+        inside = value.values() if isinstance(value, dict) else value
+        nested = [child for child in inside if isinstance(child, dict | list)]
+        measured = [child for child in nested if self._sizes.knows(child)]
+        depth = depth_of(nested if not measured else [child for child in nested if not self._sizes.knows(child)])
+        for child in measured:
+            if depth <= MAX_PASSED:
+                depth = max(depth, 1 + self._depth(child))
+        if len(self._deep) == _DEPTHS:
+            del self._deep[next(iter(self._deep))]
+        self._deep[id(value)] = value, depth
+        return depth
 
     def computed(self, formula: Formula, values: Sequence[Json], steps: Steps) -> Json:
         """What the formula gives, within `steps`, which count like a check's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ from perdure.values.jsons import dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXTS
 from perdure.values.limits.sizes import Sizes
 from perdure.values.state import State, Write
+from perdure.values.templates import parse_template
 from perdure.values.texts import Texts
 from tests.pure.strategies import json_values
 
@@ -82,6 +84,24 @@ def test_r18_1_the_texts_of_a_plan_are_bounded_as_a_sum() -> None:
     error = it.calls[-1].error
     assert error is not None
     assert f"{MAX_TEXTS:,} is the most" in error.message
+
+
+def test_r18_1_what_is_nested_too_deeply_with_what_it_refers_to_is_the_calls_own_error() -> None:
+    """A delegate that was given such a thing could not read what it was started with: its tasks failed for ever."""
+    deep: Any = 1
+    for _ in range(100):
+        deep = [deep]
+    allowed: list[Any] = ["†state.x", {"_expr": "[" * 40 + "state.x" + "]" * 40}, {"_expr": "[state.x][0]"}]
+    for each in allowed:
+        template, wrong = parse_template({"a": each})
+        assert wrong == []
+        template.resolve(lambda _: deep)
+    refused: list[Any] = [{"_expr": "[" * 75 + "state.x" + "]" * 75}, json.loads("[" * 75 + '"†state.x"' + "]" * 75)]
+    for each in refused:
+        template, wrong = parse_template({"a": each})
+        assert wrong == []
+        with pytest.raises(TooLargeError, match="more than 170 levels deep"):
+            template.resolve(lambda _: deep)
 
 
 def test_r18_1_an_output_that_embeds_a_value_too_often_is_told_to_the_model() -> None:

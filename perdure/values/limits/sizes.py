@@ -42,6 +42,10 @@ class Sizes:
             self.note(value, size)
         return size
 
+    def knows(self, value: Json) -> bool:
+        """Whether the value was measured, and is large enough to be remembered."""
+        return self._remembered(value) is not None
+
     def _remembered(self, value: Json) -> int | None:
         known = self._known.get(id(value))
         if known is None:
