@@ -5,6 +5,7 @@ A link out of the site becomes the name of its file. One that leads nowhere ends
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -40,8 +41,30 @@ def page(text: str, source: Path, place: str) -> str:
             raise SystemExit(f"{source.relative_to(ROOT)} leads to {found[2]}, which is not there")
         return f"[{found[1]}]({os.path.relpath(inside, Path(place).parent)}{found[3] or ''})"
 
+    if place == "protocol.md":  # a rule is led to from wherever it is named
+        text = re.sub(r"^- (R\d+\.\d+) ", r"- [](){#\1} **\1** ", text, flags=re.MULTILINE)
     blocks = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    return "".join(block if block.startswith("```") else _LINK.sub(lead, block) for block in blocks)
+    return "".join(block if block.startswith("```") else _ruled(_LINK.sub(lead, block)) for block in blocks)
+
+
+def _ruled(text: str) -> str:
+    """The rules that it names lead to the protocol, if they are built."""
+    parts = re.split(r"(`[^`\n]*`)", text)
+    return "".join(
+        part
+        if part.startswith("`")
+        else re.sub(
+            r"(?<![\[#*\w])R\d+\.\d+\b", lambda rule: f"[{rule[0]}][]" if rule[0] in _rules() else rule[0], part
+        )
+        for part in parts
+    )
+
+
+@functools.cache
+def _rules() -> frozenset[str]:
+    return frozenset(
+        re.findall(r"^- (R\d+\.\d+) ", (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def main() -> None:

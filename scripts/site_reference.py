@@ -17,6 +17,7 @@ from perdure.hosting.settings import Settings
 PAGES: Final = Path(__file__).parents[1] / "docs" / "reference"
 _ABOUT: Final = re.compile(r"(?:^|(?<=[.;:)] ))((?:`\w+`(?:, | and ))*`\w+`): ")
 _QUOTED: Final = re.compile(r"`(\w+)`")
+_RULE: Final = re.compile(r"(?<![\[\w])R\d+\.\d+(?![\]\w])")
 _RAISES: Final = re.compile(r"(?:^|(?<=[.;:)] ))Raises? (?=[`a-z])")
 _NAME: Final = re.compile(r"(?<![\[\w`])`([A-Za-z_][\w.]*)`(?![\]\w`])")
 _OTHERS: Final = ("model_config", "settings_customise_sources")
@@ -135,7 +136,7 @@ def _linked(text: str, links: dict[str, str]) -> str:
             return found[0]
         return f"[`{found[1]}`][{links[first]}{'.' + rest if rest else ''}]"
 
-    return _NAME.sub(link, text)
+    return _RULE.sub(r"[\g<0>][\g<0>]", _NAME.sub(link, text))
 
 
 def _parameters(thing: Any) -> list[str]:

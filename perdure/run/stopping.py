@@ -34,6 +34,7 @@ StopReason: TypeAlias = Literal[
     "deadline",
     "history",
 ]
+"""Why a run ended: with what it was asked for, or at the limit of this name (R9.5, R18.4)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
 RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
+"""What has become of a run; `cancelled` was asked to end, `terminated` was ended from outside."""
 
 
 class PrepareInput(Wire):

@@ -39,6 +39,7 @@ from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.references import MISSING
 
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
+"""Who answers: a script, a model with one, or a real one; `None`: whoever is asked fails the test."""
 
 _ALL = ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"])
 """So that every built-in tool's definition is known to its fake."""

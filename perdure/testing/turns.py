@@ -76,6 +76,7 @@ class Fault:
 
 
 Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
+"""What a model says: text, a Solution, or what a function makes of the request."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Turn:
 
 
 Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+"""Turns in the order of the requests (a `Turn`, a Solution or text each), or a function that answers every request."""
 
 
 def cut(content: Content, after: int) -> Turn:

@@ -18,6 +18,7 @@ from perdure.client.histories import quiet_runtime
 from perdure.hosting.workers import WorkerGroup
 
 Moment: TypeAlias = Literal["before", "during", "after"]
+"""When a worker dies, seen from the tool's code: see `kill`."""
 
 
 @dataclass
