@@ -281,6 +281,17 @@ async def test_an_output_that_is_not_of_its_type_and_a_run_that_fails(dev_server
         assert (failed.value.view.status, failed.value.view.requests) == ("failed", 1)
 
 
+async def test_a_namespace_that_is_not_there_is_told_and_not_that_a_run_is_not(dev_server: WorkflowEnvironment) -> None:
+    perdure = await Perdure.connect(dev_server.client.service_client.config.target_host, namespace="nowhere")
+    for asked in (
+        perdure.get_run("any").view(),
+        perdure.start(SHOPPER, {"fruit": "apple"}),
+        perdure.count_runs(Selection()),
+    ):
+        with pytest.raises(ServerError, match=r"there is no namespace 'nowhere' at .*: look at TEMPORAL_NAMESPACE"):
+            await asked
+
+
 async def test_no_server_is_one_clear_error() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServerError, match=f"no Temporal server answers at {address}"):

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError
+from perdure.hosting.operating.reaching import no_namespace
 from perdure.run.wire import RunView
 
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
@@ -35,6 +37,8 @@ def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
     try:
         yield
     except RPCError as error:
+        if any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details):
+            raise no_namespace(client) from None
         if error.status == RPCStatusCode.NOT_FOUND and run_id is not None:
             raise RunNotFoundError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
         if error.status in UNANSWERED:

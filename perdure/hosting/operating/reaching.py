@@ -54,10 +54,17 @@ async def _check_namespace(client: Client) -> None:
     except RPCError as error:
         address = client.service_client.config.target_host
         if error.status is RPCStatusCode.NOT_FOUND:
-            words = f"there is no namespace {client.namespace!r} at {address}: look at TEMPORAL_NAMESPACE, or create it"
-            raise ServerError(words) from None
+            raise no_namespace(client) from None
         if error.status is not RPCStatusCode.UNIMPLEMENTED:  # as of the server for tests
             raise unreachable(error, {"target_host": address, "namespace": client.namespace}) from None
+
+
+def no_namespace(client: Client) -> ServerError:
+    """What to do where the server does not know the client's namespace."""
+    address = client.service_client.config.target_host
+    return ServerError(
+        f"there is no namespace {client.namespace!r} at {address}: look at TEMPORAL_NAMESPACE, or create it"
+    )
 
 
 def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
