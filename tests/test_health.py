@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
+import sys
 import uuid
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -19,7 +22,7 @@ from perdure.hosting.operating.health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
 from perdure.run.wire import ATTRIBUTES
-from tests.support import registry
+from tests.support import ROOT, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -90,3 +93,25 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
             await working.aclose()
     said = [record.getMessage() for record in caplog.records if record.name == "perdure.worker"]
     assert said == ["connected: polls", "lost the server", "the server is back: polls"]
+
+
+async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) -> None:
+    port, ui_port, health, metrics = (str(free_port()) for _ in range(4))
+    words = ["dev", "--port", port, "--ui-port", ui_port, "--health-port", health, "--metrics", f"127.0.0.1:{metrics}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "client.py"), *words, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(60), httpx2.AsyncClient() as http:
+            while b"connected: polls" not in (line := await process.stderr.readline()):
+                assert line, "it ended"
+            assert (await http.get(f"http://127.0.0.1:{health}/readyz")).text == "ready\n"
+            assert "temporal_num_pollers" in (await http.get(f"http://127.0.0.1:{metrics}/metrics")).text
+            process.send_signal(signal.SIGTERM)
+            _, said = await process.communicate()
+        assert process.returncode == 0
+        assert b"draining" in said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()

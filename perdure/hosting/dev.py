@@ -1,4 +1,4 @@
-"""`perdure dev`: server, Web UI and worker in one process, until Ctrl-C."""
+"""`perdure dev`: server, Web UI and worker in one process, until Ctrl-C; the worker is as it is alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from perdure.hosting.equipment import equipped, registry_of
 from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import Settings
-from perdure.hosting.signals import until_interrupted
-from perdure.hosting.worker import build_worker
+from perdure.hosting.settings import Settings, changed
+from perdure.hosting.telemetry import worker_runtime
+from perdure.hosting.worker import work
 
 
 async def serve_dev(settings: Settings) -> None:
@@ -17,14 +17,12 @@ async def serve_dev(settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     registry = registry_of(settings)
     port, ui_port = settings.dev_port, settings.dev_ui_port
+    runtime = worker_runtime(settings.metrics)
     async with (
         equipped(settings, registry),
-        embedded_server(port=port, ui_port=ui_port, db=settings.dev_db) as server,
+        embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server,
     ):
+        print(f"Temporal  localhost:{port}", file=sys.stderr)
+        print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
         agents = settings.agents_folder if settings.agents_folder.is_dir() else None
-        async with build_worker(server.client, registry, settings=settings, agents=agents):
-            print(f"Temporal  localhost:{port}", file=sys.stderr)
-            print(f"Web UI    http://localhost:{ui_port}", file=sys.stderr)
-            tools = f"worker    {len(registry)} tools, task queue {settings.task_queue!r}"
-            print(f"{tools}; Ctrl-C ends all three", file=sys.stderr)
-            await until_interrupted()
+        await work(server.client, runtime, registry, changed(settings, {"agents": agents}))

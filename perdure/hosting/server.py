@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import ServerError
@@ -37,11 +38,12 @@ async def embedded_server(
     settings: Mapping[str, Any] | None = None,
     metrics_port: int = 0,
     converter: DataConverter | None = None,
+    runtime: Runtime | None = None,
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
     `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. `converter`: how its client
-    writes values; by default as the environment says. Raises `ServerError` when it cannot start, e.g. because the port is
+    writes values; by default as the environment says; `runtime` is its client's. Raises `ServerError` when it cannot start, e.g. because the port is
     taken.
     """
     dynamic = [
@@ -54,6 +56,7 @@ async def embedded_server(
     try:
         server = await WorkflowEnvironment.start_local(
             data_converter=converter or data_converter(),
+            runtime=runtime,
             port=port or None,
             ui=ui,
             ui_port=ui_port or None,

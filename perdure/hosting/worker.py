@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
+from temporalio.runtime import Runtime
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -32,7 +33,7 @@ from perdure.hosting.operating.waiting import tell_waiting
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
 from perdure.hosting.signals import beside, interrupts
-from perdure.hosting.telemetry import flush, worker_runtime
+from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.workers import WorkerGroup
 from perdure.model.endpoint import Endpoint
 
@@ -91,21 +92,24 @@ async def serve(settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = worker_runtime(settings.metrics)
     client = await reached(lambda: connect(runtime), settings.wait)
+    async with equipped(settings, registry):
+        await work(client, runtime, registry, settings)
+    _log.info("ended")
+
+
+async def work(client: Client, runtime: Runtime, registry: Registry, settings: Settings) -> None:
+    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's."""
     attribute, underway = SearchAttributes(), Underway()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
-    async with equipped(settings, registry):
-        worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)
-        health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
-        beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
-        try:
-            with interrupts() as interrupted:
-                async with health.served(settings.health_port), worker, beside(*beside_it):
-                    where = f"task queue {settings.task_queue!r}, namespace {client.namespace!r}"
-                    _log.info("started: %d tools, %s", len(registry), where)
-                    await interrupted.get()
-                    health.draining = True
-                    await drain(worker, underway, interrupted, settings.grace)
-            _log.info("ended")
-        finally:
-            flush()  # the process is left without the interpreter's own end, which would send the last spans
+    worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)
+    health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
+    beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
+    with interrupts() as interrupted:
+        async with health.served(settings.health_port), worker, beside(*beside_it):
+            _log.info(
+                "started: %d tools, task queue %r, namespace %r", len(registry), worker.task_queue, client.namespace
+            )
+            await interrupted.get()
+            health.draining = True
+            await drain(worker, underway, interrupted, settings.grace)
