@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import uuid
 from typing import Any
 
 import httpx2
 import pytest
+from rich.console import Console
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.cli.render import print_run
 from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
 from perdure.client.runs import fetch_run
 from perdure.client.watching import watch_run
 from perdure.errors import NoWorkerError
 from perdure.pages.app import Inbox
-from perdure.run.wire import WAITING_NAMED
+from perdure.plan.approval import Approval
+from perdure.run.wire import WAITING_NAMED, CallView, RunView
 from perdure.testing.turns import Turn
 from tests.support import DONE, agent, harness, perdure, serving
 from tests.test_waiting_lists import remove, removing, until_listed
@@ -73,6 +77,22 @@ async def test_a_cancelled_run_has_no_running_calls(dev_server: WorkflowEnvironm
         ("failed", {"code": "cancelled", "message": "the run was cancelled"}, None),
         ("skipped", None, "the run was cancelled"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("waiting", "1.0 waits for a person: perdure approve r 1.0"), ("skipped", "1.0 the run was cancelled")],
+)
+async def test_show_asks_nobody_to_decide_what_waits_no_longer(status: str, said: str) -> None:
+    offered = Approval(requested_at="2026-01-01T00:00:00Z")
+    reason = "the run was cancelled" if status == "skipped" else None
+    call = CallView(id="1.0", tool="pay", params={}, status=status, reason=reason, approval=offered)
+    view = RunView(run_id="r", calls=[call])
+    console = Console(record=True, width=120, file=io.StringIO())
+    print_run(console, view)
+    shown = console.export_text()
+    assert said in shown
+    assert ("perdure approve" in shown) == (status == "waiting")
 
 
 class CountingQueries(Interceptor):

@@ -75,11 +75,11 @@ def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
             _span(call, min(starts, default=0.0)),
             _status(call),
         )
-    notes = [line for call in calls for line in _lines(call)]
+    notes = [line for call in calls for line in _lines(call, view.run_id)]
     return Padding(Group(table, *notes), (0, 0, 1, 2))
 
 
-def _lines(call: CallView) -> list[Text]:
+def _lines(call: CallView, run_id: str) -> list[Text]:
     """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
     lines = []
     if call.started_at is not None or call.approval is not None:
@@ -87,7 +87,7 @@ def _lines(call: CallView) -> list[Text]:
         lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
     if call.shown is not None:
         lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
-    if note := _note(call):
+    if note := _note(call, run_id):
         lines.append(Text(f"{call.id} {note}", style="dim"))
     return lines
 
@@ -104,15 +104,15 @@ def _status(call: CallView) -> Text:
     return text
 
 
-def _note(call: CallView) -> str:
+def _note(call: CallView, run_id: str) -> str:
     """Why a call did not end well, and who decided about it."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
-    if approval is None or call.status == "rejected":
+    if approval is None or call.status == "rejected" or (approval.decision is None and call.status != "waiting"):
         return why
     if approval.decision is None:
         how = "answer" if call.tool == "ask_person" else "approve"
-        return f"waits for a person: perdure {how} RUN {call.id}"
+        return f"waits for a person: perdure {how} {run_id} {call.id}"
     by = f" by {approval.by}" if approval.by else ""
     return (
         f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
