@@ -29,6 +29,20 @@ def test_whatever_is_public_stands_in_the_reference_and_each_page_in_the_site() 
     assert [str(page) for page in pages if f" {page.relative_to(ROOT / 'docs')}\n" not in site] == []
 
 
+def test_every_rule_that_the_code_names_is_in_the_protocol() -> None:
+    built = set(
+        re.findall(r"^- (R\d+\.\d+) ", (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    named = {
+        (str(path.relative_to(ROOT)), rule)
+        for room in rooms()
+        for path in room.glob("*.py")
+        for rule in re.findall(r"\bR\d+\.\d+\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(built) > 80
+    assert sorted(each for each in named if each[1] not in built) == []
+
+
 def test_the_tree_of_errors_is_complete() -> None:
     drawn = errors.__doc__ or ""
     defined = [

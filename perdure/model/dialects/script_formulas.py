@@ -1,4 +1,4 @@
-"""Formulas in a script: an argument that computes, as the formula that it is everywhere else (R16.3, R16.4)."""
+"""Formulas in a script: an argument that computes, as the formula that it is everywhere else (R16.3)."""
 
 from __future__ import annotations
 
