@@ -19,12 +19,11 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import clear_errors, no_answer
-from perdure.client.listing import following_page, read_page
+from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunError, RunNotFoundError
@@ -45,11 +44,8 @@ PAGE: Final = 1000
 
 ANSWER_TIMEOUT: Final = timedelta(seconds=5)
 """For a run to show that somebody answers for it, before it is told anything."""
-_AT_ONCE: Final = 16
-"""Runs asked at a time."""
 
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
-_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
 async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
@@ -66,7 +62,7 @@ async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = N
     for run in runs:
         memo = await _memo(run)
         waiting += [Waiting(run.id, memo.agent, entry) for entry in memo.calls]
-        if more := (run.typed_search_attributes.get(_WAITING) or 0) - len(memo.calls):
+        if more := (run.typed_search_attributes.get(WAITING) or 0) - len(memo.calls):
             unnamed[run.id] = more
     waiting.sort(key=lambda one: one.entry.requested_at)
     return WaitingPage(waiting, len(runs), unnamed, following_page(found))
@@ -80,7 +76,7 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
     with _clear_refusal(client):
         async for run in client.list_workflows(f"{_QUERY} AND WorkflowId = {dumps(run_id)}", limit=1):
             named = (await _memo(run)).calls
-            return any(entry.call == call for entry in named) or (run.typed_search_attributes.get(_WAITING) or 0) > len(
+            return any(entry.call == call for entry in named) or (run.typed_search_attributes.get(WAITING) or 0) > len(
                 named
             )
     return False
@@ -106,7 +102,7 @@ async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list
     runs = [run_id]
     with contextlib.suppress(RunError), _clear_refusal(client):  # a namespace without the attribute lists no delegates
         runs += [run.id async for run in below]
-    limit = asyncio.Semaphore(_AT_ONCE)
+    limit = asyncio.Semaphore(AT_ONCE)
 
     async def ask(run: str) -> list[Offered] | str:
         async with limit:

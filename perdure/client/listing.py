@@ -40,11 +40,11 @@ STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
 }
 AT_ONCE: Final = 16
-"""Runs that are told something at a time."""
+"""Runs that are asked, or told something, at a time."""
 _KEYWORDS: Final = {
     name: SearchAttributeKey.for_keyword(name) for name, kind in ATTRIBUTES.items() if kind == "Keyword"
 }
-_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 
 
@@ -148,7 +148,7 @@ def _row(run: WorkflowExecution) -> ListedRun:
         cost=known.get(_COST),
         sender=known.get(_KEYWORDS[SENDER_ATTRIBUTE]),
         tenant=known.get(_KEYWORDS[TENANT_ATTRIBUTE]),
-        waiting=(known.get(_WAITING) or 0) if status == "running" else 0,
+        waiting=(known.get(WAITING) or 0) if status == "running" else 0,
     )
 
 
