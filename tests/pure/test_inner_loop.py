@@ -22,12 +22,14 @@ from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
+LISTS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
+LONG = parse_tool({"name": "lists", "properties": {"x": LISTS}, "_activity": "t"}, activities=["t"])
 LATE = Limit("deadline", "the run has worked for 600 s")
 
 
 def loop_of(**config: Any) -> InnerLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
-    run = Run(agent, Context(agent), Prepared(tools=[TOOL], models=Models()))
+    run = Run(agent, Context(agent), Prepared(tools=[TOOL, LONG], models=Models()))
     run.desk.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.situation()
     run.begin_request(Choice("m", "test"))
@@ -161,3 +163,20 @@ def test_r6_7_each_call_starts_once_whatever_comes_when(reads: list[int | None],
             loop.report(Ended(dice.choice(list(loop.running.values())), Returned(1)))
         started += driver.step()
     assert sorted(started) == sorted(f"1.{n}" for n in range(len(calls)))
+
+
+@pytest.mark.parametrize("takes", ["to check", "to compute"])
+def test_r18_5_what_takes_long_goes_with_several_tasks(takes: str) -> None:
+    """Each of these takes 50,000 steps or more, and a task takes in calls until there are 750,000."""
+    loop = loop_of()
+    driver = Driver(loop)
+    computed = {"_tool": "t", "x": {"_expr": "len([0 for i in range(20000)])"}}
+    calls = [computed if takes == "to compute" else {"_tool": "lists", "x": [[n]] * 20_000} for n in range(30)]
+    loop.deliver(delivered(*calls))
+    started = [driver.step()]
+    assert loop.behind
+    assert len(loop.plan.calls) < 20 or takes == "to compute"
+    assert 1 < len(started[0]) < 20
+    while loop.behind:
+        started.append(driver.step())
+    assert [name for names in started for name in names] == [f"1.{n}" for n in range(30)]
