@@ -91,6 +91,9 @@ def _rewrite(thing: Any, places: dict[str, str]) -> list[str]:
         _attribute(thing)
     if thing.docstring is None:
         return [thing.path] if (thing.is_function or thing.is_class) and thing.name != "as_json" else []
+    if thing.is_function and thing.overloads and any(each.name == "options" for each in thing.parameters):
+        # It takes whatever they take: they say what that is, and its default.
+        thing.parameters = max(thing.overloads, key=lambda each: len(each.parameters)).parameters
     parameters = _parameters(thing)
     words: list[str] = []
     about: dict[str, str] = {}
