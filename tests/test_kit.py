@@ -16,6 +16,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, ToolError, tool
+from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
     Turn,
@@ -265,6 +266,9 @@ def test_the_plugin_loads_nothing_until_it_is_used() -> None:
 def test_a_dev_server_for_a_whole_session(perdure_dev_server: str) -> None:
     async def use() -> None:
         async with run_locally(payer, model=[PLAN], people=[approve()], server=perdure_dev_server) as local:
-            assert (await local.run()).output == {"receipt": "paid 40"}
+            run = await local.start()
+            assert await run.result() == {"receipt": "paid 40"}
+            known = (await run.handle.describe()).search_attributes
+            assert known[AGENT_ATTRIBUTE] == ["payer"], "lists find the first run of a new server too"
 
     asyncio.run(use())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Literal, TypeAlias
 
 from temporalio.client import Client
@@ -32,7 +32,7 @@ async def serve(
     if isinstance(server, Client):
         return WorkflowEnvironment.from_client(server)
     if server == "dev":
-        return await stack.enter_async_context(embedded_server(ui=False, converter=converter))
+        return await stack.enter_async_context(_dev_server(converter))
     if server != "time-skipping":
         client = await Client.connect(server, data_converter=converter, runtime=quiet_runtime())
         return WorkflowEnvironment.from_client(client)
@@ -48,6 +48,14 @@ async def serve(
     return started
 
 
+@asynccontextmanager
+async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnvironment]:
+    """One that knows the search attributes before its first run, which lists would not find else."""
+    async with embedded_server(ui=False, converter=converter) as server:
+        await add_attributes(server.client, list(ATTRIBUTES))
+        yield server
+
+
 @contextmanager
 def dev_server_in_thread() -> Iterator[str]:
     """A dev server and its address, on an event loop of its own: tests come with loops of theirs."""
@@ -56,7 +64,7 @@ def dev_server_in_thread() -> Iterator[str]:
     started, ending = threading.Event(), asyncio.Event()
 
     async def keep(loop: list[asyncio.AbstractEventLoop]) -> None:
-        async with embedded_server(ui=False, converter=Converter(payload_converter_class=PayloadConverter)) as server:
+        async with _dev_server(Converter(payload_converter_class=PayloadConverter)) as server:
             loop.append(asyncio.get_running_loop())
             address.append(server.client.service_client.config.target_host)
             started.set()
