@@ -18,7 +18,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
+from perdure.activities.registry import Registry
 from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
+from perdure.errors import ServerError
+from perdure.hosting.connection import connect
+from perdure.hosting.embedding.parts import Parts
+from perdure.hosting.settings import Settings
 from tests.support import DONE, agent, harness, logged, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -39,6 +44,16 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ([KEY], (KEY,), {KEY}, Deep(KEY), [(1, {"x": (KEY,)})], KEY.encode()):
         assert KEY not in str(masked_details({"said": said})), said
     assert masked_details((same, 7)) == (same, 7)
+
+
+async def test_keys_that_are_given_otherwise_are_masked_too() -> None:
+    """By a flag or a file: no variable is called so."""
+    given = {"codec_keys": {"new": "a-key-of-the-codec-01"}, "inbox_token": "a-token-of-the-inbox"}
+    Parts(Registry(), Settings(**given))
+    with pytest.raises(ServerError):
+        await connect(api_key="a-key-of-temporals-01", target_host="localhost:1", tls=False)
+    said = "a-key-of-the-codec-01 a-token-of-the-inbox a-key-of-temporals-01"
+    assert masked(said) == f"{MASK} {MASK} {MASK}"
 
 
 @dataclass

@@ -18,6 +18,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
+from perdure.activities.secrets import keep_secret
 from perdure.errors import ServerError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.converter import Converter, PayloadConverter
@@ -95,6 +96,8 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
         raise ServerError(
             f"Temporal's connection settings cannot be read: {_without_source(error)}", final=True
         ) from None
+    if isinstance(key := settings.get("api_key"), str):
+        keep_secret(key)
     converter = data_converter()
     tracing = interceptors()
     try:

@@ -17,10 +17,12 @@ from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
+from perdure.activities.secrets import keep_secret
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
+from perdure.hosting.settings.showing import secrets_of
 from perdure.hosting.workers import limited_workers
 from perdure.model.endpoint import Endpoint
 from perdure.tools.limited import limited
@@ -66,6 +68,7 @@ class Parts:
                     f"tool_limits: {tool.name} is not Perdure's to limit: its calls go to workers of their own"
                 )
         self.settings = settings
+        keep_secret(*secrets_of(settings))
         max_payload = MAX_STORED if stored else MAX_PAYLOAD
         underway = underway or Underway()
         named = NamedFunctions(settings.functions)

@@ -38,6 +38,15 @@ def shown(settings: Settings) -> list[Shown]:
     return rows
 
 
+def secrets_of(settings: Settings) -> list[str]:
+    """The texts that are shown nowhere, of whichever settings hold any."""
+    found: list[str] = []
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name) if about(field).secret else None
+        found += value.values() if isinstance(value, dict) else [value] if value else []
+    return found
+
+
 def _masked(value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _masked(item) for key, item in value.items()}
