@@ -48,8 +48,8 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_keys_that_are_given_otherwise_are_masked_too() -> None:
     """By a flag or a file: no variable is called so."""
-    given = {"codec_keys": {"new": "a-key-of-the-codec-01"}, "inbox_token": "a-token-of-the-inbox"}
-    Parts(Registry(), Settings(**given))
+    settings = Settings(codec_keys={"new": "a-key-of-the-codec-01"}, inbox_token="a-token-of-the-inbox")
+    Parts(Registry(), settings)
     with pytest.raises(ServerError):
         await connect(api_key="a-key-of-temporals-01", target_host="localhost:1", tls=False)
     said = "a-key-of-the-codec-01 a-token-of-the-inbox a-key-of-temporals-01"

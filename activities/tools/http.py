@@ -21,6 +21,8 @@ from perdure.tools.functions import ToolContext, tool
 
 MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5
+MAX_LAYERS: Final = 5
+"""Of `content-encoding`: each takes its own memory."""
 MAX_TIMEOUT: Final = 120.0
 _SHOWN_HEADERS: Final = ("content-type", "location", "etag", "last-modified", "retry-after", "link")
 _FOR_ANYBODY: Final = ("accept", "accept-language", "user-agent", "range", "if-none-match", "if-modified-since")
@@ -151,7 +153,10 @@ async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
 async def _body(response: httpx2.Response) -> bytes:
     """The answer's bytes, decoded here and in steps: what is sent may be a thousandth of what it becomes."""
     layers = [layer.strip().lower() for layer in response.headers.get("content-encoding", "").split(",")]
-    decoders = [_Decoder(layer) for layer in reversed(layers) if layer not in ("", "identity")]
+    layers = [layer for layer in reversed(layers) if layer not in ("", "identity")]
+    if len(layers) > MAX_LAYERS:
+        raise ToolError("not_readable", f"the answer is encoded {len(layers)} times; {MAX_LAYERS} is the most")
+    decoders = [_Decoder(layer) for layer in layers]
     data, sent, count = bytearray(), 0, 0
     async for chunk in response.aiter_raw():
         sent, count = sent + len(chunk), count + 1
