@@ -152,7 +152,7 @@ async def test_r6_9_a_result_that_is_too_large_is_a_clear_error(dev_server: Work
     ]
     async with harness(dev_server.client, [large, echo], [{"calls": calls, "output": {"ok": True}}]) as it:
         view = await it.run(agent("large", "echo"))
-    assert [call.status for call in view.calls] == ["failed", "done", "failed"]
+    assert [call.status for call in view.calls] == ["failed", "done", "invalid"]
     codes = [error["error"]["code"] for error in view.errors]
     assert codes == ["result_too_large", "params_too_large"]
     assert f"the result of large has {MAX_PAYLOAD + 3:,} bytes" in view.errors[0]["error"]["message"]

@@ -74,11 +74,13 @@ def judge(
         if dry_run:
             return UNKNOWN
         try:
-            return template.resolve(found.__getitem__, texts)
+            value = template.resolve(found.__getitem__, texts)
+            texts.check_whole(value)
         except TooLargeError as error:
             return End("invalid", CallError("params_too_large", str(error)))
         except FormulaError as error:
             return End("invalid", CallError("invalid_expression", str(error)))
+        return value
 
     if call.has_condition:
         # What it would be called with need not exist where it is not called.

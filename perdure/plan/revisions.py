@@ -51,7 +51,9 @@ def revise(
                 f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
             )
     try:
-        revised.take_resolved(read.resolve(lookup, texts))
+        resolved = read.resolve(lookup, texts)
+        texts.check_whole({**resolved, **(kept or {})})
+        revised.take_resolved(resolved)
     except (TooLargeError, FormulaError) as error:
         raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:

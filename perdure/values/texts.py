@@ -72,6 +72,13 @@ class Texts:
         self._checks.taken += size // _JOINED
         return text
 
+    def check_whole(self, value: Json) -> None:
+        """Raises `TooLargeError` for parameters that are more than a call may have: a value may be read a thousand times."""
+        if (size := self._sizes.of(value)) > self._whole:
+            raise TooLargeError(
+                f"the parameters have {said(size)} with their references resolved; {self._whole:,} is the most"
+            )
+
     def placed(self, value: Json | Missing, level: int) -> Json | Missing:
         """The value, to stand `level` levels deep. Raises `TooLargeError` where that would be nested too deeply to be read back."""
         if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:

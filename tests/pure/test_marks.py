@@ -110,6 +110,23 @@ def test_a_reference_is_written_on_purpose() -> None:
     assert call.params["y"] == ["more", {"_ref": "†state.secret"}], "a page wrote it, so it is data"
 
 
+def test_what_reads_a_value_a_thousand_times_does_not_wait_for_a_person() -> None:
+    """What it shows would be written out for its digest, in the run's task."""
+    plan = Plan(1, tools=TOOLS, state=State([Write(path=("big",), value=[0] * 200_000)]))
+    plan.add({"_tool": "send", "x": ["†state.big"] * 1000})
+    call = plan.add({"_tool": "send", "x": 1})
+    plan.close()
+    assert [each.id for each in plan.take_ready()] == ["1.1"]
+    error = plan.calls[0].error
+    assert error is not None
+    assert error.code == "params_too_large"
+    desk = Desk(Guard(Policy(ask="always")))
+    desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    with pytest.raises(DecisionError, match="the parameters have 400,002,"):
+        decide(desk, {"decision": "edit", "params": {"x": [{"_ref": "†state.big"}] * 1000}})
+    assert "1.1" in desk.waiting
+
+
 def test_what_an_edit_keeps_is_not_computed_again() -> None:
     """What a formula reads may be something else by now: the person was shown what it gave."""
     plan = Plan(1, tools=TOOLS, state=State([Write(path=("list",), value=[1, 2])]))
