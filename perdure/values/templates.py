@@ -114,6 +114,8 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
     formulas: list[Formula] = []
 
     def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
+        if len(path) == 1 and isinstance(item, dict | list) and _is_plain(item):
+            return _Literal(item)
         if isinstance(item, dict):
             return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
         if isinstance(item, list):
@@ -145,6 +147,23 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
         return _Computed(formula, formula.references)
 
     return Template(walk(value, ()), tuple(sites), bool(formulas)), problems
+
+
+def _is_plain(value: Json) -> bool:
+    """Whether nothing in it is read: a large literal is looked through once, and passed on as it is (R18.5)."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            if DAGGER in item:
+                return False
+        elif isinstance(item, dict):
+            if EXPR in item:
+                return False
+            left.extend(item.values())
+        elif isinstance(item, list):
+            left.extend(item)
+    return True
 
 
 def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
