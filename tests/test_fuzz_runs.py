@@ -23,7 +23,17 @@ from tests.support import Harness, agent, harness
 TEXTS = ["", ".", "†", "††", "†state", "†state.", "†nope.x", "{†state.a}", "†output.ok", "\x00", "\n|`*", "😀" * 100]
 PATHS = ["†state.a", "†state.b", "†state.a.x", "†state.a[0]", "†state.a || †state.b", "†state.a && †state.b", "†state"]
 NUMBERS = [0, -1, 0.5, 1e308, 10**30, 1e-300, True, None]
-leaves = st.sampled_from([*TEXTS, *PATHS]) | st.sampled_from(NUMBERS)
+FORMULAS = [
+    "state.a",
+    "f'{state.a:.2f}'",
+    "[state.a] * 90000",
+    "len(†state.b) > 1",
+    "state.a[1:2, 3]",
+    "{",
+    "'\\ud800'",
+]
+formulas = st.sampled_from(FORMULAS).map(lambda text: {"_expr": text})
+leaves = st.sampled_from([*TEXTS, *PATHS]) | st.sampled_from(NUMBERS) | formulas
 values = st.recursive(
     leaves,
     lambda inner: (
@@ -40,6 +50,7 @@ calls = st.fixed_dictionaries(
         "_outputMethod": st.sampled_from(["set", "merge", "assign", "push", "concat", "odd"]),
         "_each": st.sampled_from([[1, 2], "†state.a", "†input.x", []]) | values,
         "_until": st.sampled_from(["†output.ok", "†state.a"]),
+        "_if": st.sampled_from(FORMULAS) | values,
         "_max": st.sampled_from([1, 2, 10**9]),
         "_output": values,
         "p": st.sampled_from(PATHS) | values,
