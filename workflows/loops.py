@@ -13,7 +13,7 @@ from perdure.workflows.arguments import only, read_input
 from perdure.workflows.children import Children
 from perdure.workflows.claiming import Family, whole
 from perdure.workflows.delegates import Child, run_iteration
-from perdure.workflows.preparing import record
+from perdure.workflows.preparing import begins_anew, go_on_anew, record
 from perdure.workflows.purse import Purse
 from perdure.workflows.sending import Sender, full
 
@@ -86,7 +86,7 @@ class LoopWorkflow(Family):
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
                 loop.approval = self._policy().as_change()
-                workflow.continue_as_new(loop)
+                go_on_anew(loop)
             self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
             if (words := full(NEAR)) is not None:
                 self._give_up(words)
@@ -121,7 +121,7 @@ class LoopWorkflow(Family):
     @property
     def _pauses(self) -> bool:
         """Whether this execution's history is too long to begin another iteration."""
-        return full(NEAR) is not None if self._stays else workflow.info().is_continue_as_new_suggested()
+        return full(NEAR) is not None if self._stays else begins_anew()
 
     @property
     def _over(self) -> bool:

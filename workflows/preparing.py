@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.workflow import ContinueAsNewVersioningBehavior
 
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell
@@ -15,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.loops import LoopInput
     from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
     from perdure.run.running import Run
     from perdure.run.snapshots import Attempts, carried, restore, snapshot
@@ -30,6 +33,19 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.packing import Packed, pack
 
 
+def begins_anew() -> bool:
+    """Whether this execution is to end for a new one: it is long, or pinned to a version that is not the current one any more (R13.7)."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+
+
+def go_on_anew(argument: RunInput | LoopInput) -> NoReturn:
+    """End this execution for one that stays with the version that is current now. A server without versions refuses the word."""
+    changed = workflow.info().is_target_worker_deployment_version_changed()
+    behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
+    workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
+
+
 class Continuing:
     """Whether one execution can go on as new: not where there is too much to carry on."""
 
@@ -37,8 +53,9 @@ class Continuing:
         self._attempts = Attempts()
 
     def go_on(self, run_input: RunInput, run: Run, worked: float) -> None:
-        """Where Temporal suggests it, end this execution for a new one; return where what there is to carry on is too large (R18.4)."""
-        if not workflow.info().is_continue_as_new_suggested():
+        """Where Temporal suggests it, or workers of another version are current now, end this execution for a new one; return where what
+        there is to carry on is too large (R18.4)."""
+        if not begins_anew():
             return
         most, size = run.prepared.max_payload, carried(run)
         if not self._attempts.worth(size, most):
@@ -49,7 +66,7 @@ class Continuing:
         )
         packed = len(following.model_dump_json().encode())
         if packed <= most:
-            workflow.continue_as_new(following)
+            go_on_anew(following)
         self._attempts.note(size, packed)
 
 

@@ -63,10 +63,17 @@ def build_worker(
     """
     settings = changed(settings or in_force(), given)
     stored = client.data_converter.external_storage is not None
-    parts = Parts(
-        registry, settings, stored=stored, model=model, endpoints=endpoints, attribute=attribute, underway=underway
-    )
     options = tuning(settings) | {"interceptors": [Masking()]}
+    parts = Parts(
+        registry,
+        settings,
+        stored=stored,
+        versioned=options["deployment_config"] is not None,
+        model=model,
+        endpoints=endpoints,
+        attribute=attribute,
+        underway=underway,
+    )
     worker = Worker(
         client,
         task_queue=settings.task_queue,

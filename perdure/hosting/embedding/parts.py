@@ -29,6 +29,7 @@ from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.pinned import PinnedAgentWorkflow, PinnedLoopWorkflow
 
 PURE: Final = (
     "perdure",
@@ -48,7 +49,7 @@ PURE: Final = (
 class Parts:
     """Workflows and activities over these tools, for one worker.
 
-    `stored`: whether large values go to external storage. The rest as `perdure.hosting.worker.build_worker` has it.
+    `stored`: whether large values go to external storage; `versioned`: whether the worker has a version. The rest as `perdure.hosting.worker.build_worker` has it.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Parts:
         settings: Settings,
         *,
         stored: bool = False,
+        versioned: bool = False,
         model: AsyncOpenAI | None = None,
         endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
         attribute: SearchAttributes | None = None,
@@ -88,7 +90,8 @@ class Parts:
         self._request = RequestActivity(
             more if isinstance(more, Endpoints) else Endpoints(model, more), underway
         ).request
-        self.workflows: list[type] = [] if settings.tools_only else [AgentWorkflow, LoopWorkflow]
+        ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
+        self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
         if not settings.tools_only:
             self.activities += [

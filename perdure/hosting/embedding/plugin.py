@@ -36,6 +36,7 @@ from perdure.hosting.connection import data_converter, with_converter, with_perd
 from perdure.hosting.embedding.parts import PURE, Parts
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.settings import Settings, changed, in_force, using
+from perdure.hosting.settings.tuning import deployment
 from perdure.model.endpoint import Endpoint
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
@@ -104,8 +105,18 @@ class PerdurePlugin(SimplePlugin):
         if client is not config["client"]:
             config["client"] = client
             config["interceptors"] = [*config.get("interceptors", ()), _OwnClient(client)]
+        version = config.get("deployment_config") or deployment(self._settings)
+        config["deployment_config"] = version
         stored = client.data_converter.external_storage is not None
-        parts = Parts(self._registry, self._settings, stored=stored, model=self._model, endpoints=self._endpoints)
+        versioned = version is not None and version.use_worker_versioning
+        parts = Parts(
+            self._registry,
+            self._settings,
+            stored=stored,
+            versioned=versioned,
+            model=self._model,
+            endpoints=self._endpoints,
+        )
         theirs = list(config.get("activities", ()))
         self._check_names(theirs)
         config["activities"] = [*theirs, *parts.activities]
@@ -127,7 +138,8 @@ class PerdurePlugin(SimplePlugin):
             return
         async with equipped(self._settings, self._registry), AsyncExitStack() as beside:
             client = with_converter(worker.client)
-            options = {"interceptors": [Masking(), _OwnClient(client)]}
+            version = worker.config(active_config=True).get("deployment_config")
+            options = {"interceptors": [Masking(), _OwnClient(client)], "deployment_config": version}
             for each in parts.limited(client, worker.task_queue, options):
                 await beside.enter_async_context(each)
             await next(worker)

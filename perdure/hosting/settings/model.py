@@ -89,6 +89,20 @@ class Settings(BaseSettings):
         "SECONDS",
         ge=0,
     )
+    deployment_name: str | None = setting(
+        None,
+        "Temporal's name of the deployment whose version this worker is; with `build_id`",
+        SERVICE,
+        "NAME",
+        min_length=1,
+    )
+    build_id: str | None = setting(
+        None,
+        "The version: runs stay with workers of it, and go on with the current one's when they continue as new",
+        SERVICE,
+        "ID",
+        min_length=1,
+    )
     metrics: str | None = setting(
         None, "Serve Perdure's and Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT"
     )

@@ -6,14 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Literal
 
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import (
     PollerBehavior,
     PollerBehaviorAutoscaling,
     PollerBehaviorSimpleMaximum,
     ResourceBasedSlotConfig,
+    WorkerDeploymentConfig,
     WorkerTuner,
 )
 
+from perdure.errors import SettingsError
 from perdure.hosting.settings.model import Settings
 
 TARGET_MEMORY = 0.8
@@ -31,6 +34,7 @@ def tuning(settings: Settings) -> dict[str, Any]:
         "max_heartbeat_throttle_interval": longest,
         "default_heartbeat_throttle_interval": longest,
         "graceful_shutdown_timeout": timedelta(seconds=settings.grace),
+        "deployment_config": deployment(settings),
     }
     if settings.threads is not None:
         options["workflow_task_executor"] = ThreadPoolExecutor(settings.threads, "perdure_workflow_")
@@ -47,6 +51,19 @@ def tuning(settings: Settings) -> dict[str, Any]:
             workflow_config=ResourceBasedSlotConfig(maximum_slots=settings.workflow_tasks),
         )
     }
+
+
+def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """The version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` where half of it is said."""
+    name, build = settings.deployment_name, settings.build_id
+    if name is None and build is None:
+        return None
+    if name is None or build is None:
+        raise SettingsError("deployment_name and build_id go together: a version is both, or none")
+    version = WorkerDeploymentVersion(deployment_name=name, build_id=build)
+    return WorkerDeploymentConfig(
+        version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
+    )
 
 
 def _pollers(number: int | Literal["auto"]) -> PollerBehavior:

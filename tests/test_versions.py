@@ -1,0 +1,131 @@
+"""A release beside the one before it: runs stay with their version, and go on with the new one when they continue as new (R13.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from temporalio import worker
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client, Interceptor
+from temporalio.service import RPCError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from perdure import Agent, Perdure, Run, tool
+from perdure.errors import SettingsError
+from perdure.hosting.settings import Settings
+from perdure.hosting.settings.tuning import deployment
+from perdure.hosting.worker import build_worker
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+from tests.support import DONE, registry
+from tests.test_plugin import asking, unique
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@tool(dangerous=True)
+async def pay(euros: float) -> float:
+    """Pay."""
+    return euros
+
+
+PAYER = Agent("payer", tools=[pay])
+PAY = {"calls": [{"_tool": "pay", "euros": 2, "_outputPath": "†state.paid"}], "output": None}
+
+
+class Changed(Interceptor, worker.Interceptor):
+    """Another release of the workflows: they begin with a timer, which no history of the release before has."""
+
+    def workflow_interceptor_class(self, _: Any) -> type[worker.WorkflowInboundInterceptor]:
+        return Slower
+
+
+class Slower(worker.WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: worker.ExecuteWorkflowInput) -> Any:
+        await asyncio.sleep(0.01)
+        return await super().execute_workflow(input)
+
+
+async def make_current(client: Client, name: str, build: str) -> None:
+    """As `temporal worker deployment set-current-version` does; the server knows the version once a worker of it polls."""
+    wanted = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=name, build_id=build, identity="test"
+    )
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.workflow_service.set_worker_deployment_current_version(wanted)
+                return
+            except RPCError:
+                await asyncio.sleep(0.1)
+
+
+async def offered(run: Run[Any]) -> Any:
+    async for view in run.views():
+        if view.waiting:
+            return view.waiting[0]
+    raise AssertionError("it ended")
+
+
+async def events(client: Client, run_id: str, execution: str | None = None) -> list[Any]:
+    history = await client.get_workflow_handle(run_id, run_id=execution).fetch_history()
+    return list(history.events)
+
+
+def versions(history: list[Any]) -> set[str]:
+    done = [event.workflow_task_completed_event_attributes for event in history]
+    return {each.deployment_version.build_id for each in done if each.HasField("deployment_version")}
+
+
+async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnvironment) -> None:
+    name, queue = unique("release"), unique("queue")
+    old = dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    async with (
+        AsyncExitStack() as stack,
+        ScriptedModel(lambda request: DONE if "paid" in request.text else PAY) as model,
+    ):
+        perdure = Perdure(old, task_queue=queue)
+
+        async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
+            earliest = await perdure.start(PAYER, id=unique("earliest"))
+            begun_without = await offered(earliest)
+
+        async def deploy(client: Client, build: str) -> None:
+            options: dict[str, Any] = {"task_queue": queue, "deployment_name": name, "build_id": build}
+            await stack.enter_async_context(build_worker(client, registry([pay]), model=asking(model), **options))
+            await make_current(client, name, build)
+
+        await deploy(old, "1")
+        await earliest.approve(begun_without)
+        assert await earliest.result(timeout=20) == {"ok": True}
+        waiting = await perdure.start(PAYER, id=unique("waiting"))
+        offer = await offered(waiting)
+        first = (await waiting.handle.describe()).run_id
+        await deploy(new, "2")
+        fresh = await perdure.start(PAYER, id=unique("fresh"))
+        await fresh.approve(await offered(fresh))
+        await waiting.approve(offer)
+        assert await fresh.result(timeout=20) == await waiting.result(timeout=20) == {"ok": True}
+        before, after = await events(old, waiting.id, first), await events(old, waiting.id)
+        beside = await events(old, fresh.id)
+    assert before[-1].HasField("workflow_execution_continued_as_new_event_attributes")
+    assert [versions(each) for each in (before, after, beside)] == [{"1"}, {"2"}, {"2"}]
+    failed = [each for each in (*before, *after, *beside) if each.HasField("workflow_task_failed_event_attributes")]
+    assert failed == []
+    replayer = Replayer(
+        workflows=[AgentWorkflow, LoopWorkflow], interceptors=[Changed()], data_converter=old.data_converter
+    )
+    history = await old.get_workflow_handle(waiting.id, run_id=first).fetch_history()
+    replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    assert "Nondeterminism" in repr(replayed.replay_failure)  # the change is one that no run would have survived
+
+
+async def test_half_a_version_is_none() -> None:
+    with pytest.raises(SettingsError, match="deployment_name and build_id go together"):
+        deployment(Settings(build_id="1"))

@@ -1,0 +1,45 @@
+"""The same workflows for workers that have a version: a run stays with it (R13.7). A server refuses the word from a worker without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import VersioningBehavior
+
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import PerdureError
+    from perdure.run.loops import LOOP_WORKFLOW, LoopState
+    from perdure.run.wire import AGENT_WORKFLOW, RunResult
+
+
+@workflow.defn(
+    name=AGENT_WORKFLOW,
+    failure_exception_types=[PerdureError, ValidationError],
+    versioning_behavior=VersioningBehavior.PINNED,
+)
+class PinnedAgentWorkflow(AgentWorkflow):
+    """See `AgentWorkflow`."""
+
+    @workflow.run
+    async def run(self, *given: Any) -> RunResult:
+        """See `AgentWorkflow.run`."""
+        return await super().run(*given)
+
+
+@workflow.defn(
+    name=LOOP_WORKFLOW,
+    failure_exception_types=[PerdureError, ValidationError],
+    versioning_behavior=VersioningBehavior.PINNED,
+)
+class PinnedLoopWorkflow(LoopWorkflow):
+    """See `LoopWorkflow`."""
+
+    @workflow.run
+    async def run(self, *given: Any) -> LoopState:
+        """See `LoopWorkflow.run`."""
+        return await super().run(*given)
