@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, Worker
 
-from perdure import Agent, Perdure, PerdurePlugin, tool
+from perdure import Agent, Perdure, PerdurePlugin, activity_tool, tool
 from perdure.errors import SettingsError, ToolDefinitionError
 from perdure.hosting.encryption import AesGcm
 from perdure.testing.scripted_model import ScriptedModel
@@ -182,11 +182,14 @@ async def test_activities_that_would_be_taken_for_tools_are_refused(
         Worker(dev_server.client, task_queue="none", activities=[function], plugins=[plugin])
 
 
-async def test_what_the_plugin_cannot_use_is_one_line() -> None:
+async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnvironment) -> None:
     with pytest.raises(ToolDefinitionError, match="is no tool: decorate the function with @tool"):
         PerdurePlugin([print])
     with pytest.raises(ToolDefinitionError, match="the worker has no tool 'gone'"):
         PerdurePlugin(agents=[Agent("lost", tools=["gone"])])
+    limited = PerdurePlugin([activity_tool(ship)], tool_limits={"ship": 60.0})
+    with pytest.raises(SettingsError, match="ship is not Perdure's to limit"):
+        Worker(dev_server.client, task_queue="none", plugins=[limited])
     with pytest.raises(TypeError, match="'approval' is no setting; did you mean 'approval_floor'"):
         PerdurePlugin(approval="always")
 

@@ -10,11 +10,12 @@ import pytest
 from temporalio import worker
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client, Interceptor
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, WorkerDeploymentConfig
 
-from perdure import Agent, Perdure, Run, tool
+from perdure import Agent, Perdure, PerdurePlugin, Run, tool
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings.tuning import deployment
@@ -129,3 +130,18 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
 async def test_half_a_version_is_none() -> None:
     with pytest.raises(SettingsError, match="deployment_name and build_id go together"):
         deployment(Settings(build_id="1"))
+
+
+async def test_a_user_s_versioned_worker_pins_perdure_s_runs_whatever_its_default(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client, version = dev_server.client, WorkerDeploymentVersion(deployment_name="theirs", build_id="7")
+    theirs = WorkerDeploymentConfig(version, use_worker_versioning=True)  # each workflow has to say how it moves
+    made = worker.Worker(client, task_queue="none", plugins=[PerdurePlugin(build_id="1")], deployment_config=theirs)
+    assert made.config(active_config=True)["deployment_config"] is theirs
+    with pytest.raises(ValueError, match="versioning behavior"):
+        worker.Worker(client, task_queue="none", workflows=[AgentWorkflow], deployment_config=theirs)
+    ours = worker.Worker(client, task_queue="none", plugins=[PerdurePlugin(deployment_name="ours", build_id="1")])
+    found = ours.config(active_config=True)["deployment_config"]
+    assert found is not None
+    assert found.version.to_canonical_string() == "ours.1"
