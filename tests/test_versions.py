@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,12 +16,13 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, WorkerDeploymentConfig
 
-from perdure import Agent, Perdure, PerdurePlugin, Run, tool
+from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings.tuning import deployment
 from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from tests.support import DONE, registry
@@ -71,6 +73,17 @@ async def offered(run: Run[Any]) -> Any:
         if view.waiting:
             return view.waiting[0]
     raise AssertionError("it ended")
+
+
+async def offered_below(run: Run[Any], place: str) -> Any:
+    """What waits in an iteration; nothing tells when to look."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(RunError):
+                for one in (await run.waiting_below())[0]:
+                    if one.run_id.endswith(place):
+                        return one
+            await asyncio.sleep(0.1)
 
 
 async def events(client: Client, run_id: str, execution: str | None = None) -> list[Any]:
@@ -125,6 +138,41 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
     history = await old.get_workflow_handle(waiting.id, run_id=first).fetch_history()
     replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     assert "Nondeterminism" in repr(replayed.replay_failure)  # the change is one that no run would have survived
+
+
+@pytest.mark.soak
+async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(dev_server: WorkflowEnvironment) -> None:
+    name, queue = unique("release"), unique("queue")
+    old = dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    loop = {"_tool": "payer", "_each": [1, 2, 3], "_parallel": 1, "request": "pay", "_outputPath": "†state.all"}
+    everybody = Agent("everybody", instructions="ALL.", tools=[PAYER])
+
+    def answers(request: ChatRequest) -> Any:
+        if "ALL." in request.text:
+            return {"calls": [loop], "output": "†state.all"}
+        return DONE if "paid" in request.text else PAY
+
+    async with AsyncExitStack() as stack, ScriptedModel(answers) as model:
+        perdure = Perdure(old, task_queue=queue)
+        run = await perdure.start(everybody, id=unique("everybody"))
+        for client, build in ((old, "1"), (new, "2")):
+            options: dict[str, Any] = {"task_queue": queue, "deployment_name": name, "build_id": build}
+            await stack.enter_async_context(build_worker(client, registry([pay]), model=asking(model), **options))
+            await make_current(old, name, build)
+            if build == "1":
+                first = await offered_below(run, "/1.0/0")
+        await perdure.get_run(first.run_id).approve(first.offer)
+        for place in ("/1.0/1", "/1.0/2"):  # a server takes a moment to tell workers that another version is current
+            later = await offered_below(run, place)
+            await perdure.get_run(later.run_id).approve(later.offer)
+        assert await run.result(timeout=20) == [{"ok": True}] * 3
+        after, last = [await events(old, run_id) for run_id in (f"{run.id}/1.0", f"{run.id}/1.0/2")]
+        started = after[0].workflow_execution_started_event_attributes
+        before = await events(old, f"{run.id}/1.0", started.continued_execution_run_id)
+    assert [versions(each) for each in (before, after, last)] == [{"1"}, {"2"}, {"2"}]
+    failed = [each for each in (*before, *after, *last) if each.HasField("workflow_task_failed_event_attributes")]
+    assert failed == []
 
 
 async def test_half_a_version_is_none() -> None:
