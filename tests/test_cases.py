@@ -72,7 +72,7 @@ BELOW: dict[str, Any] = {
 
 def shop(**more: Any) -> Agent[Any]:
     clerk = Agent("clerk", tools=[stock])
-    return Agent("shop", tools=[stock, order, deliver, clerk], **more)
+    return Agent("counter", tools=[stock, order, deliver, clerk], **more)
 
 
 def answered(first: dict[str, Any]) -> Any:
@@ -131,7 +131,7 @@ async def test_r14_6_what_differs_is_told_as_a_diff_of_the_plans(dev_server: Wor
         '+ 1.1 order {"item":"fig","count":3} done',
     ]
     with pytest.raises(CaseDifferenceError, match="there is no tool") as poorer:
-        await replay(case, Agent("shop", tools=[stock, order]))
+        await replay(case, Agent("counter", tools=[stock, order]))
     assert "- 1.1 → 1.2 †state.receipt" in poorer.value.lines
     assert any(line.startswith('- status "completed"') or "deliver" in line for line in poorer.value.lines)
 

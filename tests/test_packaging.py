@@ -46,7 +46,7 @@ main()
 """
 
 AGENT: dict[str, Any] = {
-    "name": "shop",
+    "name": "packaged",
     "context": [{"type": "system", "text": "Plan."}, {"type": "tool", "tool": "price"}],
     "schema": True,
 }
@@ -86,7 +86,7 @@ def project(tmp_path: Path) -> Path:
             (tmp_path / name / "__init__.py").write_text("")
     (tmp_path / "workflows" / "__init__.py").write_text('RULES = {"apple": 0.5}\n')
     (tmp_path / "activities" / "shop.py").write_text(TOOLS)
-    (tmp_path / "agents" / "shop.json").write_text(json.dumps(AGENT))
+    (tmp_path / "agents" / "packaged.json").write_text(json.dumps(AGENT))
     return tmp_path
 
 
@@ -145,7 +145,7 @@ async def test_r13_1_a_project_with_packages_of_those_names_runs(
                 said = (await worker.stderr.readline()).decode()
                 assert "task queue 'beside'" in said, said + (await worker.stderr.read()).decode()
                 run = await asyncio.create_subprocess_exec(
-                    *(*perdure, "run", "shop", "--json"), cwd=project, env=env, stdout=asyncio.subprocess.PIPE
+                    *(*perdure, "run", "packaged", "--json"), cwd=project, env=env, stdout=asyncio.subprocess.PIPE
                 )
                 out, _ = await run.communicate()
             finally:

@@ -56,7 +56,7 @@ def read(run: Run, what: str, pages: Pages) -> Any:
 
 
 def test_r18_3_a_call_that_has_ended_is_read_whole() -> None:
-    value = {"text": "é\n" * 500_000}
+    value = {"text": "é\n" * 400_000}
     run = run_of(value)
     assert len(dumps(run_view(run, "r").calls[0].as_json())) < 10_000
     call = read(run, "1.0", Pages())
