@@ -31,7 +31,7 @@ from perdure.tools.tool import Tool
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
-from perdure.values.limits.steps import Checks
+from perdure.values.limits.steps import PART_STEPS, Checks
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
 from perdure.values.state import State
@@ -97,7 +97,8 @@ class Plan:
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
-        named = refusals.names_in(raw)
+        named, parts = refusals.names_in(raw)
+        self.checks.taken += PART_STEPS * parts
         too_much = refusals.too_many_names(named, self._named, self.max_calls)
         call = self._checked(raw, f"{self.request}.{index}", index, self.checks, too_much)
         if index >= self.max_calls:
@@ -131,7 +132,7 @@ class Plan:
 
     def _rechecked(self, raw: Json, id: str, index: int) -> Call:
         """A call that a person would put in the place of one of the plan's."""
-        too_much = refusals.too_many_names(refusals.names_in(raw), self._named, self.max_calls)
+        too_much = refusals.too_many_names(refusals.names_in(raw)[0], self._named, self.max_calls)
         return self._checked(raw, id, index, too_much=too_much)
 
     def close(self, *, drain: bool = False) -> None:

@@ -35,24 +35,27 @@ def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
     call.template, call.condition, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
 
 
-def names_in(raw: Json) -> int:
-    """How many references, output paths and calls a call names; counted as written, so that none of them has to be read."""
+def names_in(raw: Json) -> tuple[int, int]:
+    """How many references, output paths and calls a call names, and how many parts it has; counted as written, so that none of them
+    has to be read."""
     if not isinstance(raw, dict):
-        return 0
+        return 0, 1
     after = raw.get(AFTER)
     count = sum(DAGGER not in item for item in after if isinstance(item, str)) if isinstance(after, list) else 0
     left: list[Json] = [value for key, value in raw.items() if key != "_output"]
     if isinstance(raw.get(IF), str):
         count += _weight(raw[IF])
+    parts = 0
     while left:
         item = left.pop()
+        parts += 1
         if isinstance(item, str):
             count += item.count(DAGGER) - 2 * item.count(DAGGER * 2)
         elif isinstance(item, dict) and is_formula(item):
             count += _weight(item[EXPR])
         elif isinstance(item, dict | list):
             left.extend(item.values() if isinstance(item, dict) else item)
-    return count
+    return count, parts
 
 
 def _weight(formula: str) -> int:

@@ -165,6 +165,18 @@ def test_r6_7_each_call_starts_once_whatever_comes_when(reads: list[int | None],
     assert sorted(started) == sorted(f"1.{n}" for n in range(len(calls)))
 
 
+def test_r18_5_large_literals_come_in_with_several_tasks() -> None:
+    """Looking through what a model has written out takes its time as well, whatever its tools' schemas say."""
+    loop = loop_of()
+    driver = Driver(loop)
+    loop.deliver(delivered(*({"_tool": "t", "x": [[n]] * 30_000} for n in range(10))))
+    started = [driver.step()]
+    assert 1 <= len(started[0]) < 5
+    while loop.behind:
+        started.append(driver.step())
+    assert [name for names in started for name in names] == [f"1.{n}" for n in range(10)]
+
+
 @pytest.mark.parametrize("takes", ["to check", "to compute"])
 def test_r18_5_what_takes_long_goes_with_several_tasks(takes: str) -> None:
     """Each of these takes 40,000 steps or more, and a task takes in calls until there are 750,000."""
