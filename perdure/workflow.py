@@ -27,9 +27,10 @@ from perdure.authoring.options import ApprovalOptions
 from perdure.client.errors import RunFailedError
 from perdure.errors import RunError, RunExistsError
 from perdure.people.policies import parse_policy
+from perdure.run.agents import check_run_id
 from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
 from perdure.values.jsons import Json
-from perdure.values.limits import MAX_ID, MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.references import MISSING
 
 T = TypeVar("T")
@@ -96,8 +97,7 @@ def _check(given: RunInput, run_id: str) -> None:
     size = len(given.model_dump_json().encode())
     if size > MAX_PAYLOAD:
         raise RunError(f"agent and input have {said(size)}, and {MAX_PAYLOAD:,} is the most")
-    if len(run_id.encode()) > MAX_ID:
-        raise RunError(f"the run's id would have {len(run_id.encode()):,} bytes, and {MAX_ID:,} is the most")
+    check_run_id(run_id)
 
 
 def _view(run_id: str, error: ChildWorkflowError) -> RunView:

@@ -180,6 +180,9 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         await perdure.start(SHOPPER, {"fruit": object()})
     with pytest.raises(DecisionError, match="the policy is none"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, approval={"ask": "?"})  # type: ignore[arg-type]
+    for id, said in (("", "is empty"), (" ", "is empty"), ("a\nb", "nobody can see"), ("a" * 1001, "1,001 bytes")):
+        with pytest.raises(RunError, match=said):
+            await perdure.start(SHOPPER, {"fruit": "apple"}, id=id)
     run = await perdure.start(SHOPPER, {"fruit": "apple"}, id=unique("api"))
     with pytest.raises(RunExistsError, match=f"there is already a run '{run.id}'"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, id=run.id)

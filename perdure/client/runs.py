@@ -29,7 +29,7 @@ from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_trouble, note_unserved
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
-from perdure.run.agents import Agent
+from perdure.run.agents import Agent, check_run_id
 from perdure.run.wire import (
     AGENT_WORKFLOW,
     RUN_QUERY,
@@ -66,9 +66,11 @@ async def start_run(
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by,
     `delegates` agent files by name that come along with it (R8.1).
 
-    Raises `RunExistsError`, or `RunError` when what is given is too large; the run itself refuses what is no input of it
+    Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
     """
+    if run_id is not None:
+        check_run_id(run_id)
     given = RunInput(
         agent=document,
         input=run_input,

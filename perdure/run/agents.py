@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from perdure.errors import AgentError, InputError
+from perdure.errors import AgentError, InputError, RunError, clip
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
 from perdure.run.documents import output_schema
@@ -15,7 +15,7 @@ from perdure.values.durations import Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
 from perdure.values.jsons import Json, JsonObject
-from perdure.values.limits import MAX_BUDGET
+from perdure.values.limits import MAX_BUDGET, MAX_ID
 from perdure.values.messages import (
     DataMessage,
     ErrorMessage,
@@ -141,6 +141,18 @@ class Agent(BaseModel):
 
     def messages(self) -> list[Message]:
         return parse_messages(self.context)
+
+
+def check_run_id(run_id: str) -> None:
+    """Whether a run can have this id: some printable characters, `MAX_ID` bytes at most. Raises `RunError` with what is wrong."""
+    if not run_id.strip():
+        raise RunError("the run's id is empty: give the run a name, or leave it out for one of its own")
+    if not run_id.isprintable():
+        raise RunError(
+            f"the run's id {clip(repr(run_id), 80)} has characters that nobody can see; a name is in one line"
+        )
+    if (size := len(run_id.encode())) > MAX_ID:
+        raise RunError(f"the run's id has {size:,} bytes, and {MAX_ID:,} is the most")
 
 
 def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
