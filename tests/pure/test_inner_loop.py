@@ -171,7 +171,7 @@ def test_r18_5_large_literals_come_in_with_several_tasks() -> None:
     driver = Driver(loop)
     loop.deliver(delivered(*({"_tool": "t", "x": [[n]] * 30_000} for n in range(10))))
     started = [driver.step()]
-    assert 1 <= len(started[0]) < 5
+    assert 1 <= len(started[0]) < 9
     while loop.behind:
         started.append(driver.step())
     assert [name for names in started for name in names] == [f"1.{n}" for n in range(10)]

@@ -11,7 +11,7 @@ Temporal carries, 1.9 MB of `[[1],[1],…`, takes 0.5 million of them and 0.15 s
 
 TASK_STEPS: Final = 750_000
 """Of one workflow task: once its checks have taken so many, no further one begins in it (R18.5)."""
-PART_STEPS: Final = 4
+PART_STEPS: Final = 2
 """Steps for each part of a call as a model wrote it: it is looked through for names and nulls, read, measured and sent."""
 COSTLY: Final = 2_000
 """Steps. What took more is remembered: many calls may read one large value (R18.2)."""
