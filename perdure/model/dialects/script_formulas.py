@@ -16,10 +16,6 @@ _COMPUTES: Final = (
     ast.ListComp,
     ast.GeneratorExp,
     ast.DictComp,
-    ast.BoolOp,
-    ast.Call,
-    ast.Subscript,
-    ast.Attribute,
     ast.UnaryOp,
 )
 

@@ -190,6 +190,18 @@ def _of_text(name: str) -> Callable[..., Json]:
     return call
 
 
+def _count(steps: Steps, value: list[Json], item: Json) -> Json:
+    steps.weigh(value)
+    return value.count(item)
+
+
+def _index(steps: Steps, value: list[Json], item: Json) -> Json:
+    steps.weigh(value)
+    if item not in value:
+        raise WrongError("the list does not hold that item")
+    return value.index(item)
+
+
 METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
     str: {
         **{
@@ -208,17 +220,10 @@ METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
         "items": lambda steps, value: [[key, value[key]] for key in items(steps, value)],
     },
     list: {
-        "count": lambda steps, value, item: steps.weigh(value) * 0 + value.count(item),
-        "index": lambda steps, value, item: _index(steps, value, item),
+        "count": _count,
+        "index": _index,
     },
 }
-
-
-def _index(steps: Steps, value: list[Json], item: Json) -> Json:
-    steps.weigh(value)
-    if item not in value:
-        raise WrongError("the list does not hold that item")
-    return value.index(item)
 
 
 def call_method(steps: Steps, value: Json, name: str, given: list[Json]) -> Json:
