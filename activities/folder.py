@@ -9,8 +9,8 @@ from perdure.errors import ProtocolError
 from perdure.run.agents import parse_agent
 from perdure.run.delegates import tools_of, wanted_delegates
 from perdure.run.documents import agent_document
-from perdure.tools.tool import close_names
 from perdure.values.jsons import JsonObject, loads_commented
+from perdure.values.problems import close_names
 
 
 class AgentFolder:

@@ -52,8 +52,36 @@ class JsonError(ProtocolError):
     """Text that is not JSON, or JSON outside the limits of `perdure.values.jsons`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with something that was written, and where it stands."""
+
+    place: tuple[str | int, ...]
+    """The steps to it."""
+    path: str
+    """The same as a JSON path, `$.config.dialect`."""
+    words: str
+    source: str = ""
+    """The file and the line, `agent.json:3`, where they are known."""
+
+    def __str__(self) -> str:
+        parts = (self.source, self.path if self.place else "", self.words)
+        return ": ".join(filter(None, parts))
+
+
 class AgentError(ProtocolError):
-    """An agent file that cannot be run as it stands."""
+    """An agent file that cannot be run as it stands. `problems`: everything that is wrong with it, where more is known than one line."""
+
+    def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem], source: str = "") -> AgentError:
+        """All of them in one line."""
+        found = tuple(problems)
+        told = clip("; ".join(clip(str(problem)) for problem in found), MAX_TOLD)
+        return cls(f"{source}: {told}" if source else told, found)
 
 
 class InputError(ProtocolError):

@@ -144,7 +144,7 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
         "an edit needs 'params'",
         "there is no tool",
         "'approve', 'reject', 'edit', 'replace' or 'answer'",
-        "valid string at $.call",
+        "must be text, not 1.0 at $.call",
         "'remember' goes with approve and edit",
     ]
     assert [word for word, text in zip(words, refused, strict=True) if word not in text] == [], refused

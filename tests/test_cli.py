@@ -105,9 +105,19 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
     [
         (None, [], 2, "no agent"),
         ('{"name": "x",\n "context": [,]}', [], 2, "line 2, column 14"),
-        ({"name": "x", "context": [{"type": "inptu"}]}, [], 1, "context[0] has the unknown type 'inptu'"),
-        ({"name": "x", "config": {"max_request": 3}}, [], 1, "Extra inputs are not permitted at $.config.max_request"),
-        ({"name": "x", "schema": {"type": "nonsense"}}, [], 1, "'schema' is no JSON Schema"),
+        (
+            {"name": "x", "context": [{"type": "inptu"}]},
+            [],
+            2,
+            '$.context[0].type: "inptu" is no type of message; did you mean "input"?',
+        ),
+        (
+            {"name": "x", "config": {"max_request": 3}},
+            [],
+            2,
+            '$.config.max_request: "max_request" is no key; did you mean "max_requests"?',
+        ),
+        ({"name": "x", "schema": {"type": "nonsense"}}, [], 2, "$.schema: is no JSON Schema"),
         (agent(), ["--input", "{oops"], 2, "--input is not valid JSON"),
         (agent(), ["--input", "@/does/not/exist.json"], 2, "cannot be read"),
         (
@@ -120,7 +130,7 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
                 ]
             ),
             ["--input", '{"n": "three"}'],
-            1,
+            2,
             'the input breaks its schema: $.n is "three", but must fit {"type": "integer"}',
         ),
     ],
@@ -187,10 +197,10 @@ async def test_a_worker_without_a_key_fails_the_run_clearly(dev_server: Workflow
 async def test_a_worker_with_tools_that_cannot_be_loaded(tmp_path: Path, tools: str, words: str) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n", encoding="utf-8")
     ran = await perdure("--tools", tools, program="worker.py", cwd=tmp_path)
-    assert ran.code == 1
+    assert ran.code == 2
     assert words in one_line(ran.err)
     dev = await perdure("dev", "--tools", tools, cwd=tmp_path)
-    assert (dev.code, words in one_line(dev.err)) == (1, True)
+    assert (dev.code, words in one_line(dev.err)) == (2, True)
 
 
 async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:

@@ -329,5 +329,5 @@ async def test_r8_1_an_edited_file_does_not_change_a_running_run(
 async def test_the_worker_checks_delegates_at_its_start(tmp_path: Path) -> None:
     parent = agent(WRITE) | {"name": "parent"}
     refused = await perdure("--agents", str(save(tmp_path, parent)), program="worker.py")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "the worker's agents folder has no 'writer'; there are parent" in one_line(refused.err)

@@ -206,7 +206,7 @@ async def test_the_environment_does_not_reach_a_run(monkeypatch: pytest.MonkeyPa
         ("PERDURE_STORAGE", "s3://real"),
     ):
         monkeypatch.setenv(name, value)
-    async with run_locally(Agent("alone"), model=[DONE]) as local:
+    async with run_locally(Agent("alone", instructions="Go."), model=[DONE]) as local:
         await local.run()
         (request,) = local.model.requests
         assert request.headers["authorization"] == "Bearer scripted"

@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, ProtocolError
     from perdure.run.wire import REFUSED
     from perdure.values.jsons import Json, check
-    from perdure.values.messages import first_problem
+    from perdure.values.problems import first_problem
     from perdure.values.wire import Unread, Wire
 
 W = TypeVar("W", bound=Wire)

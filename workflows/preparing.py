@@ -16,7 +16,7 @@ from perdure.workflows.people import People
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
-    from perdure.run.agents import Agent, Context, parse_agent
+    from perdure.run.agents import Agent, Context, check_task, parse_agent
     from perdure.run.loops import LoopInput
     from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
     from perdure.run.running import Run
@@ -123,6 +123,7 @@ def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
         agent: Agent = parse_agent(run_input.agent)
         context = Context(agent, run_input.input, has_input=run_input.has_input)
         change = parse_policy(run_input.approval)
+        check_task(agent, context)
     except ProtocolError as error:
         raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
     return agent, context, change

@@ -14,7 +14,7 @@ from perdure.authoring.files import AGENTS, read_agent
 from perdure.authoring.options import AgentOptions
 from perdure.authoring.types import JsonType
 from perdure.errors import AgentError, InputError, ProtocolError
-from perdure.run.agents import Context, parse_agent
+from perdure.run.agents import Context, check_task, parse_agent
 from perdure.run.documents import agent_document
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.tools.tool import parse_tool
@@ -140,8 +140,17 @@ class Agent(Generic[OutputT]):
         `output`: the type that its outputs are read as; their schema is the file's, where it has one. Raises `SettingsError` when
         there is no such file or it is no JSON, `AgentError` when it is no agent.
         """
-        _, document = read_agent(str(path), folder)
+        return cls._read(path, output=output, folder=folder)
+
+    @classmethod
+    def _read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False) -> Agent[Any]:
+        _, document = read_agent(str(path), folder, alone=alone)
         return cls.of(document, output=output, source=str(path))
+
+    @classmethod
+    def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
+        """The same of one that is run by itself, as a command line does: its policy may name no tool but its own."""
+        return cls._read(path, folder=folder, alone=True)
 
     @overload
     @classmethod
@@ -198,7 +207,8 @@ class Agent(Generic[OutputT]):
             except PydanticSerializationError as error:
                 raise InputError(f"the input cannot be written as JSON: {error}") from None
             check(value, source="the input")
-        Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
+        context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
+        check_task(self.parsed, context)
         return value
 
     def read_output(self, value: Json) -> OutputT:

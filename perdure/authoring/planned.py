@@ -76,16 +76,16 @@ def _tools(
     unknown = [item for item in wanted if isinstance(item, str) and item not in known]
     for item in wanted:
         if isinstance(item, str):
-            tool = _offline_tool(
+            tool = offline_tool(
                 known.get(item) or {"name": item, "additionalProperties": True, "_activity": item}, known
             )
         else:
-            tool = _offline_tool(item, known)
+            tool = offline_tool(item, known)
         tools[tool.name] = tool
     return tools, unknown
 
 
-def _offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
+def offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
     """Nobody can tell here which activities a worker will have; one that is named, or meant by the name, is taken to exist."""
     activity = definition.get("_activity") or ("" if "_output" in definition else definition.get("name", ""))
     named = {"_activity": activity} if activity and "_delegate" not in definition else {}

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from perdure.errors import AgentError, OutputError
 from perdure.tools.functions import plain_schema
 from perdure.values.jsons import Json, JsonObject, dumps
-from perdure.values.messages import first_problem
+from perdure.values.problems import first_problem
 
 T = TypeVar("T", default=Any)
 

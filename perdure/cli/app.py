@@ -66,7 +66,7 @@ def run(
     with one_line_errors():  # what the run would refuse needs no server to be refused
         if id is not None and not id.strip():
             raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
-        found = Agent.read(agent, folder=settings.agents_folder)
+        found = Agent.read_to_run(agent, folder=settings.agents_folder)
         value = found.check_input(MISSING if input is None else json_option(input, "--input"))
         parse_policy(approval)
     how: dict[str, Any] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from perdure.errors import PerdureError, RunTimeoutError, SettingsError
+from perdure.errors import PerdureError, ProtocolError, RunTimeoutError, SettingsError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -39,6 +39,8 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), USAGE)
     except RunTimeoutError as error:
         _leave(str(error), TIMEOUT)
+    except ProtocolError as error:  # what was written down is wrong, and nothing was started
+        _leave(str(error), USAGE, [str(each) for each in getattr(error, "problems", ())])
     except PerdureError as error:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:
@@ -49,7 +51,8 @@ def one_line_errors() -> Iterator[None]:
         raise SystemExit(FAILED) from None
 
 
-def _leave(message: str, code: int) -> None:
-    line = " ".join(message.split())
-    print(f"perdure: {line}", file=sys.stderr)
+def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
+    """A line for each mistake."""
+    for line in lines or [message]:
+        print(f"perdure: {' '.join(line.split())}", file=sys.stderr)
     raise SystemExit(code)

@@ -14,7 +14,8 @@ from perdure.authoring.files import read_agent, read_json
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
 from perdure.hosting.settings.model import Settings
 from perdure.tools.tool import resolve_tools
-from perdure.values.messages import ToolMessage, first_problem
+from perdure.values.messages import ToolMessage
+from perdure.values.problems import first_problem
 
 if TYPE_CHECKING:
     from perdure.activities.registry import Registry

@@ -10,7 +10,7 @@ from perdure.errors import DecisionError, JsonError
 from perdure.plan.approval import Kind
 from perdure.values.jsons import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_EDITED
-from perdure.values.messages import first_problem
+from perdure.values.problems import first_problem
 
 KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
 

@@ -17,7 +17,7 @@ from perdure.tools.tool import Tool, check_rule
 from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits.steps import Checks
-from perdure.values.messages import first_problem
+from perdure.values.problems import first_problem
 from perdure.values.schemas import Schema
 from perdure.values.wire import Wire
 
@@ -74,7 +74,7 @@ def parse_policy(raw: Json) -> Policy:
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
-        raise DecisionError(f"the policy is none: {first_problem(error)}; ask is one of {', '.join(ASKS)}") from None
+        raise DecisionError(f"the policy is none: {first_problem(error, raw, model=Policy)}") from None
 
 
 def stricter(one: Ask, other: Ask) -> Ask:

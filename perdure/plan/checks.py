@@ -10,11 +10,12 @@ from perdure.plan.calls import Call
 from perdure.plan.control.conditions import IF, parse_condition
 from perdure.plan.control.iteration import LOOP_KEYS, loop_problems
 from perdure.plan.edges.order import AFTER, parse_after
-from perdure.tools.tool import Tool, close_names
+from perdure.tools.tool import Tool
 from perdure.values.instances import foreign_problems, scope_path, scope_template
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
 from perdure.values.limits.steps import Checks
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
+from perdure.values.problems import close_names
 from perdure.values.schemas import Schema
 from perdure.values.state import METHODS
 from perdure.values.templates import parse_template

@@ -7,10 +7,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from perdure.errors import AgentError, InputError, RunError, clip
+from perdure.errors import AgentError, InputError, Problem, RunError, clip
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
 from perdure.run.documents import output_schema
+from perdure.tools.definitions import plain_definition
 from perdure.values.durations import Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
@@ -28,10 +29,10 @@ from perdure.values.messages import (
     SystemMessage,
     TextMessage,
     ToolMessage,
-    first_problem,
     merge_data,
     parse_messages,
 )
+from perdure.values.problems import none_of, problem_at, problems_of
 from perdure.values.schemas import Schema
 from perdure.values.schemas.nullable import or_null
 
@@ -133,6 +134,8 @@ class Agent(BaseModel):
     output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
+    schema_of_file: str | None = Field(default=None, alias="$schema", exclude=True)
+    """Where an editor finds the schema of agent files (`perdure schema`)."""
 
     @field_validator("output_schema", mode="before")
     @classmethod
@@ -156,20 +159,55 @@ def check_run_id(run_id: str) -> None:
 
 
 def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
-    """Read an agent file's JSON. Raises `AgentError` with the JSON path of the first thing that is wrong (R2.1)."""
+    """Read an agent file's JSON. Raises `AgentError` with everything that is wrong, each with its JSON path (R2.1, R2.9)."""
     if not isinstance(document, dict):
         raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
+    problems: list[Problem] = []
+    agent: Agent | None = None
     try:
         agent = Agent.model_validate(document)
-        agent.messages()
     except ValidationError as error:
-        raise AgentError(f"{source}: {first_problem(error)}") from None
+        problems += problems_of(error, document, model=Agent)
+    try:
+        context = document.get("context", [])
+        parse_messages(context if isinstance(context, list) else [])
     except AgentError as error:
-        raise AgentError(f"{source}: {error}") from None
-    problem = None if isinstance(agent.output_schema, bool) else Schema(agent.output_schema).problem
-    if problem:
-        raise AgentError(f"{source}: 'schema' is no JSON Schema: {problem}")
+        problems += error.problems
+    if isinstance(schema := or_null(output_schema(document.get("schema"))), dict) and (wrong := Schema(schema).problem):
+        problems.append(problem_at(("schema",), f"is no JSON Schema: {wrong}"))
+    if agent is None or problems:
+        raise AgentError.of(problems, source)
     return agent
+
+
+def policy_problems(document: Json) -> list[Problem]:
+    """The tools that an agent file's own policy names and its context does not: nothing would ever be asked about them (R7.1).
+
+    For an agent that is run by itself: a delegate may be given tools by others."""
+    config = document.get("config") if isinstance(document, dict) else None
+    approval = config.get("approval") if isinstance(config, dict) else None
+    rules = approval.get("tools") if isinstance(approval, dict) else None
+    context = document.get("context", []) if isinstance(document, dict) else None
+    if not isinstance(rules, dict) or not isinstance(context, list):
+        return []
+    named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
+    names = [plain_definition(tool).get("name") if isinstance(tool, dict) else tool for tool in named]
+    known = [name for name in names if isinstance(name, str)]
+    return [
+        problem_at(("config", "approval", "tools", name), none_of(name, "tool of this agent", known))
+        for name in rules
+        if name not in known
+    ]
+
+
+def check_task(agent: Agent, context: Context) -> None:
+    """Whether there is anything to do: a text, data, a plan, tools, or an output that is wanted. Raises `InputError`: a model would be paid
+    for nothing."""
+    said = [item for item in context.items if not isinstance(item, Merged) or item.exists]
+    if not (context.system or context.plan or context.tools or said or agent.output_schema not in ({}, True)):
+        raise InputError(
+            f"there is nothing to do: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
+        )
 
 
 Item: TypeAlias = SystemMessage | TextMessage | ChatMessage | PlanMessage | ErrorMessage | FeedbackMessage | Merged

@@ -17,13 +17,14 @@ from perdure.run.running import Run
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.run.wire import RunInput
-from perdure.tools.tool import ANONYMOUS, Tool, close_names
+from perdure.tools.tool import ANONYMOUS, Tool
 from perdure.values.durations import LONGEST
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.paths import get
+from perdure.values.problems import close_names
 from perdure.values.references import MISSING
 from perdure.values.wire import Wire
 

@@ -15,7 +15,7 @@ from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PROGRESS
-from perdure.values.messages import first_problem
+from perdure.values.problems import first_problem
 from perdure.values.schemas.patterns import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])

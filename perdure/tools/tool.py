@@ -7,7 +7,6 @@ with `_` are meta-properties. Either spelling of a fixed meta-property is read: 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -21,8 +20,8 @@ from perdure.tools.existing import Existing
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.limits import MAX_RETRIES
-from perdure.values.messages import first_problem
 from perdure.values.output_paths import parse_output_path
+from perdure.values.problems import close_names, first_problem
 from perdure.values.schemas import Schema
 from perdure.values.schemas.nullable import or_null
 from perdure.values.state import OutputMethod
@@ -254,7 +253,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
             }
         )
     except ValidationError as error:
-        raise ToolDefinitionError(f"tool {name!r}: {first_problem(error)}") from None
+        raise ToolDefinitionError(f"tool {name!r}: {first_problem(error, model=Tool)}") from None
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
             raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
@@ -316,12 +315,6 @@ def check_rule(rule: Any) -> str | None:
         )
     problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
     return f"the condition is no JSON Schema: {problem}" if problem else None
-
-
-def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
-    """The names most like one that does not exist; all of them when they are few."""
-    known = sorted(names)
-    return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
 
 
 def _have(names: Iterable[str], name: str = "") -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perdure.errors import AgentError
 from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.problems import problem_at
 
 
 class ChatFunction(BaseModel):
@@ -74,9 +75,7 @@ def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context
     for index, message in messages:
         is_result = isinstance(message, ChatMessage) and message.role == "tool"
         if is_result and message.tool_call_id not in open_calls:
-            raise AgentError(
-                f"{where}[{index}] is the result of {message.tool_call_id!r}, a call that was not made before it"
-            )
+            raise _wrong(where, index, f"is the result of {message.tool_call_id!r}, a call that was not made before it")
         if is_result:
             del open_calls[message.tool_call_id]
             continue
@@ -84,12 +83,15 @@ def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context
         calls = message.tool_calls or [] if isinstance(message, ChatMessage) else []
         asked, open_calls = index, dict.fromkeys(call.id for call in calls)
         if len(open_calls) < len(calls):
-            raise AgentError(f"{where}[{index}] has two calls of one id")
+            raise _wrong(where, index, "has two calls of one id")
     _check_open(open_calls, asked, where)
 
 
 def _check_open(open_calls: Iterable[str], index: int, where: str) -> None:
     if missing := ", ".join(map(repr, open_calls)):
-        raise AgentError(
-            f"{where}[{index}] has a call without its result: {missing}; it stands in a 'tool' message after it"
-        )
+        words = f"has a call without its result: {missing}; it stands in a 'tool' message after it"
+        raise _wrong(where, index, words)
+
+
+def _wrong(where: str, index: int, words: str) -> AgentError:
+    return AgentError.of([problem_at((where, index), words)])

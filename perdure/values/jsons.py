@@ -54,10 +54,14 @@ def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         return loads(text, source=source)
-    # Blanks in the place of what is taken out keep line and column where they were.
+    return loads(without_comments(plain), source=source)
+
+
+def without_comments(text: str) -> str:
+    """The text with blanks in the place of what no JSON has, so that line and column stay where they were."""
     for pattern in (_COMMENT, _LAST_COMMA):
-        plain = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), plain)
-    return loads(plain, source=source)
+        text = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+    return text
 
 
 _COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from perdure.errors import AgentError
+from perdure.errors import AgentError, Problem
 from perdure.values.history import ChatMessage, check_history
-from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.problems import none_of, problem_at, problems_of
 from perdure.values.references import MISSING, Missing
 from perdure.values.schemas.nullable import or_null
 from perdure.values.state import Tree, Write
@@ -144,47 +145,47 @@ Message: TypeAlias = _Typed | ChatMessage
 AnyData: TypeAlias = InputMessage | StateMessage | DataMessage
 
 _ADAPTER: TypeAdapter[_Typed] = TypeAdapter(_Typed)
-TYPES = ("system", "text", "input", "state", "data", "tool", "plan", "error", "feedback")
+_CLASSES: Final[dict[str, type[BaseModel]]] = {
+    each.model_fields["type"].default: each for each in get_args(get_args(_Typed)[0])
+}
+TYPES: Final = tuple(_CLASSES)
 
 
 def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
-    """Raises `AgentError` naming the index of the first message that is none, and its type (R2.1, R2.8)."""
+    """Raises `AgentError` with everything that is wrong, each with the index of the message and what is meant to be there (R2.1, R2.8)."""
     messages: list[Message] = []
+    problems: list[Problem] = []
     for index, item in enumerate(items):
-        at = f"{where}[{index}]"
-        if not is_message(item):
-            raise AgentError(
-                f"{at} is no message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
-            )
-        if "type" not in item:
-            try:
-                messages.append(ChatMessage.model_validate(item))
-            except ValidationError as error:
-                raise AgentError(f"{at} ({item['role']}): {first_problem(error)}") from None
-            continue
-        if item["type"] not in TYPES:
-            raise AgentError(f"{at} has the unknown type {item['type']!r}; the types are {', '.join(TYPES)}")
         try:
-            messages.append(_ADAPTER.validate_python(item))
+            messages.append(_parse(item))
         except ValidationError as error:
-            raise AgentError(f"{at} ({item['type']}): {first_problem(error, skip=1)}") from None
+            tag = 0 if "type" not in item else 1
+            problems += problems_of(error, item, model=_CLASSES.get(item.get("type")), at=(where, index), skip=tag)
+        except AgentError as error:
+            problems += [problem_at((where, index, *each.place), each.words) for each in error.problems]
+    if problems:
+        raise AgentError.of(problems)
     check_history(
         ((index, each) for index, each in enumerate(messages) if not isinstance(each, ToolMessage)), where=where
     )
     return messages
 
 
+def _parse(item: Json) -> Message:
+    """Raises `ValidationError`, or `AgentError` for what is not even meant as a message."""
+    if not is_message(item):
+        words = f"is no message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
+        raise AgentError.of([problem_at((), words)])
+    if "type" not in item:
+        return ChatMessage.model_validate(item)
+    if item["type"] not in TYPES:
+        raise AgentError.of([problem_at(("type",), none_of(item["type"], "type of message", TYPES))])
+    return _ADAPTER.validate_python(item)
+
+
 def is_message(item: Json) -> bool:
     """Whether it is meant as one: it says its type, or as chat history its role."""
     return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
-
-
-def first_problem(error: ValidationError, skip: int = 0) -> str:
-    """A pydantic error's first problem as one line with its JSON path; `skip` steps are left out at the start."""
-    problem = error.errors(include_url=False)[0]
-    path = json_path(part for part in problem["loc"][skip:])
-    what = problem["msg"].removeprefix("Value error, ")
-    return f"{what} at {path}" if path != "$" else what
 
 
 class Merged(BaseModel):

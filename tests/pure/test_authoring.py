@@ -141,16 +141,16 @@ class Unreadable:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        (lambda: Agent("a", deadline="soon"), "agent 'a': Input should be a valid number.* at \\$.config.deadline"),  # type: ignore[call-overload]
+        (lambda: Agent("a", deadline="soon"), "agent 'a': \\$.config.deadline: must be a number, not \"soon\""),  # type: ignore[call-overload]
         (lambda: Agent("a", tempo=1), "agent 'a': .*tempo"),  # type: ignore[call-overload]
-        (lambda: Agent("a", models={"slow": "x"}), "agent 'a': .* at \\$.config.models.slow"),  # type: ignore[call-overload]
+        (lambda: Agent("a", models={"slow": "x"}), "agent 'a': \\$.config.models.slow: "),  # type: ignore[call-overload]
         (lambda: Agent("a", tools=[len]), "agent 'a': <built-in function len> is no tool: decorate .* @tool"),
         (lambda: Agent("a", tools=[price, other_price]), "agent 'a' has two tools called 'price'"),
         (lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]), "delegates to two agents called 'b'"),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is no delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is neither a JSON Schema nor a type"),
-        (lambda: Agent("a", output={"type": "thing"}), "agent 'a': 'schema' is no JSON Schema"),
-        (lambda: Agent("a", context=[{"type": "text"}]), r"agent 'a': context\[0\] \(text\)"),
+        (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is no JSON Schema"),
+        (lambda: Agent("a", context=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", context=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),
         (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),

@@ -140,14 +140,17 @@ def test_r2_8_an_id_of_the_history_is_not_given_again() -> None:
 @pytest.mark.parametrize(
     ("context", "words"),
     [
-        (CALLED[:2], "context[1] has a call without its result: 'c1'"),
-        ([*CALLED[:2], CALLED[0], CALLED[2]], "context[1] has a call without its result: 'c1'"),
-        ([CALLED[0], CALLED[2]], "context[1] is the result of 'c1', a call that was not made before it"),
-        ([*CALLED, CALLED[2]], "context[4] is the result of 'c1'"),
-        ([{"role": "robot", "content": "x"}], "context[0] (robot): "),
-        ([{"role": "assistant", "tool_calls": [{"function": {}}]}], "context[0] (assistant): Field required"),
-        ([{"content": "x"}], "context[0] is no message"),
-        ([{"type": "plan", "plan": ["x"]}], "context[0] (plan): Input should be a valid dictionary at $.plan[0]"),
+        (CALLED[:2], "$.context[1]: has a call without its result: 'c1'"),
+        ([*CALLED[:2], CALLED[0], CALLED[2]], "$.context[1]: has a call without its result: 'c1'"),
+        ([CALLED[0], CALLED[2]], "$.context[1]: is the result of 'c1', a call that was not made before it"),
+        ([*CALLED, CALLED[2]], "$.context[4]: is the result of 'c1'"),
+        ([{"role": "robot", "content": "x"}], "$.context[0].role: must be "),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {}}]}],
+            "$.context[0].tool_calls[0].id: is missing; $.context[0].tool_calls[0].function.name: is missing",
+        ),
+        ([{"content": "x"}], "$.context[0]: is no message"),
+        ([{"type": "plan", "plan": ["x"]}], '$.context[0].plan[0]: must be an object, not "x"'),
     ],
 )
 def test_r2_8_a_broken_history_names_its_index(context: list[Any], words: str) -> None:

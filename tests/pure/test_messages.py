@@ -40,11 +40,11 @@ def test_r2_2_both_spellings(message: dict[str, Any], kind: str, data: Any) -> N
 @pytest.mark.parametrize(
     ("context", "words"),
     [
-        ([{"type": "inptu"}], "context[0] has the unknown type 'inptu'"),
-        ([{"type": "system", "text": "x"}, 7], "context[1] is no message"),
-        ([{"type": "system"}], "context[0] (system): Field required at $.text"),
+        ([{"type": "inptu"}], '$.context[0].type: "inptu" is no type of message; did you mean "input"?'),
+        ([{"type": "system", "text": "x"}, 7], "$.context[1]: is no message"),
+        ([{"type": "system"}], "$.context[0].text: is missing"),
         ([{"type": "input", "input": {}, "more": 1}], "either under 'input' or beside 'type'"),
-        ([{"type": "input", "kind": "other"}], "context[0] (input)"),
+        ([{"type": "input", "kind": "other"}], "$.context[0].kind: must be 'input', not \"other\""),
     ],
 )
 def test_r2_1_a_bad_message_names_its_index_and_type(context: list[Any], words: str) -> None:

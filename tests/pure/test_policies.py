@@ -132,7 +132,7 @@ def test_a_rule_that_is_none_is_one_clear_line(rule: Any) -> None:
 
 def test_a_policy_may_be_its_scope_alone() -> None:
     assert parse_agent({"name": "a", "config": {"approval": "plan"}}).config.approval.scope == "plan"
-    with pytest.raises(DecisionError, match="ask is one of"):
+    with pytest.raises(DecisionError, match="must be 'never', 'dangerous', 'unsafe' or 'always', not \"maybe\" at"):
         parse_policy({"ask": "maybe"})
 
 

@@ -154,7 +154,7 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
         ({}, "needs a 'name'"),
         ({"name": "perdure.x"}, "cannot be a tool's name"),
         ({"name": "x", "params": {}}, "unknown key 'params'"),
-        ({"name": "x", "_aproval": 1}, "Extra inputs are not permitted at $._aproval"),
+        ({"name": "x", "_aproval": 1}, '"_aproval" is no key; did you mean "_approval"? at $._aproval'),
         ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),
         ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),
         ({"name": "x", "_activity": "y"}, "needs the activity 'y'"),

@@ -17,8 +17,8 @@ from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 from perdure.errors import SettingsError
 from perdure.hosting.settings.fields import about
 from perdure.hosting.settings.model import CONFIG, PREFIX, Settings, config_file
-from perdure.tools.tool import close_names
 from perdure.values.jsons import shorten
+from perdure.values.problems import close_names
 
 _in_force: ContextVar[Settings] = ContextVar("settings")
 

@@ -1,0 +1,97 @@
+"""Everything that is wrong with an agent file, at once: line, path, words, and the name that was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent
+from perdure.errors import AgentError, InputError
+from perdure.values.problems.places import line_of
+
+WRONG = """{
+  // tried by somebody new
+  "name": "a",
+  "config": {"dialct": "tools", "deadline": "x",
+             "dialect": "tols", "models": {"fst": "m"},
+             "approval": {"tools": {"pirce": "always", "now": "always"}}},
+  "context": [
+    {"type": "inptu"},
+    {"type": "system", "txt": "x"},
+    {"type": "tool", "tool": {"name": "price", "_aproval": "always"}},
+    {"type": "tool", "tool": 5}, {"type": "tool", "tool": "now"},
+    {"role": "usr", "content": "x"}
+  ],
+  "schema": {"type": "nonsense"},
+}
+"""
+
+
+def problems(text: str, folder: Path) -> list[str]:
+    path = folder / "wrong.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(AgentError) as raised:
+        Agent.read_to_run(path)
+    return [str(each).removeprefix(f"{folder}/") for each in raised.value.problems]
+
+
+def test_all_that_is_wrong_is_told_at_once_with_line_path_and_what_was_meant(tmp_path: Path) -> None:
+    found = problems(WRONG, tmp_path)
+    assert found[:5] == [
+        'wrong.json:4: $.config.deadline: must be a number, not "x"',
+        'wrong.json:4: $.config.dialct: "dialct" is no key; did you mean "dialect"?',
+        'wrong.json:5: $.config.models.fst: "fst" is no key; did you mean "fast"?',
+        "wrong.json:5: $.config.dialect: must be 'solution', 'tools' or 'script', not \"tols\"; did you mean 'tools'?",
+        'wrong.json:6: $.config.approval.tools.pirce: "pirce" is no tool of this agent; did you mean "price"?',
+    ]
+    assert found[5:9] == [
+        'wrong.json:8: $.context[0].type: "inptu" is no type of message; did you mean "input"?',
+        'wrong.json:9: $.context[1].txt: "txt" is no key; did you mean "text"?',
+        'wrong.json:10: $.context[2].tool: tool \'price\': "_aproval" is no key; did you mean "_approval"? at $._aproval',
+        "wrong.json:11: $.context[3].tool: must be text or must be an object, not 5",
+    ]
+    assert found[9].startswith("wrong.json:12: $.context[5].role: must be 'system', 'developer'")
+    assert found[10].startswith("wrong.json:14: $.schema: is no JSON Schema")
+    assert len(found) == 11
+
+
+def test_a_bare_list_of_messages_has_lines_too(tmp_path: Path) -> None:
+    assert problems('[\n{"type": "text", "text": "x"},\n{"type": "text"}]', tmp_path) == [
+        "wrong.json:3: $.context[1].text: is missing"
+    ]
+
+
+def test_from_python_all_of_it_is_one_line() -> None:
+    with pytest.raises(AgentError) as raised:
+        Agent.of({"name": "a", "config": {"max_request": 3, "paralel": 1}}, source="a.json")
+    first = '$.config.max_request: "max_request" is no key; did you mean "max_requests"?'
+    assert str(raised.value) == f'a.json: {first}; $.config.paralel: "paralel" is no key; did you mean "parallel"?'
+
+
+def test_a_delegate_may_say_what_is_asked_about_a_tool_that_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "writer.json"
+    path.write_text(json.dumps({"config": {"approval": {"tools": {"given": "always"}}}}))
+    assert Agent.read(path).name == "writer"
+    with pytest.raises(AgentError, match="no tool of this agent"):
+        Agent.read_to_run(path)
+
+
+@pytest.mark.parametrize("more", [{}, {"description": "x"}, {"schema": True}, {"context": [{"type": "input"}]}])
+def test_a_run_without_anything_to_do_is_refused(more: dict[str, Any]) -> None:
+    agent = Agent.of({"name": "a"} | more)
+    with pytest.raises(InputError, match="there is nothing to do: give the agent 'a' a message"):
+        agent.check_input()
+    assert agent.check_input({"request": "x"}) == {"request": "x"}
+    assert Agent("a", instructions="Go.").check_input() is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [((), 1), (("a",), 2), (("b",), 3), (("b", 1), 4), (("b", 1, "c"), 5), (("b", 9), 3), (("x",), 1), (("a", "x"), 2)],
+)
+def test_where_in_a_text_something_stands(place: tuple[Any, ...], line: int) -> None:
+    text = '{\n"a": "{\\"b\\": 1}",\n"b": [1, // one\n  {\n   "c": 2},]}'
+    assert line_of(text, place) == line
