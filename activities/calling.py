@@ -18,7 +18,8 @@ from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
-from perdure.activities.underway.ending import Underway
+from perdure.activities.underway.beginning import say_begun
+from perdure.activities.underway.ending import Underway, Work
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError, ToolError
 from perdure.people.policies import Ask, floor_problem
@@ -56,14 +57,17 @@ class ToolActivity:
         if function is None:  # the run asks again: see `perdure.workflows.sending`
             words = f"this worker has no tool {call.activity!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
-        async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}"):
-            return await self._run(function, call)
+        async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}") as work:
+            return await self._run(function, call, work)
 
-    async def _run(self, function: ToolFunction, call: ToolInput) -> ToolResult:
+    async def _run(self, function: ToolFunction, call: ToolInput, work: Work) -> ToolResult:
+        work.begun = False
         try:
             async with supervised_heartbeat() as say:
                 reads = call.reads or await ask_reads(call.call_id)
                 self._check_floor(function, call, reads)
+                await say_begun()
+                work.begun = True
                 value = await self._call(function, call, reads, say)
                 branch = value.path if isinstance(value, Branch) else None
                 result = function.dump(value.value if isinstance(value, Branch) else value)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from temporalio import activity
 
 from perdure.activities.asking import is_wanted
+from perdure.activities.underway.beginning import not_begun
 
 SHORTEST: Final = 1.0
 """Seconds between two looks, or heartbeats, at least."""
@@ -79,6 +80,7 @@ async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
     """
     timeout = activity.info().heartbeat_timeout
     heart = Heart(timeout.total_seconds() if timeout else None)
+    not_begun()
     supervisor = asyncio.create_task(heart.beat())
     try:
         yield heart.tell

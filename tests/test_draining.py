@@ -12,10 +12,14 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
@@ -149,6 +153,68 @@ async def test_a_request_cut_off_by_a_deploy_is_asked_again(dev_server: Workflow
     async with harness(dev_server.client, [], [DONE], task_queue=queue):
         result = await handle.result()
     assert (result.status, result.requests, result.errors) == ("completed", 1, [])
+
+
+async def taken_and_lost(client: Client, queue: str) -> bytes:
+    """Take a call from its queue, as a worker does that ends before it knows of it. Gives the task's token."""
+    polled = await client.workflow_service.poll_activity_task_queue(
+        PollActivityTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=queue), identity="gone before it began"
+        ),
+        timeout=timedelta(seconds=30),
+    )
+    assert polled.task_token
+    return polled.task_token
+
+
+@pytest.mark.parametrize("timeout", [60, 1])
+async def test_a_call_that_is_lost_on_its_way_to_a_worker_is_carried_out_once(
+    dev_server: WorkflowEnvironment, timeout: float
+) -> None:
+    """A server gives a call to a poll that a draining worker has just given up. Also where an attempt has no longer than a worker has to give a sign of life."""
+    queue, paid = f"lost-{uuid.uuid4().hex[:8]}", list[int]()
+
+    @tool(retries=0, heartbeat=1, timeout=timeout, task_queue=queue)
+    def pay(context: ToolContext) -> None:
+        paid.append(context.attempt)
+
+    async with harness(dev_server.client, [pay], [{"calls": [{"_tool": "pay"}]}, DONE]) as it:
+        handle = await it.start(agent("pay"))
+        await taken_and_lost(dev_server.client, queue)
+        async with harness(dev_server.client, [pay], [], task_queue=queue, tools_only=True):
+            result = await handle.result()
+    assert (paid, result.errors) == ([1], [])
+    assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
+
+
+async def test_a_lost_worker_uses_up_no_retry_and_what_may_have_begun_is_not_begun_again(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    queue, tried, paid = f"lost-{uuid.uuid4().hex[:8]}", list[int](), list[int]()
+
+    @tool(retries=1, heartbeat=1, task_queue=queue)
+    def look(context: ToolContext) -> None:
+        tried.append(context.attempt)
+        if len(tried) == 1:
+            raise OSError("a failure of its own")
+
+    @tool(retries=0, heartbeat=1, task_queue=queue)
+    def pay(context: ToolContext) -> None:
+        paid.append(context.attempt)
+
+    calls = [{"_tool": "look"}, {"_tool": "pay"}]
+    async with harness(dev_server.client, [look, pay], [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("look", "pay"))
+        tokens = [await taken_and_lost(dev_server.client, queue) for _ in calls]
+        for token in tokens:  # each has begun, as far as anybody knows
+            await dev_server.client.get_async_activity_handle(task_token=token).heartbeat({"begun": 1})
+        async with harness(dev_server.client, [look, pay], [], task_queue=queue, tools_only=True):
+            result = await handle.result()
+    assert (tried, paid) == ([2, 3], [])
+    assert [(call.status, call.attempts) for call in result.calls] == [("done", 3), ("failed", 1)]
+    assert result.calls[1].error is not None
+    assert result.calls[1].error["code"] == "WorkerLost"
+    assert "whether it took effect is not known" in result.calls[1].error["message"]
 
 
 class NotesRefusals(Registry):

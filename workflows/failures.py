@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 
@@ -9,12 +12,11 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed
-    from perdure.plan.patience import INTERRUPTED, NO_SUCH_TOOL
+    from perdure.plan.patience import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
     from perdure.values.limits import MAX_MESSAGE
 
 _TIMEOUTS = {
     TimeoutType.START_TO_CLOSE: "an attempt took longer than its timeout",
-    TimeoutType.HEARTBEAT: "it gave no sign of life",
     TimeoutType.SCHEDULE_TO_START: "no worker took it up",
     TimeoutType.SCHEDULE_TO_CLOSE: "it did not end in time",
 }
@@ -33,10 +35,33 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
                 f"no worker of task queue {tool.task_queue!r} took {call.tool_name} up within {tool.queue_timeout:g} s"
             )
             return 0, Failed(CallError("no_worker", message))
+        if (lost := _lost(call, cause)) is not None:
+            return lost
         what = _TIMEOUTS.get(cause.type or TimeoutType.SCHEDULE_TO_CLOSE, "it timed out")
         words = f"{call.tool_name} timed out: {what} ({tool.attempt_timeout:g} s per attempt)"
         return attempts, Failed(CallError("timeout", words))
     return attempts, Failed(CallError(type(cause).__name__, str(cause)))
+
+
+def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
+    """What became of its worker, where that gave no sign of life (`perdure.plan.patience`)."""
+    tool = call.tool
+    assert tool is not None
+    if cause.type is not TimeoutType.HEARTBEAT:
+        return None
+    begun = _begun(cause.last_heartbeat_details)
+    if tool.retries == 0 and begun is None:
+        words = f"{call.tool_name} was not begun: a worker took it up and gave no sign of life"
+        return 1, Failed(CallError(NOT_BEGUN, words))
+    words = f"{call.tool_name} gave no sign of life for {tool.heartbeat_timeout:g} s, so its worker is taken for lost"
+    again = "it may not be tried again (retries: 0)" if tool.retries == 0 else "it is not tried again"
+    return begun or 1, Failed(CallError(LOST, f"{words}; whether it took effect is not known, and {again}"))
+
+
+def _begun(details: Sequence[Any]) -> int | None:
+    """The attempt that was said last to have begun; 1 where a sign of life said something else, `None` where none was given."""
+    attempts = [each.get(BEGUN) for each in details if isinstance(each, dict)]
+    return next((each for each in attempts if isinstance(each, int)), 1) if details else None
 
 
 def _own(call: Call, cause: ApplicationError) -> CallError:

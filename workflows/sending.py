@@ -222,7 +222,8 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
         start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
         schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
-        retry_policy=RetryPolicy(maximum_attempts=attempts),
+        # A lost worker uses up no retry: `Patience` says what becomes of the call.
+        retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
         summary=f"{call_line(call.params)}{target}"[:200],
     )
     return result

@@ -10,6 +10,7 @@ from temporalio import worker
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from perdure.activities.secrets import masked, masked_details
+from perdure.activities.underway.beginning import said_begun
 
 
 class Masking(worker.Interceptor):
@@ -34,7 +35,7 @@ class _Inbound(worker.ActivityInboundInterceptor):
 
 class _Outbound(worker.ActivityOutboundInterceptor):
     def heartbeat(self, *details: Any) -> None:
-        super().heartbeat(*map(masked_details, details))
+        super().heartbeat(*map(masked_details, details or said_begun()))
 
 
 def masked_error(error: Exception) -> Exception:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.plan.patience import INTERRUPTED
+from perdure.plan.patience import INTERRUPTED, NOT_BEGUN
+
+
+@dataclass
+class Work:
+    """An activity that is carried out."""
+
+    begun: bool = True
+    """Whether what may not be done twice may have been done."""
 
 
 class Underway:
@@ -37,17 +46,20 @@ class Underway:
         return self._handing_over or (details is not None and details.worker_shutdown)
 
     @asynccontextmanager
-    async def working(self, title: str) -> AsyncIterator[None]:
-        """Carry out an activity. Cut off by its worker's end, it fails as `INTERRUPTED`: no failure of its own, and no attempt used."""
+    async def working(self, title: str) -> AsyncIterator[Work]:
+        """Carry out an activity. Cut off by its worker's end, it fails as `INTERRUPTED`, or as `NOT_BEGUN` where the work says so: no
+        failure of its own, and no attempt used."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = title
+        work = Work()
         try:
-            yield
+            yield work
         except asyncio.CancelledError:
             if not self.interrupted:
                 raise
+            kind = INTERRUPTED if work.begun else NOT_BEGUN
             words = f"{title} was cut off: its worker was shut down"
-            raise ApplicationError(words, activity.info().attempt, type=INTERRUPTED, non_retryable=True) from None
+            raise ApplicationError(words, activity.info().attempt, type=kind, non_retryable=True) from None
         finally:
             del self._tasks[task]

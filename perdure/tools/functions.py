@@ -152,7 +152,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
-    the first (2); with 0 it is never started again, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
+    the first (2); with 0 it never begins twice, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
     to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
     by a group's name no two of all tools of that group.
 

@@ -166,8 +166,8 @@ class Tool(BaseModel):
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Seconds between signs of life of its activity."""
-        return min(self.heartbeat or HEARTBEAT_TIMEOUT, self.attempt_timeout)
+        """Seconds between signs of life of its activity: less than an attempt has, so that a lost worker is told from a slow tool."""
+        return min(self.heartbeat or HEARTBEAT_TIMEOUT, 0.9 * self.attempt_timeout)
 
     @property
     def runs(self) -> str:

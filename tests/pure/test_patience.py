@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.plan.patience import INTERRUPTED, LONGEST_PAUSE, NO_SUCH_TOOL, Patience
+from perdure.plan.patience import INTERRUPTED, LONGEST_PAUSE, LOST, MOST_LOST, NO_SUCH_TOOL, NOT_BEGUN, Patience
 
 
 def test_being_cut_off_uses_up_no_retry() -> None:
@@ -31,3 +31,18 @@ def test_a_worker_that_has_the_tool_is_waited_for_less_and_less_often() -> None:
     assert len(pauses) < 20
     assert max(pauses) == LONGEST_PAUSE
     assert (patience.attempts_left, patience.started) == (3, 0)
+
+
+def test_a_lost_worker_uses_up_no_retry_but_not_for_ever() -> None:
+    """It may be the call that ends its workers."""
+    patience = Patience(retries=1, seconds=300)
+    assert [patience.pause(LOST, 1, 0) for _ in range(MOST_LOST)] == [0.0] * MOST_LOST
+    assert (patience.attempts_left, patience.started) == (2, MOST_LOST)
+    assert patience.pause(LOST, 1, 0) is None
+
+
+def test_what_had_not_begun_is_begun_elsewhere_whatever_its_retries() -> None:
+    patience = Patience(retries=0, seconds=300)
+    assert patience.pause(NOT_BEGUN, 1, 0) == 0.0
+    assert (patience.attempts_left, patience.started) == (1, 0)
+    assert patience.pause(LOST, 1, 0) is None
