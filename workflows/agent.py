@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.choosing import Choice
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.fitting import fit, fit_waiting, told_above
+    from perdure.run.past import record
     from perdure.run.running import Run
     from perdure.run.stopping import Budget, Limit, WorkClock
     from perdure.run.views.markdown import details
@@ -83,6 +84,7 @@ class AgentWorkflow(Family, Decidable):
         """
         run_input = await whole(read_input(RunInput, given))
         run = self._run = await prepare(run_input, self._people)
+        run.records = run_input.records
         if self._raised is not None:
             run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
@@ -250,7 +252,9 @@ class AgentWorkflow(Family, Decidable):
         assert self._run is not None
         self._run.progress.worked = self._clock.worked(workflow.time())
         result = run_view(self._run, workflow.info().workflow_id).result()
-        if workflow.info().parent is not None:
+        if self._run.records:
+            record(result.calls, self._run.plan.calls if self._run.plan is not None else (), self._run.sizes)
+        elif workflow.info().parent is not None:
             result = told_above(result, self._run.sizes)
         return fit(result, self._run.prepared.max_payload, self._run.sizes)
 

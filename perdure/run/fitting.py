@@ -166,6 +166,7 @@ def _slim(call: CallView, sizes: Sizes) -> CallView:
             "error": call.error and cut_to(call.error, _SLIM, sizes),
             "reason": call.reason and call.reason[:_SLIM],
             "shown": None,
+            "result": call.result and call.result[:_SLIM],
         }
     )
 

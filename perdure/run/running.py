@@ -21,7 +21,7 @@ from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
 from perdure.run.feedback import error_message, not_well, note, request_problems, turn_message
 from perdure.run.outputs import Outputs, Read, resolve_output
-from perdure.run.past import call_view, plan_reads, plan_writes, weight
+from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
 from perdure.run.past.keeping import Kept
 from perdure.run.past.wire import Past, Progress
 from perdure.run.shares import Shares
@@ -75,6 +75,7 @@ class Run:
         self.past = Past()
         self.past_bytes = 0
         """What its calls weigh."""
+        self.records = False  # whether what its calls give is kept for a session's transcript
         self.kept = Kept()
         """What the calls of this execution were given and gave."""
         self.restored_at = 0
@@ -296,8 +297,10 @@ class Run:
         for call in plan.calls:
             view = call_view(call, self.sizes)
             past.calls.append(view)
-            self.past_bytes += weight(view, self.sizes)
             self.kept.add(call, self.sizes)
+        if self.records:
+            record(past.calls, plan.calls, self.sizes)
+        self.past_bytes += sum(weight(view, self.sizes) for view in past.calls[len(past.calls) - len(plan.calls) :])
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)
         past.writes |= plan_writes(plan)

@@ -147,10 +147,14 @@ class CallView(Wire):
     """What became of its offer, if it was ever offered to a person."""
     shown: str | None = None
     """The beginning of the result, for `show`; not part of `run --json`."""
+    result: str | None = None
+    """The result as text, cut as a transcript keeps it (R10.18), in a run that `records`; not part of `run --json`."""
+    path: str = ""
+    """Its output path, in a run that `records`; not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        del plain["shown"]
+        del plain["shown"], plain["result"], plain["path"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
 
@@ -244,10 +248,12 @@ class RunResult(Wire):
     """What was too large to be told whole, a line each, and how to read it (R18.3)."""
     output_size: int = 0
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
+    context_tokens: int = 0
+    """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
-        del plain["worked"], plain["outputSize"]
+        del plain["worked"], plain["outputSize"], plain["contextTokens"]
         for name in ("error", "cut"):
             if not plain[name]:
                 del plain[name]
@@ -314,6 +320,8 @@ class RunInput(Wire):
     """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
+    records: bool = False
+    """A session keeps what its calls gave: the result says it (R10.10)."""
     prepared: Packed | None = None
     """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     snapshot: Packed | None = None

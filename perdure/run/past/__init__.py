@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.wire import CallView
-from perdure.values.jsons import Json
-from perdure.values.limits import SHOWN_PARAMS
+from perdure.values.jsons import Json, dumps
+from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.media import without_media
 
 SHOWN_RESULT: Final = 160
 """Characters of a result that `show` prints."""
@@ -41,9 +43,51 @@ def call_view(call: Call, sizes: Sizes) -> CallView:
     )
 
 
+def record(views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes) -> None:
+    """Say with the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10).
+
+    Of the results of all views the newest `MAX_RECORDED` characters; the others are only `shown`.
+    """
+    left = MAX_RECORDED
+    for view, call in zip(reversed(views), reversed(calls), strict=False):
+        view.path = call.target
+        if call.status == "done" and left > 0:
+            view.result = result_text(call.result, sizes.of(call.result))
+            left -= len(view.result)
+    for view in reversed(views[: len(views) - len(calls)]):
+        left -= len(view.result or "")
+        if left < 0:
+            view.result = None
+
+
+def result_text(value: Json, size: int, most: int = MAX_RESULT) -> str:
+    """A result as a transcript keeps it: a text as it is, any other value as JSON, without images and other base64 (R10.18).
+
+    `size` is what it has in bytes. Of more than `most` characters the beginning is kept, with how many there are.
+    """
+    if size > 4 * most:  # what is not shown is not looked at (R18.5)
+        text = value[: 4 * most] if isinstance(value, str) else preview(value, 4 * most)
+        return cut_text(without_media(text), most, said(size))
+    value = without_media(value)
+    text = value if isinstance(value, str) else dumps(value)
+    return cut_text(text, most, f"{len(text):,} characters")
+
+
+def cut_text(text: str, most: int, whole: str) -> str:
+    """The text, if it has at most `most` characters; else its beginning, how much the `whole` has, and how to read that."""
+    return text if len(text) <= most else f"{text[:most]}… [{whole}; the rest: recall]"
+
+
 def weight(view: CallView, sizes: Sizes) -> int:
     """Bytes of a call as it is kept, more or less."""
-    return 500 + sizes.of(view.params) + 2 * len(view.shown or "") + sizes.of(view.error) + len(view.reason or "")
+    return (
+        500
+        + sizes.of(view.params)
+        + 2 * len(view.shown or "")
+        + sizes.of(view.error)
+        + len(view.reason or "")
+        + 2 * len(view.result or "")
+    )
 
 
 def _one_line(value: Json) -> str:

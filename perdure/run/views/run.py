@@ -33,6 +33,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.calls) if plan else ())],
         state=run.state.snapshot(),
         worked=run.progress.worked,
+        context_tokens=past.log[-1].usage.tokens if past.log else 0,
         waiting=waiting_views(run),
         refusals=run.desk.refusals,
         log=past.log,

@@ -140,6 +140,19 @@ MAX_KEPT: Final = 64_000_000
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
 
+MAX_RESULT: Final = 16_000
+"""Characters of a call's result that a transcript keeps: what suits a model. The rest is read by `recall` (R10.18)."""
+
+MAX_RECORDED: Final = 400_000
+"""Characters of all results that a run keeps for its session's transcript: of more, the oldest are only shown by their beginning."""
+
+MAX_RUN: Final = 200_000
+"""Bytes of a run in a transcript: of calls that have more together, the oldest lose their results, and then are left out. A session
+has its newest runs at hand, and they go along whenever it continues as new (R10.13)."""
+
+MAX_REPLY: Final = 64_000
+"""Characters of a reply in a transcript, for the same reason; the run has it whole."""
+
 MAX_PROGRESS: Final = 1_000
 """Characters of how far a call is: an MCP server may say any number, and what no heartbeat can carry would lose the call."""
 

@@ -1,0 +1,229 @@
+"""What a transcript is made of: messages, runs with their calls, replies, compactions and commands (R10.10)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from perdure.run.past import cut_text
+from perdure.run.wire import CallView, RunResult
+from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.limits import MAX_RUN
+from perdure.values.wire import Wire
+
+_SHOWN: Final = 160
+"""Characters of a result for which there is no room."""
+_CALL: Final = 200
+"""Bytes of a call beside its parameters, its result and its error."""
+
+
+class _Entry(Wire):
+    n: int = 0
+    """Its place in the session, from 1 on and without gaps: the transcript says it."""
+    at: str
+    """ISO 8601, UTC."""
+
+    def as_json(self) -> JsonObject:
+        """As `session show --json` prints it: what says nothing is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"type": self.type}  # type: ignore[attr-defined]
+
+
+class MessageEntry(_Entry):
+    """What a sender said, once, in the order of acceptance."""
+
+    type: Literal["message"] = "message"
+    message_id: str
+    """The sender's idempotency key (R10.1)."""
+    sender: str = ""
+    text: str
+    mode: str = "steer"
+    run_id: str | None = None
+    """The run that it went to, once that is known."""
+    request: int = 1
+    """The first Request of that run that held it."""
+    branch: int = 0
+    why: str | None = None
+    """Why it has no answer: it was withdrawn, or stopped."""
+
+    def as_json(self) -> JsonObject:
+        whole = {"messageId": self.message_id, "sender": self.sender, "text": self.text, "mode": self.mode}
+        return super().as_json() | whole | {"runId": self.run_id}
+
+
+class CallEntry(Wire):
+    """A call with what became of it: there is none without."""
+
+    id: str
+    """`R.N`, as in its run."""
+    tool: str
+    params: JsonObject = Field(default_factory=dict)
+    """Resolved; of large ones the beginning."""
+    status: str
+    """As a `CallView` has it, and `unknown`: nobody knows whether it has taken effect."""
+    result: str | None = None
+    """As text, without images, cut as R10.18 says."""
+    path: str = ""
+    """Where it was written."""
+    reason: str | None = None
+    error: JsonObject | None = None
+
+    @property
+    def request(self) -> int:
+        """The number of its Request."""
+        number = self.id.partition(".")[0]
+        return int(number) if number.isdecimal() else 0
+
+    @property
+    def outcome(self) -> str:
+        """What a model reads as its result."""
+        if self.status == "done":
+            return "null" if self.result is None else self.result
+        if self.error is not None:
+            return dumps({"error": self.error})
+        return dumps({"status": self.status, **({"reason": self.reason} if self.reason else {})})
+
+
+class RunEntry(_Entry):
+    """A run that has ended, however it did."""
+
+    type: Literal["run"] = "run"
+    run_id: str
+    status: str
+    """`completed`, `failed`, `cancelled`, `terminated` or `timed_out`; `forked`: this session begins in the middle of it."""
+    stop_reason: str | None = None
+    error: str | None = None
+    started_at: str | None = None
+    requests: int = 0
+    context_tokens: int = 0
+    """What the model's server counted in its last Request: what it was told, and its answer; 0: it did not say."""
+    calls: list[CallEntry] = Field(default_factory=list)
+    left_out: int = 0
+    """Calls before these that there was no room for."""
+    branch: int = 0
+
+    def as_json(self) -> JsonObject:
+        calls = [call.model_dump(mode="json", by_alias=True, exclude_defaults=True) for call in self.calls]
+        return super().as_json() | {"runId": self.run_id, "status": self.status, "calls": calls}
+
+
+class ReplyEntry(_Entry):
+    """What a run said in the end."""
+
+    type: Literal["reply"] = "reply"
+    run_id: str
+    text: str | None = None
+    """`None`: there is nothing to say (`NO_REPLY`), or the run has no answer; then `why` says why."""
+    why: str | None = None
+
+    def as_json(self) -> JsonObject:
+        return super().as_json() | {"runId": self.run_id, "text": self.text}
+
+
+class CompactionEntry(_Entry):
+    """What stands for all that was before a Request (R10.11)."""
+
+    type: Literal["compaction"] = "compaction"
+    text: str
+    kind: Literal["summary", "extract"]
+    """By a model, or where that failed what was taken from the messages themselves."""
+    why: str
+    """What it was for: `tokens`, `refused` or `asked`."""
+    up_to: int
+    """The run, by its place in the session, in which the part that is left word for word begins."""
+    request: int
+    """The last Request of it that the text stands for."""
+    before: int
+    """Tokens of the conversation, as thought, before and after."""
+    after: int
+    problem: str | None = None
+    """Why it is an extract."""
+    branch: int = 0
+
+
+class CommandEntry(_Entry):
+    """What a sender had the session do, or what was done with it."""
+
+    type: Literal["command"] = "command"
+    command: str
+    """`new`, `reset`, `stop`, `withdraw`, `compact` or `fork`."""
+    message_id: str = ""
+    """Of the message that was this command."""
+    sender: str = ""
+    text: str = ""
+    """What else there is to say of it."""
+
+    def as_json(self) -> JsonObject:
+        return super().as_json() | {"command": self.command, "sender": self.sender}
+
+
+Entry: TypeAlias = Annotated[
+    MessageEntry | RunEntry | ReplyEntry | CompactionEntry | CommandEntry, Field(discriminator="type")
+]
+ENTRIES: Final[TypeAdapter[list[Any]]] = TypeAdapter(list[Entry])
+"""Reads a list of entries from JSON."""
+
+
+def run_entry(result: RunResult, at: str) -> RunEntry:
+    """A run as a transcript keeps it, in `MAX_RUN` bytes; each of its calls has an outcome, whatever has ended the run."""
+    calls = [_call_entry(call) for call in result.calls]
+    return RunEntry(
+        at=at,
+        run_id=result.run_id,
+        status=result.status,
+        stop_reason=result.stop_reason,
+        error=result.error,
+        requests=result.requests,
+        context_tokens=result.context_tokens,
+        calls=(kept := fit_calls(calls, MAX_RUN)),
+        left_out=len(calls) - len(kept),
+    )
+
+
+_OPEN: Final = {"pending": "skipped", "ready": "skipped", "waiting": "skipped", "held": "skipped", "running": "unknown"}
+_WHY: Final = {
+    "skipped": "the run ended before it was started",
+    "unknown": "the run ended while it was running: it may have taken effect",
+}
+
+
+def _call_entry(call: CallView) -> CallEntry:
+    status = _OPEN.get(call.status, call.status)
+    return CallEntry(
+        id=call.id,
+        tool=call.tool,
+        params=call.params,
+        status=status,
+        result=call.result if call.result is not None else call.shown,
+        path=call.path,
+        reason=call.reason if status == call.status else _WHY[status],
+        error=call.error,
+    )
+
+
+def fit_calls(calls: list[CallEntry], room: int) -> list[CallEntry]:
+    """The calls in so many bytes, more or less: the oldest lose most of their result, then the oldest are left out."""
+    sizes = [_CALL + len(dumps([call.params, call.error]).encode()) for call in calls]
+    results = [len((call.result or "").encode()) for call in calls]
+    kept: list[CallEntry] = []
+    for call, size, result in zip(reversed(calls), reversed(sizes), reversed(results), strict=True):
+        if size + min(result, 2 * _SHOWN) > room:
+            break
+        if size + result > room // 2 and result > _SHOWN:
+            call = call.model_copy(update={"result": cut_text(call.result or "", _SHOWN, f"{result:,} bytes")})
+            result = 2 * _SHOWN
+        room -= size + result
+        kept.append(call)
+    return kept[::-1]
+
+
+NO_REPLY: Final = "NO_REPLY"
+
+
+def reply_of(output: Json) -> str | None:
+    """A run's output as a reply: a text as it is, of an object with one text that text, else its JSON; `NO_REPLY` as the whole is none."""
+    if isinstance(output, dict) and len(output) == 1:
+        (only,) = output.values()
+        output = only if isinstance(only, str) else output
+    text = output if isinstance(output, str) else dumps(output)
+    return None if output is None or text.strip() == NO_REPLY else text

@@ -1,0 +1,203 @@
+"""The transcript of a session: append-only, with branches; what a model is told is derived from it (R10.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from pydantic import Field
+
+from perdure.run.past import cut_text
+from perdure.sessions.entries import (
+    CommandEntry,
+    CompactionEntry,
+    Entry,
+    MessageEntry,
+    ReplyEntry,
+    RunEntry,
+)
+from perdure.sessions.steps import Place, Step, estimate, steps_of
+from perdure.values.jsons import JsonObject
+from perdure.values.limits import MAX_REPLY
+from perdure.values.wire import Wire
+
+E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, CompactionEntry, CommandEntry)
+
+BRANCHES: Final = ("new", "reset")
+"""Commands that begin a branch."""
+EARLIER: Final = "# earlier in this conversation, in short; the tool `recall` reads it word for word\n"
+
+
+class Carried(Wire):
+    """What a transcript takes along into a new execution: part of the session's snapshot."""
+
+    entries: list[Entry] = Field(default_factory=list)
+    """Those at hand: what is older is in segments (R10.13)."""
+    last: int = 0
+    """The place of the last entry."""
+    branch: int = 0
+    reported: int = 0
+    """Tokens that the model's server counted last; 0: it has not said."""
+    thought: int = 0
+    """What was thought of the conversation then."""
+
+
+class Transcript:
+    """The entries that a session has at hand: those that its conversation is made of, and newer ones."""
+
+    def __init__(self, carried: Carried | None = None) -> None:
+        carried = carried or Carried()
+        self.last = carried.last
+        """The place of the last entry."""
+        self.branch = carried.branch
+        """The current one: the place of the command that began it; 0 from the session's beginning."""
+        self.bytes = 0
+        """Of the entries at hand, as JSON."""
+        self._reported, self._thought = carried.reported, carried.thought
+        self._entries: dict[int, Entry] = {}
+        self._sizes: dict[int, int] = {}
+        self._messages: dict[str, MessageEntry] = {}
+        self._told: dict[str, list[MessageEntry]] = {}
+        """Messages by the run that they went to."""
+        self._runs: dict[int, RunEntry] = {}
+        self._replies: dict[str, ReplyEntry] = {}
+        self._compactions: dict[int, CompactionEntry] = {}
+        """By branch the last one."""
+        self._tokens: dict[int, int] = {}
+        """What a run has in the conversation, as thought, by its place."""
+        for entry in carried.entries:
+            self._keep(entry)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Those at hand, in their order."""
+        return list(self._entries.values())
+
+    def append(self, entry: E) -> E:
+        """Add an entry as the last one; it says its own place from then on."""
+        self.last += 1
+        entry.n = self.last
+        if isinstance(entry, CommandEntry) and entry.command in BRANCHES:
+            self.branch, self._reported, self._thought = entry.n, 0, 0
+        elif isinstance(entry, ReplyEntry) and entry.text is not None:
+            entry.text = cut_text(entry.text, MAX_REPLY, f"{len(entry.text):,} characters")
+        elif isinstance(entry, MessageEntry | CompactionEntry):
+            entry.branch = self.branch
+        elif isinstance(entry, RunEntry):
+            entry.branch = next((message.branch for message in self._told.get(entry.run_id, ())), self.branch)
+        self._keep(entry)
+        if isinstance(entry, RunEntry) and entry.context_tokens and entry.branch == self.branch:
+            self._reported, self._thought = entry.context_tokens, self._estimate()
+        return entry
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries[entry.n] = entry
+        self._sizes[entry.n] = len(entry.model_dump_json(by_alias=True, exclude_defaults=True)) + 20
+        self.bytes += self._sizes[entry.n]
+        if isinstance(entry, MessageEntry):
+            self._messages[entry.message_id] = entry
+            self._tell(entry)
+        elif isinstance(entry, RunEntry):
+            self._runs[entry.n] = entry
+        elif isinstance(entry, ReplyEntry):
+            self._replies[entry.run_id] = entry
+            for n, run in reversed(self._runs.items()):  # mostly the last
+                if run.run_id == entry.run_id:
+                    self._tokens.pop(n, None)
+                    break
+        elif isinstance(entry, CompactionEntry):
+            self._compactions[entry.branch] = entry
+
+    def _tell(self, message: MessageEntry) -> None:
+        if message.run_id is not None:
+            self._told.setdefault(message.run_id, []).append(message)
+
+    def message(self, message_id: str) -> MessageEntry | None:
+        """A message at hand."""
+        return self._messages.get(message_id)
+
+    def assign(self, message_id: str, run_id: str | None, request: int = 1) -> None:
+        """Say which run a message went to, and the first Request of it that held it; `None`: to none yet.
+
+        To be said before the run's own entry is appended. Of a message that is not at hand nothing is said.
+        """
+        if (entry := self._messages.get(message_id)) is not None:
+            if entry.run_id is not None and (told := self._told.get(entry.run_id)):
+                told.remove(entry)
+            entry.run_id, entry.request = run_id, request
+            self._tell(entry)
+
+    def settle(self, message_id: str, why: str) -> None:
+        """Say why a message has no answer."""
+        self.assign(message_id, None)
+        if (entry := self._messages.get(message_id)) is not None:
+            entry.why = why
+
+    # What a model is told.
+
+    def conversation(self, branch: int | None = None) -> list[JsonObject]:
+        """The runs that have ended, of the current branch or another, as chat messages; what was before in short first (R10.11).
+
+        Messages that no run has answered are not in it: whoever starts a run says them (`steps.said`).
+        """
+        compaction = self.compaction(branch)
+        chat: list[JsonObject] = []
+        if compaction is not None:
+            chat.append({"role": "user", "content": EARLIER + compaction.text})
+        for step in self.steps(branch):
+            chat += step.messages
+        return chat
+
+    def compaction(self, branch: int | None = None) -> CompactionEntry | None:
+        """What stands for the beginning of the branch, if anything does."""
+        return self._compactions.get(self.branch if branch is None else branch)
+
+    def steps(self, branch: int | None = None) -> Iterator[Step]:
+        """The part of a branch that is told word for word."""
+        branch = self.branch if branch is None else branch
+        compaction = self.compaction(branch)
+        after: Place = (0, 0) if compaction is None else (compaction.up_to, compaction.request)
+        for n, run in self._runs.items():
+            if run.branch == branch and n >= after[0]:
+                yield from (step for step in self._steps_of(run) if step.place > after)
+
+    def _steps_of(self, run: RunEntry) -> Iterator[Step]:
+        steps = steps_of(run, self._told.get(run.run_id, ()), self._replies.get(run.run_id))
+        return (step for step in steps if step.messages)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the next run's context has, as thought: what the server counted last, and what was added since (R10.11)."""
+        now = self._estimate()
+        if not self._reported:
+            return now
+        if self._reported >= self._thought:  # what else the model is told: tools, state, the agent's own context
+            return now + self._reported - self._thought
+        return now * self._reported // self._thought
+
+    def _estimate(self) -> int:
+        compaction = self.compaction()
+        total, after = 0, (0, 0)
+        if compaction is not None:
+            total, after = estimate(EARLIER, compaction.text), (compaction.up_to, compaction.request)
+        for n, run in self._runs.items():
+            if run.branch == self.branch and n >= after[0]:
+                if n == after[0]:
+                    total += sum(step.tokens for step in self._steps_of(run) if step.place > after)
+                    continue
+                if n not in self._tokens:
+                    self._tokens[n] = sum(step.tokens for step in self._steps_of(run))
+                total += self._tokens[n]
+        return total
+
+    # What is carried on.
+
+    def carried(self) -> Carried:
+        """What goes along into a new execution."""
+        return Carried(
+            entries=self.entries,
+            last=self.last,
+            branch=self.branch,
+            reported=self._reported,
+            thought=self._thought,
+        )
