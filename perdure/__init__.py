@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perdure.client.selection import Selection
     from perdure.errors import (
         DecisionRefusedError,
+        MessageRefusedError,
         NoWorkerError,
         OutputError,
         PerdureError,
@@ -56,6 +57,7 @@ __all__ = [
     "DecisionRefusedError",
     "Event",
     "LifecycleEvent",
+    "MessageRefusedError",
     "NoWorkerError",
     "OutputError",
     "Perdure",

@@ -10,7 +10,8 @@
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
     │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
-    │   └── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
+    │   ├── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
+    │   └── MessageRefusedError  what was said to a session, and it does not take; nothing has changed (R10.1, R10.8, R10.9)
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
     ├── RunError                 what was asked of a run from outside cannot be done; the run is as it was
@@ -127,6 +128,10 @@ class ToolDefinitionError(ProtocolError):
 
 class DecisionError(ProtocolError):
     """A decision that changes nothing, because it is none, or because nothing waits for it."""
+
+
+class MessageRefusedError(ProtocolError):
+    """A message, a withdrawal or a decision that a session does not take, and why; nothing has changed (R10.1, R10.8, R10.9)."""
 
 
 class SettingsError(PerdureError):

@@ -1,0 +1,403 @@
+"""The lane: what is accepted, what it does, what waits, and what is to be done next, as plain data (R10.1, R10.3, R10.4, R10.7 to R10.9).
+
+A lane has at most one run. It is promised to its messages when they are accepted and begins when its workflow starts it; whatever waits
+while there is none waits for a time (`Until`). So there is never a message that waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from pydantic import Field
+
+from perdure.errors import MessageRefusedError
+from perdure.sessions.rights import check_command, covers, says
+from perdure.sessions.wire import CAP, QUIET, Done, Message, Mode, Receipt, Rules, Withdrawal
+from perdure.values.wire import Wire
+
+MAX_STEERED: Final = 200
+"""Messages that steer one run: more of them wait, so that no run's history is theirs."""
+
+
+class Queued(Wire):
+    """A message that was accepted, until a run has taken it."""
+
+    message_id: str
+    sender: str
+    rights: list[str]
+    text: str
+    mode: Mode
+    route: str = ""
+    seq: int
+    """Its number in the order of acceptance."""
+    number: int | None = None
+    """Of the run that is to take it, with all that stand beside it under the same number; `None`: a command."""
+    at: float
+    """Seconds since 1970, of its acceptance."""
+
+    def joins(self, other: Queued) -> bool:
+        """Whether both may be one run's: what it may do, and where it answers, is the same (R10.4)."""
+        return set(self.rights) == set(other.rights) and self.route == other.route
+
+
+class Running(Wire):
+    """The run that is under way, or begins when a worker has room."""
+
+    number: int
+    rights: list[str]
+    """Its starter's (R10.9)."""
+    messages: list[Queued]
+    """What it begins with."""
+    steered: list[Queued] = Field(default_factory=list)
+    """What it was given since."""
+    begun: bool = False
+    ending: str | None = None
+    """Why it was told to end."""
+
+
+class Known(Wire):
+    """What is kept of every message: enough to answer when it is sent again, or taken back."""
+
+    body: str
+    receipt: Receipt
+    number: int | None = None
+    """Of the run that has taken it, or is to."""
+    request: int | None = None
+    """Of the Request that held it first, once that is known."""
+    withdrawn: bool = False
+
+
+class LaneState(Wire):
+    """All that a lane carries on."""
+
+    born: str = ""
+    """What tells this session's runs from those of one that had the same key before it."""
+    seq: int = 0
+    number: int = 0
+    """Of the last run that was promised."""
+    queue: list[Queued] = Field(default_factory=list)
+    running: Running | None = None
+    known: dict[str, Known] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What acceptance has done beside its receipt."""
+
+    receipt: Receipt
+    queued: Queued | None = None
+    """The message as it was taken in; `None`: it had been before."""
+    steer: bool = False
+    """It is to be given to the run."""
+    cancel: bool = False
+    """What runs is to be told to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """This run is to be started."""
+
+    run: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """This command's turn has come: it is carried out now."""
+
+    command: Queued
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Nothing is to be done before this time (seconds since 1970), but for what comes in."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A run is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing waits and nothing runs."""
+
+
+Step: TypeAlias = Begin | Carry | Until | Busy | Idle
+
+
+class Lane:
+    """`rules` are the session's over its agent's; `session` is its workflow's id."""
+
+    def __init__(self, session: str, rules: Rules, state: LaneState | None = None) -> None:
+        self.session = session
+        self.rules = rules
+        self.state = state or LaneState()
+
+    def run_id(self, number: int) -> str:
+        """A run's id: it names one run for good, also where the key is given again to a new session."""
+        return f"{self.session}/{self.state.born}{number}"
+
+    def number_of(self, run_id: str) -> int | None:
+        """The number of a run of this session."""
+        said = run_id.removeprefix(f"{self.session}/{self.state.born}")
+        return int(said) if said != run_id and said.isdecimal() and len(said) < 10 else None
+
+    @property
+    def cap(self) -> int:
+        return CAP if self.rules.cap is None else self.rules.cap
+
+    def judge(self, message: Message) -> Receipt | None:
+        """Its receipt, if it was accepted before; `None`: it may be. Changes nothing.
+
+        Raises `MessageRefusedError` for another message of the same id, for one more than may wait, for a command without the right to it, and
+        for one that is not to wait.
+        """
+        says(message)
+        if (known := self.state.known.get(message.message_id)) is not None:
+            if known.body != message.body:
+                raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
+            return known.receipt
+        check_command(message)
+        running, queue = self.state.running, self.state.queue
+        if message.command == "/stop":
+            return None
+        if self._mode(message) == "reject" and (running is not None or queue):
+            what = "a run is under way" if running is not None else f"{len(queue)} wait"
+            raise MessageRefusedError(f"{what}, and the message is not to wait (mode reject)")
+        if len(queue) >= self.cap and not self._steers(message)[0]:
+            raise MessageRefusedError(
+                f"{len(queue)} messages wait already, which is the most (cap {self.cap}); send it later"
+            )
+        return None
+
+    def accept(self, message: Message, now: float, at: str) -> Accepted:
+        """Take it in. `at`: `now` in words. Raises as `judge` does; of one that was accepted before nothing changes."""
+        if (receipt := self.judge(message)) is not None:
+            return Accepted(receipt)
+        self.state.seq += 1
+        queued = Queued(
+            message_id=message.message_id,
+            sender=message.sender,
+            rights=sorted(set(message.rights)),
+            text=message.text,
+            mode=self._mode(message),
+            route=message.route,
+            seq=self.state.seq,
+            at=now,
+        )
+        accepted = self._command(queued, message.command) if message.command else self._message(queued, message)
+        receipt = accepted.receipt.model_copy(update={"accepted_at": at})
+        self.state.known[message.message_id] = Known(body=message.body, receipt=receipt, number=queued.number)
+        return replace(accepted, receipt=receipt)
+
+    def _mode(self, message: Message) -> Mode:
+        return message.mode or self.rules.mode or "steer"
+
+    def _steers(self, message: Message) -> tuple[bool, str | None]:
+        """Whether it goes to the run that is under way; why it does not although it was to."""
+        running = self.state.running
+        if self._mode(message) != "steer" or running is None or message.command:
+            return False, None
+        run = self.run_id(running.number)
+        if not covers(message.rights, running.rights):
+            return False, f"{message.sender!r} does not have the rights of {run}, so it follows it"
+        if running.ending is not None:
+            return False, f"{run} is being ended ({running.ending})"
+        if len(running.steered) >= MAX_STEERED:
+            return False, f"{run} was given {MAX_STEERED} messages already"
+        if commands := [each.text for each in self.state.queue if each.number is None]:
+            return False, f"{commands[0]} waits before it"
+        return True, None
+
+    def _message(self, queued: Queued, message: Message) -> Accepted:
+        running = self.state.running
+        steers, why = self._steers(message)
+        if steers:
+            assert running is not None
+            queued.number = running.number
+            (running.steered if running.begun else running.messages).append(queued)
+            return Accepted(self._receipt(queued, 0, "steered"), queued, steer=running.begun)
+        cancel, done = False, "queued"
+        if queued.mode == "collect":
+            done, why = "collected", self._collect(queued)
+        elif queued.mode == "interrupt" and running is not None:
+            if covers(queued.rights, running.rights):
+                cancel, done = running.ending is None, "interrupted"
+                running.ending = running.ending or f"interrupted by {queued.message_id!r}"
+            else:
+                why = f"{queued.sender!r} does not have the rights of {self.run_id(running.number)}, so it follows it"
+        if queued.number is None:
+            queued.number = self._promise()
+        self.state.queue.append(queued)
+        position = len(self.state.queue)
+        if done == "queued" and running is None and position == 1:
+            position, done = 0, "started"
+            self._take_head()
+        elif done == "interrupted" and position > 1:
+            why = f"{position - 1} wait before it"
+        return Accepted(self._receipt(queued, position, done, why), queued, cancel=cancel)
+
+    def _collect(self, queued: Queued) -> str | None:
+        """Put it together with those at the end of the queue, where it may be; why it may not."""
+        last = self.state.queue[-1] if self.state.queue else None
+        if last is None or last.mode != "collect" or last.number is None:
+            return None
+        if not last.joins(queued):
+            return "those before it have other rights, or another way to answer, so it is not put together with them"
+        queued.number = last.number
+        return None
+
+    def _command(self, queued: Queued, command: str) -> Accepted:
+        running = self.state.running
+        if command == "/stop":
+            cancel = running is not None and running.ending is None
+            if running is not None:
+                running.ending = running.ending or f"stopped by {queued.sender!r}"
+            why = None if running is not None else "nothing runs"
+            receipt = self._receipt(queued, 0, "stopped", why)
+            if running is not None:
+                receipt.run_id = self.run_id(running.number)
+            return Accepted(receipt, queued, cancel=cancel)
+        waits = running is not None or bool(self.state.queue)
+        self.state.queue.append(queued)
+        why = "what was accepted before it goes first" if waits else None
+        done: Done = "queued" if waits else ("new" if command == "/new" else "reset")
+        return Accepted(self._receipt(queued, len(self.state.queue) if waits else 0, done, why), queued)
+
+    def _receipt(self, queued: Queued, position: int, done: str, why: str | None = None) -> Receipt:
+        run_id = None if queued.number is None else self.run_id(queued.number)
+        return Receipt.model_validate(
+            {
+                "run_id": run_id,
+                "message_id": queued.message_id,
+                "position": position,
+                "accepted_at": "",
+                "done": done,
+                "why": why,
+            }
+        )
+
+    def _promise(self) -> int:
+        self.state.number += 1
+        return self.state.number
+
+    def next(self, now: float) -> Step:
+        """What is to be done. A command that is returned is out of the queue."""
+        state = self.state
+        if state.running is None and state.queue:
+            if state.queue[0].number is None:
+                return Carry(state.queue.pop(0))
+            if (until := self._quiet_until()) > now:
+                return Until(until)
+            self._take_head()
+        if state.running is None:
+            return Idle()
+        return Busy() if state.running.begun else Begin(state.running)
+
+    def _quiet_until(self) -> float:
+        """When the messages at the head of the queue may begin: those that are collected once it was quiet, unless no more can join them."""
+        head = self._head()
+        if head[-1].mode != "collect" or len(head) < len(self.state.queue) or len(self.state.queue) >= self.cap:
+            return 0.0
+        return head[-1].at + (QUIET if self.rules.quiet is None else self.rules.quiet)
+
+    def _head(self) -> list[Queued]:
+        """Those that begin one run together."""
+        number = self.state.queue[0].number
+        count = next((n for n, each in enumerate(self.state.queue) if each.number != number), len(self.state.queue))
+        return self.state.queue[:count]
+
+    def _take_head(self) -> None:
+        head = self._head()
+        assert head[0].number is not None
+        del self.state.queue[: len(head)]
+        self.state.running = Running(number=head[0].number, rights=head[0].rights, messages=head)
+
+    def begun(self) -> None:
+        """The run was started: what comes now is given to it by signal."""
+        assert self.state.running is not None
+        self.state.running.begun = True
+
+    def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
+        """The run has ended, however it did. `held`: what it was given since it began and a Request held, with that Request's number.
+
+        What no Request held goes back to where it stood in the order of acceptance, and begins the next run (R10.3); it is returned.
+        """
+        running = self.state.running
+        assert running is not None
+        self.state.running = None
+        for message in running.messages:
+            self._hold(message.message_id, 1)
+        lost: list[Queued] = []
+        for message in running.steered:
+            if message.message_id in held:
+                self._hold(message.message_id, held[message.message_id] if isinstance(held, Mapping) else None)
+            else:
+                lost.append(message)
+        self.state.queue = sorted([*lost, *self.state.queue], key=lambda each: each.seq)
+        self._promise_anew({message.message_id for message in lost})
+        return lost
+
+    def _promise_anew(self, lost: Collection[str]) -> None:
+        """A run for what was lost: one for those that stand side by side, and may be one run's."""
+        before: Queued | None = None
+        for message in self.state.queue:
+            if message.message_id not in lost:
+                before = None
+                continue
+            message.number = before.number if before is not None and before.joins(message) else self._promise()
+            if (known := self.state.known.get(message.message_id)) is not None:
+                known.number = message.number
+            before = message
+
+    def _hold(self, message_id: str, request: int | None) -> None:
+        if (known := self.state.known.get(message_id)) is not None:
+            known.request = request
+
+    def judge_withdrawal(self, asked: Withdrawal) -> None:
+        """Whether it can be taken back, as far as the lane knows. Raises `MessageRefusedError` with what holds it (R10.7)."""
+        known = self.state.known.get(asked.message_id)
+        if known is None:
+            raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be taken back")
+        if known.withdrawn:
+            return
+        where = self._where(asked.message_id)
+        if where is None:
+            if known.number is None:
+                raise MessageRefusedError(f"{asked.message_id!r} is a command that was carried out")
+            which = "a Request" if known.request is None else f"Request {known.request}"
+            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {asked.message_id!r} already")
+        if where.sender != asked.sender and not covers(asked.rights, ["withdraw"]):
+            raise MessageRefusedError(f"{asked.sender!r} may not take back what {where.sender!r} has said")
+
+    def _where(self, message_id: str) -> Queued | None:
+        """The message, while it can be taken back."""
+        running = self.state.running
+        given = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
+        return next((each for each in [*self.state.queue, *given] if each.message_id == message_id), None)
+
+    def steered_into(self, message_id: str) -> int | None:
+        """The number of the run that was given it, and knows whether a Request holds it."""
+        running = self.state.running
+        if running is not None and any(each.message_id == message_id for each in running.steered):
+            return running.number
+        return None
+
+    def withdraw(self, message_id: str) -> Queued | None:
+        """Take it out; of one that is no more there nothing changes. A run that has lost all it was to begin with does not begin."""
+        message = self._where(message_id)
+        if message is None:
+            return None
+        state, running = self.state, self.state.running
+        state.known[message_id].withdrawn = True
+        state.queue = [each for each in state.queue if each is not message]
+        if running is not None:
+            running.steered = [each for each in running.steered if each is not message]
+            running.messages = [each for each in running.messages if each is not message]
+            if not running.messages:
+                state.running = None
+        return message

@@ -1,0 +1,215 @@
+"""What crosses between a session's doors, its workflow and its activities, and the names it goes by (R10.1 to R10.4)."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.values.jsons import JsonObject, dumps
+from perdure.values.packing import Packed
+from perdure.values.wire import Wire
+
+SESSION_WORKFLOW: Final = "Session"
+SEND: Final = "send"
+"""Update, one `Message`: its `Receipt`, once the message stands in the session's history."""
+WITHDRAW: Final = "withdraw"
+"""Update, one `Withdrawal`."""
+DECIDE_IN_SESSION: Final = "decide"
+"""Update, one `SessionDecision`: what a person decides of a call of the running run."""
+SHOW: Final = "session"
+"""Query: the session as `session show --json` prints it."""
+FATE: Final = "fate"
+"""Query, a message's id or a run's: what has become of it, a `Fate`."""
+MORE_TIME: Final = "turn"
+"""Signal, a run's number: a worker has room for it (R10.3)."""
+
+REFUSED_MESSAGE: Final = "MessageRefused"
+"""Type of the failure of an update that changed nothing: a refused message, withdrawal or decision; its words say why."""
+UNKNOWN_AGENT: Final = "AgentUnknown"
+"""Type of the failure of a message that names an agent file by a digest that the session does not have: send the file with it."""
+
+Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
+MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
+
+Done: TypeAlias = Literal["started", "steered", "queued", "collected", "interrupted", "stopped", "new", "reset"]
+"""What acceptance did: the message begins a run now, was given to the running one, waits for its turn, was put together with others that
+arrive now, has ended what ran; or the command of this name was carried out, or waits for its turn (`queued`)."""
+
+EVERYTHING: Final = "*"
+"""The right to everything."""
+COMMANDS: Final = ("/stop", "/new", "/reset")
+"""What counts as a command when it is all that a message says; each needs the right of its name without the slash (R10.9)."""
+
+CAP: Final = 20
+"""Messages that may wait; one more is refused (R10.8)."""
+QUIET: Final = 0.5
+"""Seconds without another message after which those collected begin a run (R10.4)."""
+WAIT: Final = 30.0
+"""Seconds that `wait` waits (R10.1)."""
+MAX_MESSAGE_TEXT: Final = 100_000
+"""Bytes of a message's text: 20 of them wait in the session's history, and no person writes a tenth of it."""
+MAX_NAME: Final = 200
+"""Characters of a key, a tenant, a sender, a message's id and a right."""
+
+
+class Rules(Wire):
+    """How a session takes its messages: the agent file's `config.session`, over which the session's own stand."""
+
+    mode: Mode | None = None
+    """`None`: `steer`."""
+    cap: int | None = Field(default=None, ge=1, le=1_000)
+    quiet: float | None = Field(default=None, ge=0, le=3_600)
+    """Seconds."""
+
+    def over(self, below: Rules) -> Rules:
+        """These, and where they say nothing those below."""
+        return below.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class Message(Wire):
+    """What a sender says. Sender and rights are what the front door has verified, never what the text claims (R10.9)."""
+
+    message_id: str
+    """The sender's idempotency key."""
+    sender: str
+    rights: list[str] = Field(default_factory=list)
+    """`*`, `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, … and whatever else the front door compares."""
+    text: str
+    mode: Mode | None = None
+    """`None`: as the session says, or else its agent."""
+    route: str = ""
+    """Where the reply goes: only messages of one route are collected."""
+    agent: str = ""
+    """Digest of the agent file that is to answer; empty: the one that the session has."""
+    document: JsonObject | None = None
+    """That file, where the session does not have it yet."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """Agent files that come along with it."""
+
+    @property
+    def body(self) -> str:
+        """A digest of what makes it this message and no other: not of the rights, which may change while it is sent again."""
+        return digest([self.sender, self.text, self.mode, self.route])
+
+    @property
+    def command(self) -> str | None:
+        """The command that it is, as all that it says: never one inside of a text, however it is quoted."""
+        return text if (text := self.text.strip()) in COMMANDS else None
+
+
+class Receipt(Wire):
+    """What acceptance answers: the message is in the session's history (R10.1)."""
+
+    run_id: str | None
+    """The run that takes it, also where it has not begun yet; `None`: a command, which takes no run."""
+    message_id: str
+    position: int
+    """How many messages wait before it, and with it; 0: it waits for nothing."""
+    accepted_at: str
+    """ISO 8601, UTC."""
+    done: Done
+    why: str | None = None
+    """Why that is less than its mode asked for."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json()
+        return {key: value for key, value in plain.items() if key != "why" or value is not None}
+
+
+class Waited(Wire):
+    """What `wait` answers (R10.1)."""
+
+    status: Literal["ok", "error", "timeout"]
+    started_at: str | None = None
+    """ISO 8601, UTC; `None`: it has not begun."""
+    ended_at: str | None = None
+    error: str | None = None
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json()
+        return {key: value for key, value in plain.items() if key != "error" or value is not None}
+
+
+class Fate(Wire):
+    """What has become of a message, or of a run of the session."""
+
+    known: bool = False
+    run_id: str | None = None
+    """Of a message: the run that has taken it, or is to."""
+    state: Literal["queued", "running", "ended", "withdrawn"] = "queued"
+    status: Literal["ok", "error"] | None = None
+    """Once it has ended."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    error: str | None = None
+    reply: str | None = None
+
+
+class Withdrawal(Wire):
+    """A message is taken back, by its sender or by whoever has the right `withdraw` (R10.7)."""
+
+    message_id: str
+    sender: str
+    rights: list[str] = Field(default_factory=list)
+
+
+class SessionDecision(Wire):
+    """A decision on a call of the running run, by whoever has the right `approve` (R10.9)."""
+
+    decision: JsonObject
+    sender: str
+    rights: list[str] = Field(default_factory=list)
+
+
+class SessionInput(Wire):
+    """The input of the `Session` workflow: whose it is and what answers in it, and all that it carries on."""
+
+    key: str
+    tenant: str = ""
+    rules: Rules = Field(default_factory=Rules)
+    """The session's own."""
+    agent: str = ""
+    """Digest of `document`."""
+    document: JsonObject = Field(default_factory=dict)
+    """The agent file that answers."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """Agent files that come along with it (R8.1)."""
+    snapshot: Packed | None = None
+    """A `SessionSnapshot`, set when the session goes on in a new execution; its form is `SESSION_FORM`."""
+
+
+class QueuedView(Wire):
+    """A message that waits, as `session show` prints it."""
+
+    message_id: str
+    sender: str
+    text: str
+    mode: Mode
+    run_id: str | None = None
+    accepted_at: str
+
+
+class SessionView(Wire):
+    """A session as `session show --json` prints it."""
+
+    session: str
+    """Its key."""
+    agent: str
+    """The name of the agent that answers."""
+    status: Literal["idle", "running", "waiting"] = "idle"
+    """`waiting`: messages wait and no run has begun, or the run waits for a person."""
+    queue: list[QueuedView] = Field(default_factory=list)
+    entries: list[dict[str, Any]] = Field(default_factory=list)
+    """The current branch, oldest first, as far as the session holds it itself."""
+
+
+def session_id(tenant: str, key: str) -> str:
+    """A session's workflow id: nobody who has another tenant can say it (R10.2)."""
+    return f"session-{digest([tenant, key], 32)}"
+
+
+def digest(what: Any, length: int = 24) -> str:
+    """A digest of JSON, in so many hexadecimal digits."""
+    return hashlib.sha256(dumps(what).encode()).hexdigest()[:length]

@@ -1,0 +1,373 @@
+"""The lane of a session: what is accepted, in which order it is taken, and that nothing waits for nothing (R10.1 to R10.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.errors import MessageRefusedError
+from perdure.sessions.lane import Accepted, Begin, Busy, Carry, Idle, Lane, LaneState, Queued, Until
+from perdure.sessions.wire import Message, Mode, Rules, Withdrawal, session_id
+
+SESSION = session_id("acme", "desk")
+ALL = ["*"]
+
+
+def lane(**rules: Any) -> Lane:
+    return Lane(SESSION, Rules(**rules))
+
+
+def say(
+    lane: Lane, text: str, now: float = 0.0, *, id: str | None = None, sender: str = "ann", **more: Any
+) -> Accepted:
+    rights = more.pop("rights", [])
+    message = Message(
+        message_id=id or (text.strip().replace("\n", " ")[:100] or "blank"),
+        sender=sender,
+        rights=rights,
+        text=text,
+        **more,
+    )
+    return lane.accept(message, now, f"t{now}")
+
+
+def begin(lane: Lane, now: float = 0.0) -> list[str]:
+    """Start the run that is to begin; what it begins with."""
+    step = lane.next(now)
+    assert isinstance(step, Begin), step
+    lane.begun()
+    return [each.text for each in step.run.messages]
+
+
+def test_r10_2_a_session_is_named_by_tenant_and_key() -> None:
+    assert session_id("acme", "desk") == session_id("acme", "desk")
+    others = {
+        session_id("acme", "desk"),
+        session_id("", "acmedesk"),
+        session_id("acm", "edesk"),
+        session_id("other", "desk"),
+    }
+    assert len(others) == 4
+    assert "acme" not in SESSION
+    assert "desk" not in SESSION
+
+
+def test_r10_1_the_receipt_and_the_same_again() -> None:
+    it = lane()
+    first = say(it, "hi", 1.0, id="m1").receipt
+    assert first.as_json() == {
+        "runId": f"{SESSION}/1",
+        "messageId": "m1",
+        "position": 0,
+        "acceptedAt": "t1.0",
+        "done": "started",
+    }
+    again = say(it, "hi", 9.0, id="m1", rights=["stop"])
+    assert again.receipt == first
+    assert again.queued is None
+    others: list[dict[str, Any]] = [{"text": "ho"}, {"sender": "bob"}, {"mode": "reject"}, {"route": "mail"}]
+    for changed in others:
+        with pytest.raises(MessageRefusedError, match="another message"):
+            say(it, changed.pop("text", "hi"), id="m1", **changed)
+    assert it.state.seq == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"text": "  "}, "the message is empty"),
+        ({"text": "x" * 100_001}, "100,000 is the most"),
+        ({"id": "\x00"}, "cannot be printed"),
+        ({"id": "i" * 201}, "200 is the most"),
+        ({"sender": " "}, "the sender is empty"),
+        ({"rights": ["r" * 201]}, "200 characters"),
+    ],
+)
+def test_r10_1_what_is_no_message_is_refused(wrong: dict[str, Any], words: str) -> None:
+    it = lane()
+    with pytest.raises(MessageRefusedError, match=words):
+        say(it, wrong.pop("text", "hi"), **wrong)
+    assert it.state == LaneState()
+
+
+def test_r10_4_followups_are_taken_one_by_one_in_their_order() -> None:
+    it = lane(mode="followup")
+    receipts = [say(it, text).receipt for text in "abc"]
+    assert [(r.done, r.position, r.run_id) for r in receipts] == [
+        ("started", 0, f"{SESSION}/1"),
+        ("queued", 1, f"{SESSION}/2"),
+        ("queued", 2, f"{SESSION}/3"),
+    ]
+    for text in "abc":
+        assert begin(it) == [text]
+        assert it.next(0.0) == Busy()
+        it.ended()
+    assert it.next(0.0) == Idle()
+
+
+def test_r10_4_a_steer_goes_to_the_run_under_way() -> None:
+    it = lane()
+    say(it, "a")
+    joined = say(it, "b")
+    assert (joined.receipt.done, joined.steer) == ("steered", False)  # the run has not begun: it begins with it
+    assert begin(it) == ["a", "b"]
+    given_to = say(it, "c")
+    assert (given_to.receipt.done, given_to.receipt.run_id, given_to.steer) == ("steered", f"{SESSION}/1", True)
+    say(it, "d", mode="followup")
+    assert say(it, "e").receipt.done == "steered"  # what waits for its end does not hold up what is said to it
+    assert it.ended({"c": 2, "e": 3}) == []
+    assert it.state.known["e"].request == 3
+    assert begin(it) == ["d"]
+
+
+def test_r10_3_a_steer_that_no_request_held_begins_the_next_run_in_its_place() -> None:
+    it = lane()
+    say(it, "a")
+    begin(it)
+    say(it, "b")
+    say(it, "c", mode="followup")
+    say(it, "d")
+    say(it, "e")
+    assert [each.text for each in it.ended({})] == ["b", "d", "e"]
+    for texts in (["b"], ["c"], ["d", "e"]):
+        assert begin(it) == texts
+        it.ended()
+    numbers = [it.state.known[text].number for text in "abcde"]
+    assert numbers == [1, 3, 2, 4, 4]  # no run's id is given twice
+
+
+def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
+    it = lane(mode="collect")
+    receipts = [say(it, "a", 0.0).receipt, say(it, "b", 0.4).receipt]
+    assert [(r.done, r.run_id) for r in receipts] == [("collected", f"{SESSION}/1")] * 2
+    assert it.next(0.5) == Until(0.9)
+    assert [each.at for each in it.state.queue] == [0.0, 0.4]
+    assert begin(it, 0.9) == ["a", "b"]
+    say(it, "c", 1.0)
+    other = say(it, "d", 1.1, rights=["stop"]).receipt
+    assert other.why is not None
+    assert "other rights" in other.why
+    say(it, "e", 1.1, route="mail", rights=["stop"])
+    assert it.next(1.2) == Busy()
+    it.ended()
+    assert begin(it, 1.2) == ["c"]  # nobody can join it any more, so it waits for nothing
+    it.ended()
+    assert begin(it, 1.2) == ["d"]
+    it.ended()
+    assert it.next(1.2) == Until(1.6)
+
+
+def test_r10_4_collected_messages_that_fill_the_queue_begin() -> None:
+    it = lane(mode="collect", cap=2)
+    say(it, "a")
+    say(it, "b")
+    assert begin(it) == ["a", "b"]
+
+
+def test_r10_6_interrupt_ends_what_runs_and_keeps_its_place() -> None:
+    it = lane()
+    say(it, "a")
+    begin(it)
+    say(it, "b", mode="followup")
+    interrupting = say(it, "c", mode="interrupt")
+    assert (interrupting.cancel, interrupting.receipt.done, interrupting.receipt.why) == (
+        True,
+        "interrupted",
+        "1 wait before it",
+    )
+    late = say(it, "d")
+    assert late.receipt.done == "queued"
+    assert late.receipt.why is not None
+    assert "is being ended (interrupted by 'c')" in late.receipt.why
+    assert not say(it, "e", mode="interrupt").cancel
+    for texts in (["b"], ["c"], ["d"], ["e"]):
+        it.ended()
+        assert begin(it) == texts
+
+
+def test_r10_4_reject_does_not_wait() -> None:
+    it = lane()
+    assert say(it, "a", mode="reject").receipt.done == "started"
+    with pytest.raises(MessageRefusedError, match="a run is under way"):
+        say(it, "b", mode="reject")
+
+
+def test_r10_8_one_more_than_may_wait_is_refused_at_once() -> None:
+    it = lane(cap=2)
+    say(it, "a")
+    begin(it)
+    say(it, "b", mode="followup")
+    say(it, "c", mode="followup")
+    before = it.state.model_copy(deep=True)
+    with pytest.raises(MessageRefusedError, match=r"2 messages wait already, which is the most \(cap 2\)"):
+        say(it, "d", mode="followup")
+    assert it.state == before
+    assert say(it, "e").receipt.done == "steered"  # it does not wait
+    assert say(it, "/stop", rights=ALL).cancel
+
+
+def test_r10_9_a_steer_by_a_stranger_follows() -> None:
+    it = lane()
+    say(it, "a", rights=["refunds"])
+    begin(it)
+    strange = say(it, "b", sender="eve")
+    assert (strange.receipt.done, strange.steer) == ("queued", False)
+    assert strange.receipt.why == f"'eve' does not have the rights of {SESSION}/1, so it follows it"
+    cut = say(it, "c", sender="eve", mode="interrupt")
+    assert (cut.receipt.done, cut.cancel) == ("queued", False)
+    assert say(it, "d", sender="bob", rights=["refunds", "stop"]).steer
+    it.ended({"d": 2})
+    step = it.next(0)
+    assert isinstance(step, Begin)
+    assert step.run.rights == []  # a run has its starter's
+
+
+@pytest.mark.parametrize(
+    "text", ["> /stop", "he said: /stop", "`/stop`", "/stop now", "/STOP", '"/stop"', "/stop\n> /stop"]
+)
+def test_r10_9_a_command_counts_only_as_all_that_is_said(text: str) -> None:
+    it = lane()
+    say(it, "a")
+    begin(it)
+    said = say(it, text, rights=ALL)
+    assert (said.receipt.done, said.cancel) == ("steered", False)
+
+
+def test_r10_9_commands_need_the_right_to_them() -> None:
+    it = lane()
+    say(it, "a")
+    begin(it)
+    for command in ("/stop", "/new", "/reset"):
+        with pytest.raises(MessageRefusedError, match=f"may not say {command}: it takes the right '{command[1:]}'"):
+            say(it, command, rights=["refunds"])
+    stopped = say(it, " /stop\n", sender="bob", rights=["stop"])
+    assert (stopped.cancel, stopped.receipt.done, stopped.receipt.run_id) == (True, "stopped", f"{SESSION}/1")
+    it.ended()
+    nothing = say(it, "/stop", id="again", rights=["stop"])
+    assert (nothing.cancel, nothing.receipt.why, nothing.receipt.run_id) == (False, "nothing runs", None)
+    assert it.next(0) == Idle()
+
+
+def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
+    it = lane()
+    say(it, "a")
+    begin(it)
+    assert say(it, "/new", rights=ALL).receipt.done == "queued"
+    after = say(it, "b").receipt
+    assert (after.done, after.position, after.why) == ("queued", 2, "/new waits before it")
+    it.ended()
+    step = it.next(0)
+    assert isinstance(step, Carry)
+    assert step.command.text == "/new"
+    assert begin(it) == ["b"]
+    it.ended()
+    assert say(it, "/reset", rights=ALL).receipt.done == "reset"
+    assert isinstance(it.next(0), Carry)
+    assert it.next(0) == Idle()
+
+
+def take_back(it: Lane, id: str, sender: str = "ann", rights: list[str] | None = None) -> Queued | None:
+    it.judge_withdrawal(Withdrawal(message_id=id, sender=sender, rights=rights or []))
+    return it.withdraw(id)
+
+
+def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
+    it = lane()
+    say(it, "a")
+    assert take_back(it, "a") is not None
+    assert it.next(0) == Idle()
+    assert take_back(it, "a") is None  # once more is the same
+    say(it, "b")
+    begin(it)
+    say(it, "c", mode="followup")
+    say(it, "d")
+    assert it.steered_into("d") == 2
+    with pytest.raises(MessageRefusedError, match=f"Request 1 of {SESSION}/2 holds 'b' already|a Request of"):
+        take_back(it, "b")
+    with pytest.raises(MessageRefusedError, match="'eve' may not take back what 'ann' has said"):
+        take_back(it, "c", "eve")
+    assert take_back(it, "c", "bob", ["withdraw"]) is not None
+    it.ended({"d": 3})
+    with pytest.raises(MessageRefusedError, match=f"Request 3 of {SESSION}/2 holds 'd' already"):
+        take_back(it, "d")
+    with pytest.raises(MessageRefusedError, match="there is no message 'x'"):
+        take_back(it, "x")
+    assert say(it, "c", mode="followup").queued is None  # its receipt stays
+
+
+MODES: list[Mode] = ["steer", "followup", "collect", "interrupt", "reject"]
+said = st.tuples(
+    st.just("say"),
+    st.integers(0, 30),
+    st.sampled_from(["hi", "/stop", "/new", "/reset"]),
+    st.sampled_from(MODES),
+    st.sampled_from([[], ["x"], ["*"]]),
+)
+happens = st.one_of(
+    said,
+    said,
+    st.tuples(st.just("begin")),
+    st.tuples(st.just("end"), st.integers(0, 3)),
+    st.tuples(st.just("pass"), st.sampled_from([0.1, 0.6])),
+    st.tuples(st.just("back"), st.integers(0, 30)),
+    st.tuples(st.just("anew")),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(happens, max_size=60), st.integers(1, 6))
+def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(events: list[Any], cap: int) -> None:
+    it, now = lane(cap=cap), 0.0
+    accepted: dict[str, Queued] = {}
+    over: set[str] = set()
+    numbers: list[int] = []
+    for event in events:
+        if event[0] == "say":
+            _, n, text, mode, rights = event
+            try:
+                done = say(it, text, now, id=f"m{n}", mode=mode, rights=rights)
+            except MessageRefusedError:
+                continue
+            if done.queued is not None:
+                accepted[done.receipt.message_id] = done.queued
+                if text == "/stop":
+                    over.add(done.receipt.message_id)
+        elif event[0] == "pass":
+            now += event[1]
+        elif event[0] == "back":
+            try:
+                if take_back(it, f"m{event[1]}") is not None:
+                    over.add(f"m{event[1]}")
+            except MessageRefusedError:
+                pass
+        elif event[0] == "end" and it.state.running is not None:
+            running = it.state.running
+            held = {each.message_id: 2 for each in running.steered[: event[1]]}
+            over |= held.keys() | {each.message_id for each in running.messages}
+            it.ended(held)
+        elif event[0] == "anew":  # over a continue-as-new
+            it = Lane(SESSION, it.rules, LaneState.model_validate_json(it.state.model_dump_json()))
+        step = it.next(now)
+        if isinstance(step, Carry):
+            over.add(step.command.message_id)
+            step = it.next(now)
+            while isinstance(step, Carry):
+                over.add(step.command.message_id)
+                step = it.next(now)
+        if isinstance(step, Begin) and event[0] == "begin":
+            it.begun()
+            numbers.append(step.run.number)
+        state = it.state
+        given_to = [] if state.running is None else [*state.running.messages, *state.running.steered]
+        kept = [each.message_id for each in [*state.queue, *given_to]]
+        assert sorted([*kept, *over]) == sorted(accepted)  # each exactly once
+        assert [each.seq for each in state.queue] == sorted(each.seq for each in state.queue)
+        if state.running is not None:
+            assert [each.seq for each in state.running.messages] == sorted(each.seq for each in state.running.messages)
+        assert len(set(numbers)) == len(numbers)
+        assert not (isinstance(step, Idle) and state.queue)
+        if isinstance(step, Until):
+            assert now < step.at <= now + 0.5
