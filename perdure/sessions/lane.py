@@ -7,126 +7,25 @@ while there is none waits for a time (`Until`). So there is never a message that
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
-
-from pydantic import Field
+from dataclasses import replace
 
 from perdure.errors import MessageRefusedError
+from perdure.sessions.queued import (
+    Accepted,
+    Begin,
+    Busy,
+    Carry,
+    Idle,
+    Known,
+    LaneState,
+    Queued,
+    Running,
+    Step,
+    Until,
+)
 from perdure.sessions.rights import check_command, covers, says
 from perdure.sessions.wire import CAP, QUIET, Done, Message, Mode, Receipt, Rules, Withdrawal
-from perdure.values.wire import Wire
-
-MAX_STEERED: Final = 200
-"""Messages that steer one run: more of them wait, so that no run's history is theirs."""
-
-
-class Queued(Wire):
-    """A message that was accepted, until a run has taken it."""
-
-    message_id: str
-    sender: str
-    rights: list[str]
-    text: str
-    mode: Mode
-    route: str = ""
-    seq: int
-    """Its number in the order of acceptance."""
-    number: int | None = None
-    """Of the run that is to take it, with all that stand beside it under the same number; `None`: a command."""
-    at: float
-    """Seconds since 1970, of its acceptance."""
-
-    def joins(self, other: Queued) -> bool:
-        """Whether both may be one run's: what it may do, and where it answers, is the same (R10.4)."""
-        return set(self.rights) == set(other.rights) and self.route == other.route
-
-
-class Running(Wire):
-    """The run that is under way, or begins when a worker has room."""
-
-    number: int
-    rights: list[str]
-    """Its starter's (R10.9)."""
-    messages: list[Queued]
-    """What it begins with."""
-    steered: list[Queued] = Field(default_factory=list)
-    """What it was given since."""
-    begun: bool = False
-    ending: str | None = None
-    """Why it was told to end."""
-
-
-class Known(Wire):
-    """What is kept of every message: enough to answer when it is sent again, or taken back."""
-
-    body: str
-    receipt: Receipt
-    number: int | None = None
-    """Of the run that has taken it, or is to."""
-    request: int | None = None
-    """Of the Request that held it first, once that is known."""
-    withdrawn: bool = False
-
-
-class LaneState(Wire):
-    """All that a lane carries on."""
-
-    born: str = ""
-    """What tells this session's runs from those of one that had the same key before it."""
-    seq: int = 0
-    number: int = 0
-    """Of the last run that was promised."""
-    queue: list[Queued] = Field(default_factory=list)
-    running: Running | None = None
-    known: dict[str, Known] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What acceptance has done beside its receipt."""
-
-    receipt: Receipt
-    queued: Queued | None = None
-    """The message as it was taken in; `None`: it had been before."""
-    steer: bool = False
-    """It is to be given to the run."""
-    cancel: bool = False
-    """What runs is to be told to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """This run is to be started."""
-
-    run: Running
-
-
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """This command's turn has come: it is carried out now."""
-
-    command: Queued
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Nothing is to be done before this time (seconds since 1970), but for what comes in."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """A run is under way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Nothing waits and nothing runs."""
-
-
-Step: TypeAlias = Begin | Carry | Until | Busy | Idle
+from perdure.values.limits import MAX_STEERED
 
 
 class Lane:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perdure.errors import MessageRefusedError
-from perdure.sessions.wire import EVERYTHING, MAX_MESSAGE_TEXT, MAX_NAME, Message
+from perdure.sessions.wire import EVERYTHING, Message
+from perdure.values.limits import MAX_NAME, MAX_SAID
 
 
 def covers(rights: Iterable[str], wanted: Iterable[str]) -> bool:
@@ -50,7 +51,7 @@ def says(message: Message) -> None:
         )
     if not message.text.strip():
         raise MessageRefusedError("the message is empty")
-    if (size := len(message.text.encode(errors="surrogatepass"))) > MAX_MESSAGE_TEXT:
+    if (size := len(message.text.encode(errors="surrogatepass"))) > MAX_SAID:
         raise MessageRefusedError(
-            f"the message has {size:,} bytes, and {MAX_MESSAGE_TEXT:,} is the most: name a file in it instead"
+            f"the message has {size:,} bytes, and {MAX_SAID:,} is the most: name a file in it instead"
         )

@@ -48,10 +48,6 @@ QUIET: Final = 0.5
 """Seconds without another message after which those collected begin a run (R10.4)."""
 WAIT: Final = 30.0
 """Seconds that `wait` waits (R10.1)."""
-MAX_MESSAGE_TEXT: Final = 100_000
-"""Bytes of a message's text: 20 of them wait in the session's history, and no person writes a tenth of it."""
-MAX_NAME: Final = 200
-"""Characters of a key, a tenant, a sender, a message's id and a right."""
 
 
 class Rules(Wire):

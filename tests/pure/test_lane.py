@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import MessageRefusedError
-from perdure.sessions.lane import Accepted, Begin, Busy, Carry, Idle, Lane, LaneState, Queued, Until
+from perdure.sessions.lane import Lane
+from perdure.sessions.queued import Accepted, Begin, Busy, Carry, Idle, LaneState, Queued, Until
 from perdure.sessions.wire import Message, Mode, Rules, Withdrawal, session_id
 
 SESSION = session_id("acme", "desk")

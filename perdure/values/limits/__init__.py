@@ -160,6 +160,16 @@ MAX_MEMO: Final = 20_000
 """Bytes of what a run's memo holds."""
 
 
+# What is said to a session.
+
+MAX_SAID: Final = 100_000
+"""Bytes of a message: 20 of them wait in one history, and no person writes a tenth of it."""
+MAX_NAME: Final = 200
+"""Characters of a session's key, of a sender, of a message's id and of a right: they stand in lists and in ids."""
+MAX_STEERED: Final = 200
+"""Messages that steer one run; more of them wait, so that what is said to a run does not fill its history."""
+
+
 def said(size: int) -> str:
     """A number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"
