@@ -199,7 +199,7 @@ def test_r18_6_a_few_runs_of_anything(scene: Scene) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenes)
 def test_r18_6_many_runs_of_anything(scene: Scene) -> None:
     asyncio.run(play(scene))
