@@ -9,10 +9,11 @@ import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.visibility import SearchAttributes
-from perdure.client.listing import change_policies, count_runs, list_runs
+from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.runs import start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
@@ -87,6 +88,29 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
             with pytest.raises(WorkflowFailureError):
                 await each.result()
             assert (await each.describe()).status == WorkflowExecutionStatus.CANCELED
+
+
+async def test_one_run_s_refusal_keeps_nobody_else_from_it_and_the_count_is_told() -> None:
+    told: list[str] = []
+    answers = {"gone": RPCStatusCode.NOT_FOUND, "full": RPCStatusCode.RESOURCE_EXHAUSTED}
+
+    async def tell(run_id: str) -> None:
+        await asyncio.sleep(0)
+        if (status := answers.get(run_id)) is not None:
+            raise RPCError("no room in its history", status, b"")
+        told.append(run_id)
+
+    others = [str(number) for number in range(3 * AT_ONCE)]
+    assert await act_on_all(["gone", *others], tell) == len(others)
+    told.clear()
+    with pytest.raises(RunError, match="48 of 50 runs took it, 'full' did not: no room in its history"):
+        await act_on_all(["full", "gone", *others], tell)
+    assert sorted(told) == sorted(others)
+    answers["7"] = RPCStatusCode.UNAVAILABLE
+    told.clear()
+    with pytest.raises(RunError, match="of 48 runs took it, '7' did not"):
+        await act_on_all(others, tell)
+    assert len(told) < 2 * AT_ONCE
 
 
 async def test_what_a_namespace_does_not_take_harms_nobody() -> None:

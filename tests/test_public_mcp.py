@@ -51,7 +51,9 @@ def python_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def node_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("node")
-    installed("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefer-offline", "--prefix", str(folder), *NPM)
+    installed(
+        "npm", "install", "--silent", "--no-audit", "--no-fund", "--prefer-offline", "--prefix", str(folder), *NPM
+    )
     return folder / "node_modules/.bin"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client.errors import UNANSWERED
 from perdure.client.lists import ListedRun, RunPage
 from perdure.client.selection import Selection
 from perdure.errors import RunError
@@ -107,24 +108,44 @@ async def change_policies(client: Client, selection: Selection, change: JsonObje
 
 
 async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]]) -> int:
-    limit, done = asyncio.Semaphore(AT_ONCE), 0
-
-    async def one(run_id: str) -> None:
-        nonlocal done
-        async with limit:
-            try:
-                await act(run_id)
-                done += 1
-            except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
-                    raise
-
     try:
         # All are found first: what is done to them would move them from page to page.
         ids = [run.id async for run in _running(client, selection)]
     except RPCError as error:
         raise _refusal(client, error) from None
-    await asyncio.gather(*map(one, ids))
+    return await act_on_all(ids, act)
+
+
+async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
+    """Do it to each; how many took it. What has ended is passed over, what one refuses keeps the others from nothing.
+
+    Raises `RunError` once none is under way any more, with how many took it: where a run refused, or, with no more begun, where the
+    server did not answer.
+    """
+    limit, done = asyncio.Semaphore(AT_ONCE), 0
+    refused: dict[str, RPCError] = {}
+
+    async def one(run_id: str) -> None:
+        nonlocal done
+        async with limit:
+            if any(error.status in UNANSWERED for error in refused.values()):
+                return
+            try:
+                await act(run_id)
+                done += 1
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    refused[run_id] = error
+
+    async with asyncio.TaskGroup() as group:
+        for run_id in run_ids:
+            group.create_task(one(run_id))
+    if refused:
+        run_id, error = next(iter(refused.items()))
+        more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+        raise RunError(
+            f"{done:,} of {len(run_ids):,} runs took it, {run_id!r}{more} did not: {error.message or error.status.name}"
+        )
     return done
 
 

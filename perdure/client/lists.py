@@ -16,6 +16,7 @@ class ListedRun:
     id: str
     status: RunStatus
     started_at: datetime
+    """Or when it last went on as new: a list knows no more."""
     ended_at: datetime | None
     """`None`: it runs."""
     agent: str | None = None

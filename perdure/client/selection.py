@@ -40,7 +40,7 @@ class Selection:
     status: str | None = None
     """One of `STATUSES`."""
     since: str | None = None
-    """Started after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC unless it says otherwise."""
+    """Started, or gone on as new, after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC unless it says otherwise."""
     sender: str | None = None
     """As it was said when the run started."""
     tenant: str | None = None

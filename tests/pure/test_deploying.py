@@ -81,8 +81,7 @@ def test_whatever_is_set_is_a_setting_and_nothing_is_a_demo(path: Path) -> None:
 def test_calls_have_their_grace_and_the_probes_know_the_health_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = next(each for each in manifests("ConfigMap") if "perdure.toml" in each["data"])
-    in_kubernetes = configured(config["data"]["perdure.toml"], tmp_path, monkeypatch)
+    in_kubernetes = configured((KUBERNETES / "perdure.toml").read_text("utf-8"), tmp_path, monkeypatch)
     in_compose = configured((ROOT / "deploy/compose/perdure.toml").read_text("utf-8"), tmp_path, monkeypatch)
     worker, (container,) = COMPOSE["worker"], pod()["containers"]
     assert in_compose.grace < float(worker["stop_grace_period"].rstrip("s"))
@@ -129,5 +128,24 @@ def test_the_manifests_name_each_other() -> None:
     assert by_work["spec"]["triggers"][0]["metadata"]["taskQueue"] == load().task_queue
     assert scaler["spec"]["minReplicas"] > budget["spec"]["minAvailable"]
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
-    configs = {each["metadata"]["name"] for each in manifests("ConfigMap")}
-    assert {each["configMap"]["name"] for each in pod()["volumes"] if "configMap" in each} == configs
+    scaling = (KUBERNETES / "scaling.yaml").read_text("utf-8")
+    assert [each["kind"] for each in yaml.safe_load_all(scaling)] == [scaler["kind"]], "keda.yaml stands in its place"
+
+
+def test_a_change_of_what_is_mounted_rolls_the_pods() -> None:
+    """A ConfigMap whose name does not change is changed under running workers, which read it only at their start."""
+    assert manifests("ConfigMap") == []
+    (listed,) = manifests("Kustomization")
+    made = {each["name"]: each["files"] for each in listed["configMapGenerator"]}
+    assert {each["configMap"]["name"] for each in pod()["volumes"] if "configMap" in each} == set(made)
+    assert all((KUBERNETES / path).is_file() for files in made.values() for path in files)
+    assert not listed["generatorOptions"].get("disableNameSuffixHash")
+
+
+def test_metrics_are_served_where_they_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("compose", "kubernetes"):
+        text = (ROOT / "deploy" / folder / "perdure.toml").read_text("utf-8")
+        assert configured(text, tmp_path, monkeypatch).metrics == "0.0.0.0:9464"
+    assert "127.0.0.1:9464:9464" in COMPOSE["worker"]["ports"]
+    ports = {each["name"]: each["containerPort"] for each in pod()["containers"][0]["ports"]}
+    assert ports["metrics"] == 9464

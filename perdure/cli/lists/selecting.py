@@ -13,7 +13,10 @@ from perdure.client.selection import Selection
 
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Started since: 90min, 2h, 3d ago, or 2026-01-31T08:00.")
+    str | None,
+    typer.Option(
+        "--since", metavar="TIME", help="Started, or gone on as new, since: 90min, 2h, 3d ago, or 2026-01-31T08:00."
+    ),
 ]
 Sender = Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Started for this sender.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Started for this tenant.")]

@@ -57,7 +57,10 @@ def _json(value: Any) -> Any:
 def _rates(value: Any) -> Any:
     """`NAME=NUMBER,…`, or what `_json` reads."""
     if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
-        return _json(value)
+        read = _json(value)
+        if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
+            raise ValueError("a rate is a number")
+        return read
     rates: dict[str, str] = {}
     for part in _names(value):
         name, equals, number = part.rpartition("=")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -175,6 +175,14 @@ class Settings(BaseSettings):
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """`wait = true` means nothing, and a second least of all."""
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("is no switch: say how much, or which")
+        return value
 
     @property
     def sources(self) -> dict[str, str]:
