@@ -7,19 +7,23 @@ import uuid
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
 
+from perdure import tool
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.runs import start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
+from perdure.hosting.embedding.refusing import Unsandboxed
 from perdure.hosting.server import embedded_server
 from perdure.run.agents import parse_agent
 from perdure.run.wire import ATTRIBUTES
+from perdure.workflows.agent import AgentWorkflow
 from tests.support import DONE, agent, harness, perdure
 from tests.test_waiting_lists import remove, removing
 
@@ -131,3 +135,30 @@ async def test_what_a_namespace_does_not_take_harms_nobody() -> None:
         async with harness(client, [], [DONE], attribute=attributes) as it:
             handle = await start_run(client, parse_agent(document), document, task_queue=it.task_queue, tenant="acme")
             assert (await handle.result()).status == "completed"
+
+
+async def test_a_run_ends_although_its_search_attributes_are_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+    """Its tasks would be refused for ever; that it goes without them is in its history, so that it can be replayed."""
+    async with embedded_server(ui=False) as server:
+        client = server.client
+
+        @tool
+        async def lose() -> None:
+            request = RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=list(ATTRIBUTES))
+            await client.operator_service.remove_search_attributes(request)
+
+        calls = [
+            {"_tool": "lose", "_outputPath": "†state.a"},
+            {"_tool": "remove", "path": "/x", "_after": ["†state.a"]},
+        ]
+        async with harness(client, [lose, remove], [{"calls": calls, "output": None}, DONE]) as it:
+            handle = await it.start(agent("lose", "remove", config={"approval": {"timeout": 0.1}}))
+            assert (await handle.result()).status == "completed"
+        history = await client.get_workflow_handle(handle.id).fetch_history()
+        replayer = Replayer(
+            workflows=[AgentWorkflow], data_converter=client.data_converter, workflow_runner=Unsandboxed()
+        )
+        await replayer.replay_workflow(history)
+    refused = [vars(record)["perdure"] for record in caplog.records if "refused a task" in record.message]
+    assert refused
+    assert refused[0] == {"run": handle.id}

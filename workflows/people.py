@@ -16,6 +16,7 @@ from perdure.workflows.arguments import only
 from perdure.workflows.children import Children
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell
+from perdure.workflows.observing.listing import may_list
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
@@ -225,7 +226,8 @@ class People:
             return
         self._listed = listed
         count, calls = listed
-        workflow.upsert_search_attributes([_WAITING.value_set(count)])
+        if may_list("waiting"):
+            workflow.upsert_search_attributes([_WAITING.value_set(count)])
         memo = WaitingMemo(agent=agent, calls=calls).as_json() if calls else None
         workflow.upsert_memo({WAITING_MEMO: memo})
 

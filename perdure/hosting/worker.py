@@ -14,8 +14,8 @@ from typing import Any, Final
 from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.runtime import Runtime
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
@@ -25,6 +25,7 @@ from perdure.activities.visibility import SearchAttributes
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
 from perdure.hosting.embedding.parts import PURE, Parts
+from perdure.hosting.embedding.refusing import Sandboxed, Unsandboxed
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.health import Health
@@ -79,7 +80,7 @@ def build_worker(
         task_queue=settings.task_queue,
         workflows=parts.workflows,
         activities=parts.activities,
-        workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
+        workflow_runner=_sandbox() if sandboxed else Unsandboxed(),
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         **options,
@@ -87,8 +88,8 @@ def build_worker(
     return WorkerGroup(worker, *parts.limited(client, settings.task_queue, options))
 
 
-def _sandbox() -> SandboxedWorkflowRunner:
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))
+def _sandbox() -> Sandboxed:
+    return Sandboxed(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))
 
 
 async def serve(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 from perdure.workflows.observing import tell
+from perdure.workflows.observing.listing import may_list
 
 with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
@@ -49,5 +50,5 @@ def _list(run: Run, reason: str | None) -> None:
         updates.append(_REASON.value_set(reason[:LONGEST_KEYWORD]))
     if COST_ATTRIBUTE in known and cost is not None and run.progress.usage.by_model:
         updates.append(_COST.value_set(cost))
-    if updates:
+    if updates and may_list("end"):
         workflow.upsert_search_attributes(updates)

@@ -18,7 +18,6 @@ from temporalio.worker import (
     ExecuteActivityInput,
     Interceptor,
     ReplayerConfig,
-    UnsandboxedWorkflowRunner,
     Worker,
     WorkerConfig,
     WorkflowInstance,
@@ -34,6 +33,7 @@ from perdure.authoring.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.embedding.parts import PURE, Parts
+from perdure.hosting.embedding.refusing import Unsandboxed
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.hosting.settings.tuning import deployment
@@ -184,14 +184,14 @@ class _Runner(SandboxedWorkflowRunner):
 
     def create_instance(self, det: Any) -> WorkflowInstance:
         if det.defn.name in _OURS:
-            return UnsandboxedWorkflowRunner().create_instance(det)
+            return Unsandboxed().create_instance(det)
         return super().create_instance(det)
 
 
 def _runner(theirs: WorkflowRunner | None) -> WorkflowRunner:
     """Their runner, which lets through what their workflows import of Perdure."""
     if theirs is None:
-        return UnsandboxedWorkflowRunner()
+        return Unsandboxed()
     if not isinstance(theirs, SandboxedWorkflowRunner):
         return theirs
     restrictions = theirs.restrictions.with_passthrough_modules(*PURE)

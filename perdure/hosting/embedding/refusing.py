@@ -1,0 +1,63 @@
+"""Tasks of runs that the server refuses: told in the log with the run's id, which the SDK's own line does not have, and noted for the run."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from temporalio.worker import (
+    UnsandboxedWorkflowRunner,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.workflow import Info
+
+from perdure.workflows.observing.listing import note_gone, note_refused
+
+_REFUSED: Final = "Error reporting WFT to server"
+"""Why the SDK puts a run out of memory whose task the server did not take."""
+_log: Final = logging.getLogger("perdure.run")
+
+
+class Noting(WorkflowInstance):
+    """A run in a worker's memory."""
+
+    def __init__(self, inner: WorkflowInstance) -> None:
+        self._inner = inner
+
+    def activate(self, act: Any) -> Any:
+        for job in act.jobs:
+            if job.HasField("remove_from_cache"):
+                self._note(job.remove_from_cache.message)
+        return self._inner.activate(act)
+
+    def _note(self, why: str) -> None:
+        info = self._inner.get_info()
+        if why != _REFUSED:
+            note_gone(info.run_id)
+            return
+        note_refused(info.run_id)
+        _log.warning("the server refused a task, which is done again", extra={"perdure": {"run": info.workflow_id}})
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        return self._inner.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        return self._inner.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
+
+
+class Unsandboxed(UnsandboxedWorkflowRunner):
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return Noting(super().create_instance(det))
+
+
+class Sandboxed(SandboxedWorkflowRunner):
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return Noting(super().create_instance(det))
