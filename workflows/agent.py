@@ -207,7 +207,15 @@ class AgentWorkflow(Family, Decidable):
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
-        return RunView(run_id=run_id) if self._run is None else fit(run_view(self._run, run_id), sizes=self._run.sizes)
+        return RunView(run_id=run_id) if self._run is None else fit(self._viewed(run_id), sizes=self._run.sizes)
+
+    def _viewed(self, run_id: str) -> RunView:
+        run = self._run
+        assert run is not None
+        view = run_view(run, run_id)
+        if run.records:  # of the calls that have ended it is said already
+            record(view.calls, run.plan.calls if run.plan is not None else (), run.sizes)
+        return view
 
     @property
     def tools(self) -> list[Tool]:
@@ -251,10 +259,8 @@ class AgentWorkflow(Family, Decidable):
     def _result(self) -> RunResult:
         assert self._run is not None
         self._run.progress.worked = self._clock.worked(workflow.time())
-        result = run_view(self._run, workflow.info().workflow_id).result()
-        if self._run.records:
-            record(result.calls, self._run.plan.calls if self._run.plan is not None else (), self._run.sizes)
-        elif workflow.info().parent is not None:
+        result = self._viewed(workflow.info().workflow_id).result()
+        if workflow.info().parent is not None and not self._run.records:
             result = told_above(result, self._run.sizes)
         return fit(result, self._run.prepared.max_payload, self._run.sizes)
 

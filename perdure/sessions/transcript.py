@@ -18,13 +18,15 @@ from perdure.sessions.entries import (
 )
 from perdure.sessions.steps import Place, Step, estimate, steps_of
 from perdure.values.jsons import JsonObject
-from perdure.values.limits import MAX_REPLY
+from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
 from perdure.values.wire import Wire
 
 E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, CompactionEntry, CommandEntry)
 
 BRANCHES: Final = ("new", "reset")
 """Commands that begin a branch."""
+_LEAST_LIMIT: Final = 1_000
+"""Tokens. No model takes less."""
 EARLIER: Final = "# earlier in this conversation, in short; the tool `recall` reads it word for word\n"
 
 
@@ -40,6 +42,8 @@ class Carried(Wire):
     """Tokens that the model's server counted last; 0: it has not said."""
     thought: int = 0
     """What was thought of the conversation then."""
+    limit: int = CONTEXT_TOKENS
+    """Tokens from which on it is compacted."""
 
 
 class Transcript:
@@ -53,6 +57,10 @@ class Transcript:
         """The current one: the place of the command that began it; 0 from the session's beginning."""
         self.bytes = 0
         """Of the entries at hand, as JSON."""
+        self.limit = carried.limit
+        """Tokens of the context from which on the conversation is compacted (R10.11)."""
+        self.compactions_in_a_row = 0
+        """Since the last run."""
         self._reported, self._thought = carried.reported, carried.thought
         self._entries: dict[int, Entry] = {}
         self._sizes: dict[int, int] = {}
@@ -65,6 +73,10 @@ class Transcript:
         """By branch the last one."""
         self._tokens: dict[int, int] = {}
         """What a run has in the conversation, as thought, by its place."""
+        self._total: int | None = None
+        """Of the whole conversation; `None`: it is not known now."""
+        self._looked_at = 0
+        """Bytes at hand when nothing was found that is old."""
         for entry in carried.entries:
             self._keep(entry)
 
@@ -79,6 +91,7 @@ class Transcript:
         entry.n = self.last
         if isinstance(entry, CommandEntry) and entry.command in BRANCHES:
             self.branch, self._reported, self._thought = entry.n, 0, 0
+            self._total, self._looked_at = None, 0
         elif isinstance(entry, ReplyEntry) and entry.text is not None:
             entry.text = cut_text(entry.text, MAX_REPLY, f"{len(entry.text):,} characters")
         elif isinstance(entry, MessageEntry | CompactionEntry):
@@ -88,7 +101,15 @@ class Transcript:
         self._keep(entry)
         if isinstance(entry, RunEntry) and entry.context_tokens and entry.branch == self.branch:
             self._reported, self._thought = entry.context_tokens, self._estimate()
+        elif isinstance(entry, CompactionEntry) and self._reported:  # what the server counted was of something else
+            more = self._reported - self._thought
+            self._reported = entry.after + more if more >= 0 else entry.after * self._reported // self._thought
+            self._thought = entry.after
         return entry
+
+    def refused(self) -> None:
+        """A model's server has refused the context as too long: from now on less is told, whatever was thought of it (R9.7)."""
+        self.limit = max(_LEAST_LIMIT, min(self.limit, self.tokens) * 6 // 10)
 
     def _keep(self, entry: Entry) -> None:
         self._entries[entry.n] = entry
@@ -99,14 +120,25 @@ class Transcript:
             self._tell(entry)
         elif isinstance(entry, RunEntry):
             self._runs[entry.n] = entry
+            self.compactions_in_a_row = 0
+            self._add(entry)
         elif isinstance(entry, ReplyEntry):
             self._replies[entry.run_id] = entry
-            for n, run in reversed(self._runs.items()):  # mostly the last
-                if run.run_id == entry.run_id:
-                    self._tokens.pop(n, None)
-                    break
+            run = next((run for run in reversed(self._runs.values()) if run.run_id == entry.run_id), None)
+            if run is not None:  # mostly the last
+                self._add(run)
         elif isinstance(entry, CompactionEntry):
             self._compactions[entry.branch] = entry
+            self.compactions_in_a_row += 1
+            self._total, self._looked_at = None, 0
+
+    def _add(self, run: RunEntry) -> None:
+        """Count a run that was added, or has its reply now."""
+        before = self._tokens.get(run.n, 0)
+        self._tokens[run.n] = sum(step.tokens for step in self._steps_of(run))
+        compaction = self._compactions.get(run.branch)
+        if self._total is not None and run.branch == self.branch and (compaction is None or run.n > compaction.up_to):
+            self._total += self._tokens[run.n] - before
 
     def _tell(self, message: MessageEntry) -> None:
         if message.run_id is not None:
@@ -176,21 +208,70 @@ class Transcript:
         return now * self._reported // self._thought
 
     def _estimate(self) -> int:
-        compaction = self.compaction()
-        total, after = 0, (0, 0)
-        if compaction is not None:
-            total, after = estimate(EARLIER, compaction.text), (compaction.up_to, compaction.request)
-        for n, run in self._runs.items():
-            if run.branch == self.branch and n >= after[0]:
-                if n == after[0]:
-                    total += sum(step.tokens for step in self._steps_of(run) if step.place > after)
-                    continue
-                if n not in self._tokens:
-                    self._tokens[n] = sum(step.tokens for step in self._steps_of(run))
-                total += self._tokens[n]
-        return total
+        if self._total is None:
+            compaction = self.compaction()
+            total, first = 0, 0
+            if compaction is not None:
+                total, first = estimate(EARLIER, compaction.text), compaction.up_to
+            for n, run in self._runs.items():
+                if run.branch == self.branch and n > first:
+                    total += self._tokens[n]
+                elif compaction is not None and n == first:
+                    total += sum(step.tokens for step in self._steps_of(run) if step.place > (n, compaction.request))
+            self._total = total
+        return self._total
 
-    # What is carried on.
+    # What is carried on, and what is not needed at hand any more.
+
+    def old(self) -> list[Entry]:
+        """The oldest entries, as many as make a segment, that neither a conversation nor an unanswered message needs; empty: too few (R10.13)."""
+        if self._looked_at and self.bytes < self._looked_at + LEAST_SEGMENT:
+            return []
+        needed = self._needed()
+        found: list[Entry] = []
+        size = 0
+        for n, entry in self._entries.items():
+            if n >= needed or (found and size + self._sizes[n] > MAX_SEGMENT):
+                break
+            found.append(entry)
+            size += self._sizes[n]
+        self._looked_at = 0 if size >= LEAST_SEGMENT else self.bytes
+        return found if size >= LEAST_SEGMENT else []
+
+    def _needed(self) -> int:
+        """The place of the first entry that is to stay at hand."""
+        ended = {run.run_id for run in self._runs.values()}
+        waiting = [each for each in self._messages.values() if each.why is None and each.run_id not in ended]
+        branches = {self.branch, *(message.branch for message in waiting)}
+        needed = min((message.n for message in waiting), default=self.last + 1)
+        for branch in branches:
+            compaction = self.compaction(branch)
+            first = 0 if compaction is None else compaction.up_to
+            for n, run in self._runs.items():
+                if run.branch == branch and n >= first:
+                    needed = min(needed, n, *(message.n for message in self._told.get(run.run_id, ())))
+            if compaction is not None:
+                needed = min(needed, compaction.n)
+        return needed
+
+    def let_go(self, last: int) -> None:
+        """Forget the entries up to a place: they are in a segment now."""
+        for n in [n for n in self._entries if n <= last]:
+            entry = self._entries.pop(n)
+            self.bytes -= self._sizes.pop(n)
+            if isinstance(entry, MessageEntry):
+                del self._messages[entry.message_id]
+                if entry.run_id is not None and (told := self._told.get(entry.run_id)):
+                    told.remove(entry)
+                    if not told:
+                        del self._told[entry.run_id]
+            elif isinstance(entry, RunEntry):
+                del self._runs[n]
+                self._tokens.pop(n, None)
+            elif isinstance(entry, ReplyEntry) and self._replies.get(entry.run_id) is entry:
+                del self._replies[entry.run_id]
+            elif isinstance(entry, CompactionEntry) and self._compactions.get(entry.branch) is entry:
+                del self._compactions[entry.branch]
 
     def carried(self) -> Carried:
         """What goes along into a new execution."""
@@ -200,4 +281,5 @@ class Transcript:
             branch=self.branch,
             reported=self._reported,
             thought=self._thought,
+            limit=self.limit,
         )

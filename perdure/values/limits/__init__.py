@@ -153,6 +153,21 @@ has its newest runs at hand, and they go along whenever it continues as new (R10
 MAX_REPLY: Final = 64_000
 """Characters of a reply in a transcript, for the same reason; the run has it whole."""
 
+CONTEXT_TOKENS: Final = 100_000
+"""Tokens of a session's context from which on its conversation is compacted, unless its model takes less: most take 128,000 (R10.11)."""
+KEPT_TOKENS: Final = 20_000
+"""Tokens of the newest part of a conversation that is left word for word."""
+MAX_SUMMARY: Final = 4_000
+"""Tokens of what stands for all before it: a fifth of what is left word for word."""
+MAX_IDENTIFIERS: Final = 4_000
+"""Characters of the names in it that its summary has left out."""
+AT_HAND: Final = 500_000
+"""Bytes of entries that a session has at hand before it compacts: packed a fifth of it, which goes along whenever it continues as new."""
+MAX_SEGMENT: Final = 256_000
+"""Bytes of entries in one segment, but for one that is larger by itself: it is the input of a workflow, and answered page by page."""
+LEAST_SEGMENT: Final = 64_000
+"""Bytes of old entries for which it is worth making one."""
+
 MAX_PROGRESS: Final = 1_000
 """Characters of how far a call is: an MCP server may say any number, and what no heartbeat can carry would lose the call."""
 

@@ -1,0 +1,195 @@
+"""Compaction: what of a conversation is cut where, what stands for it, and whether that may (R10.11).
+
+A cut lies between two Requests, so that no call is without its result. What is cut goes to a model as a text; what that makes of it is
+judged here, and where it is no good an extract takes its place: a session never waits for a summary that nobody can write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from perdure.sessions.entries import CompactionEntry
+from perdure.sessions.identifiers import changed, identifiers, listed
+from perdure.sessions.steps import Place, Step, estimate
+from perdure.sessions.transcript import EARLIER, Transcript
+from perdure.values.jsons import JsonObject
+from perdure.values.limits import AT_HAND, KEPT_TOKENS, MAX_IDENTIFIERS, MAX_SUMMARY
+
+Why: TypeAlias = Literal["tokens", "size", "refused", "asked"]
+"""What a compaction is for: the tokens, the bytes at hand, a refusal of the model's server (R9.7), or a person has asked."""
+
+_SAVES: Final = 0.9
+"""Of a conversation at most so much is left, else it is left as it is."""
+_TWICE: Final = 2
+"""Compactions without a run between them: more would not help."""
+_LEAST: Final = 50
+"""Tokens of a summary that says anything."""
+_TEXTS: Final = (16_000, 4_000, 1_000, 300, 80)
+"""Characters of one text in what is summarised: as many as there is room for."""
+_PART: Final = re.compile(r"\S{0,120}$")
+_IDENTIFIERS: Final = "\nNamed there: "
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of a conversation goes, and what is known of it."""
+
+    why: Why
+    place: Place
+    """Of the last step that goes."""
+    before: int
+    """Tokens of the conversation, as thought."""
+    kept: int
+    """Those that stay."""
+    earlier: str
+    """What stood for the beginning until now."""
+    steps: Sequence[Step]
+    """Those that go."""
+    limit: int
+    """Tokens that the context may have."""
+
+    @property
+    def most(self) -> int:
+        """Tokens that what stands for them may have: it saves a tenth at least, and is short in any case."""
+        return min(MAX_SUMMARY, self.limit // 4, int(_SAVES * self.before) - self.kept - estimate(EARLIER))
+
+    def source(self, room: int) -> str:
+        """What is to be summarised, in at most so many characters: of long texts the beginning, and then only the newest."""
+        text = ""
+        for most in _TEXTS:
+            text = "\n".join([*([self.earlier] if self.earlier else []), *_lines(self.steps, most)])
+            if len(text) <= room:
+                return text
+        return text[len(text) - room :].partition(" ")[2]
+
+
+def due(transcript: Transcript) -> Why | None:
+    """Whether a conversation is so long that it should be compacted, and why."""
+    if transcript.tokens >= transcript.limit:
+        return "tokens"
+    return "size" if transcript.bytes >= AT_HAND else None
+
+
+def cut_of(transcript: Transcript, why: Why) -> Cut | None:
+    """What is to be cut; `None` where it would not save a tenth, or was tried twice since the last run."""
+    if transcript.compactions_in_a_row >= _TWICE:
+        return None
+    steps = list(transcript.steps())
+    tokens = [step.tokens for step in steps]
+    compaction = transcript.compaction()
+    earlier = "" if compaction is None else compaction.text
+    before = sum(tokens) + (estimate(EARLIER, earlier) if earlier else 0)
+    keep = min(KEPT_TOKENS, transcript.limit // 3)
+    kept, first = 0, len(steps)
+    while first and kept + tokens[first - 1] <= keep:
+        first -= 1
+        kept += tokens[first]
+    if why == "size":  # many small things: what they are in bytes is not what they are in tokens
+        while first < len(steps) // 2:
+            kept -= tokens[first]
+            first += 1
+    if (
+        first == len(steps) and steps and tokens[-1] <= transcript.limit // 2
+    ):  # one long step: whole as long as it can be
+        first -= 1
+        kept = tokens[first]
+    if not first:
+        return None
+    cut = Cut(why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit)
+    return cut if cut.most >= _LEAST else None
+
+
+def problem(summary: str, source: str, most: int) -> str | None:
+    """What is wrong with a summary of at most `most` tokens, in words that its model is told; `None`: it is good."""
+    summary = summary.strip()
+    if not summary:
+        return "it is empty"
+    if (size := estimate(summary)) > most:
+        return f"it is too long: about {size:,} tokens, and {most:,} are the most"
+    if made_up := changed(summary, source):
+        return f"it names what is not in the text: {', '.join(made_up[:10])}"
+    return None
+
+
+def compacted(cut: Cut, summary: str | None, trouble: str | None, at: str) -> CompactionEntry | None:
+    """The entry that stands for what was cut: the summary, or without one an extract; with the identifiers that it does not name.
+
+    `None` where not even that saves a tenth.
+    """
+    room = cut.most * 3  # characters: a little less than so many tokens
+    names_room = min(MAX_IDENTIFIERS, room // 2)
+    if summary is not None:
+        room = max(0, (cut.most - estimate(summary)) * 3)
+        text = summary.strip()
+    else:
+        room -= names_room
+        text = extract(cut, room)
+        room = names_room
+    names = listed(_identifiers(cut), text, min(MAX_IDENTIFIERS, room) - len(_IDENTIFIERS))
+    text += f"{_IDENTIFIERS}{names}" if names else ""
+    after = cut.kept + estimate(EARLIER, text)
+    if after > _SAVES * cut.before:
+        return None
+    return CompactionEntry(
+        at=at,
+        text=text,
+        kind="extract" if summary is None else "summary",
+        why=cut.why,
+        up_to=cut.place[0],
+        request=cut.place[1],
+        before=cut.before,
+        after=after,
+        problem=trouble if summary is None else None,
+    )
+
+
+def extract(cut: Cut, room: int) -> str:
+    """What a program can take out of the messages: the beginning of what was known before, and then the newest lines, in so many characters."""
+    head = _short(cut.earlier.partition(_IDENTIFIERS)[0], room // 3)
+    lines: list[str] = []
+    left = room - len(head) - 1
+    for line in reversed([line for step in cut.steps for line in _lines([step], 200)]):
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    return "\n".join([*([head] if head else []), *reversed(lines)])
+
+
+def _identifiers(cut: Cut) -> dict[str, None]:
+    """The newest first; what people and the model have said before what tools have."""
+    found: dict[str, None] = {}
+    results: dict[str, None] = {}
+    for step in reversed(cut.steps):
+        for message in reversed(step.messages):
+            into = results if message["role"] == "tool" else found
+            into |= identifiers(message.get("content") or "")
+            for call in message.get("tool_calls", ()):
+                found |= identifiers(call["function"]["arguments"])
+    return found | identifiers(cut.earlier) | results
+
+
+def _lines(steps: Sequence[Step], most: int) -> Iterator[str]:
+    for step in steps:
+        for message in step.messages:
+            yield from _told(message, most)
+
+
+def _told(message: JsonObject, most: int) -> Iterator[str]:
+    content = message.get("content")
+    for call in message.get("tool_calls", ()):
+        yield _short(f"called {call['function']['name']}: {call['function']['arguments']}", most)
+    if content is not None:
+        who = {"tool": "result", "assistant": "assistant"}.get(message["role"], "")
+        yield _short(f"{who}: {content}" if who else content, most)
+
+
+def _short(text: str, most: int) -> str:
+    """The beginning of a text, without the part of a word at its end: half an order number is another one."""
+    if len(text) <= most:
+        return text
+    end = text[:most]
+    return f"{end[: len(end) - len(_PART.search(end)[0])]}…"  # type: ignore[index]
