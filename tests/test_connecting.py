@@ -234,7 +234,7 @@ async def test_a_worker_that_waits_ends_when_a_container_is_stopped() -> None:
             container.kill()
 
 
-@pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [1, pytest.param(30, marks=pytest.mark.soak)])
 async def test_a_server_that_goes_away_is_found_again(dev_server: WorkflowEnvironment, seconds: float) -> None:
     begun, go_on, paid = asyncio.Event(), asyncio.Event(), []
 

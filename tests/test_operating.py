@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -13,7 +14,7 @@ from rich.console import Console
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Agent, tool
 from perdure.cli.render import print_run
 from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
@@ -54,6 +55,17 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
         await decide(client, run_id, {"call": "1.0", "decision": "approve"})
         await client.get_workflow_handle(run_id).result()
     assert paid == [1]
+
+
+async def test_who_follows_a_run_without_a_worker_is_told(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.client.watching.QUERY_TIMEOUT", timedelta(seconds=1))
+    nobody, document = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}"), agent()
+    run = await nobody.start(Agent.of(document))
+    with pytest.raises(NoWorkerError, match=r"no worker answers for .*: is one running on task queue 'nobody-"):
+        await anext(run.events())
+    await run.terminate()
 
 
 async def test_a_cancelled_run_has_no_running_calls(dev_server: WorkflowEnvironment) -> None:

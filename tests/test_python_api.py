@@ -330,7 +330,7 @@ async def test_a_script_ends_cleanly_after_a_connection_that_failed() -> None:
         "async def main():\n try:\n  await Perdure.connect('127.0.0.1:1')\n except ServerError: print('told')\n"
         "asyncio.run(main())"
     )
-    for _ in range(60):
+    for _ in range(40):
         script = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )

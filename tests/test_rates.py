@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -88,9 +88,9 @@ async def test_a_call_that_waits_for_its_turn_goes_on_when_nobody_limits_it_any_
     assert sorted(await begun(dev_server.client, handle.id)) == [queue, f"{queue}/tool/ring"]
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-async def test_so_does_a_request_after_five_minutes(dev_server: WorkflowEnvironment) -> None:
+async def test_so_does_a_request(dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After five minutes; here after two seconds."""
+    monkeypatch.setattr("perdure.workflows.requests.WAIT", timedelta(seconds=2))
     queue, client = f"test-{uuid.uuid4().hex[:8]}", dev_server.client
     async with harness(client, [], [DONE], task_queue=queue, model_limits={"m": 0.01}) as it:
         first = await it.start(agent(config=MODELS))

@@ -76,16 +76,24 @@ class Run(Generic[OutputT]):
 
         Looking at a run in which nothing happens costs no Action.
         """
+        async with aclosing(self._views(answered=False)) as views:
+            async for view in views:
+                yield view
+
+    async def _views(self, *, answered: bool) -> AsyncGenerator[RunView, None]:
         with clear_errors(self._client, self.id):
             await runs.describe(self.handle)
-            async with aclosing(watching.watch_run(self._client, self.id)) as views:
+            async with aclosing(watching.watch_run(self._client, self.id, answered=answered)) as views:
                 async for view in views:
                     yield view
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """What happens, and what had happened before, until the run has ended; as often as `views` looks."""
+        """What happens, and what had happened before, until the run has ended; as often as `views` looks.
+
+        Raises `NoWorkerError` where no worker answers at the beginning; one that is gone later is waited for.
+        """
         before: RunView | None = None
-        async with aclosing(self.views()) as views:
+        async with aclosing(self._views(answered=True)) as views:
             async for view in views:
                 for event in events_between(before, view):
                     yield event

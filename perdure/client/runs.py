@@ -154,15 +154,10 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     status = STATUS[description.status] if description.status is not None else "running"
     try:
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
-    except WorkflowQueryFailedError as error:
-        view = RunView(run_id=run_id)
-        if status == "running":  # it answered: what it says is the reason (R18.8)
-            raise RunError(f"{run_id!r} cannot be shown: {error}") from None
-    except RPCError as error:
+    except (RPCError, WorkflowQueryFailedError) as error:
         view = RunView(run_id=run_id)
         if status == "running":
-            queue = f": is one running on task queue {description.task_queue!r}?"
-            raise no_answer(error, run_id, queue) from None
+            raise not_shown(error, description) from None
     if status == "running":
         note_unserved(view, description)
         await note_trouble(client, view, description)
@@ -176,6 +171,13 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)
     return view
+
+
+def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
+    """Why a run that goes on cannot be shown."""
+    if isinstance(error, RPCError):
+        return no_answer(error, description.id, f": is one running on task queue {description.task_queue!r}?")
+    return RunError(f"{description.id!r} cannot be shown: {error}")  # it answered: what it says is the reason (R18.8)
 
 
 def _note_broken_off(view: RunView, status: RunStatus) -> None:

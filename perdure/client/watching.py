@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from perdure.client.pending import failure_words, note_progress, note_trouble, note_unserved
-from perdure.client.runs import QUERY_TIMEOUT, fetch_run
+from perdure.client.runs import QUERY_TIMEOUT, fetch_run, not_shown
 from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
 
 SHORTEST_LOOK: Final = 0.5
@@ -22,8 +22,8 @@ TROUBLE_INTERVAL: Final = 1.5
 """Seconds between looks for trouble for one who only waits: the first retry comes after one."""
 
 
-async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
-    """The run at every look, the last one after its end.
+async def watch_run(client: Client, run_id: str, *, answered: bool = False) -> AsyncGenerator[RunView, None]:
+    """The run at every look, the last one after its end. Raises `NoWorkerError` where it has to be `answered` at the first, and is not.
 
     A look describes the execution, which is no Action; a query is one, and goes only to a run whose history has grown since.
     """
@@ -34,7 +34,8 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
     try:
         while not ended.done():
             # Where no worker answers now, the run goes on when one comes back.
-            with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+            description = None
+            try:
                 description = await handle.describe()
                 found = (description.run_id, description.history_length)
                 if view is None or found != seen:
@@ -45,6 +46,9 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
                 await note_trouble(client, shown, description)
                 await note_progress(client, shown, description)
                 yield shown
+            except (RPCError, WorkflowQueryFailedError) as error:
+                if answered and view is None and description and description.status is WorkflowExecutionStatus.RUNNING:
+                    raise not_shown(error, description) from None
             await asyncio.wait([ended], timeout=pause)
             pause = min(pause * 1.5, LONGEST_LOOK)
     finally:
