@@ -93,7 +93,7 @@ class CallLoop:
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._clock.work(workflow.time())
             if isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):  # and not a fault of ours
-                self._tell([call for call in loop.plan.calls if call.id not in self._told])
+                self._tell([call for call in loop.plan.made() if call.id not in self._told])
             await self._cancel_all()
 
     def deliver(self, delivery: Delivery) -> None:
@@ -110,7 +110,10 @@ class CallLoop:
         """What the tools of these calls are given, of the first ones that fit together; `None` for one that does not run."""
         running = [(call_id, self.loop.running.get(call_id)) for call_id in call_ids]
         return self._sender.fitting(
-            {name: None if call is None else tool_reads(call, self.loop.plan.values(call)) for name, call in running}
+            {
+                name: None if call is None else tool_reads(call, self.loop.plan.home(call).values(call))
+                for name, call in running
+            }
         )
 
     async def _take_in(self) -> None:
@@ -199,7 +202,7 @@ class CallLoop:
         """Ask, where somebody is to be asked; the outcome if that is all."""
         verdict = None if offer is None else await self._people.verdict(offer)
         if verdict is not None and verdict.outcome is None and asks_person(call):  # a question was put in its place
-            question = self._people.desk.offer_question(self.loop.plan, call, _now())
+            question = self._people.desk.offer_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._people.verdict(question)
         return None if verdict is None else verdict.outcome
@@ -207,7 +210,7 @@ class CallLoop:
     async def _outcome(self, call: Call, was_offered: bool) -> Outcome:
         """Run the call, as it stands by now."""
         assert call.tool is not None
-        plan = self.loop.plan
+        plan = self.loop.plan.home(call)
         async with self._slots:
             while not plan.room_for(call):  # it was approved while another one runs
                 await workflow.wait_condition(lambda: plan.room_for(call))
@@ -241,7 +244,9 @@ class CallLoop:
             self._clock.at_least(started + told.worked, workflow.time())
 
         try:
-            return await self._rest(call, run_delegate(call, self.loop.plan, run, share, self._sender, spent))
+            return await self._rest(
+                call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, spent)
+            )
         finally:
             self._purse.settle(call.id, used)
 

@@ -171,14 +171,14 @@ class Desk:
         judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
         plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
         tools = [call.tool for call in (offer.call, judged.call) if call is not None and call.tool is not None]
-        tools += [call.tool for plan in plans for call in plan.calls if call.tool is not None]
+        tools += [call.tool for plan in plans for call in plan.written() if call.tool is not None]
         only_a_person = any(self.guard.floor_asks(tool) or self.guard.approver(tool) != by for tool in tools)
         return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
 
     def time_out(self, offer: Offer, seconds: float) -> Verdict:
         """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
         approval = self._settle(offer)
-        calls = offer.plan.calls if offer.call is None else [offer.call]
+        calls = list(offer.plan.written()) if offer.call is None else [offer.call]
         means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
         floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan))
         means = "reject" if means == "approve" and floor else means
@@ -238,7 +238,7 @@ class Desk:
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
-        return any(call.tool is not None and self.guard.floor_asks(call.tool) for call in plan.calls)
+        return any(call.tool is not None and self.guard.floor_asks(call.tool) for call in plan.written())
 
     def _revised_plan(self, offer: Offer, decision: Decision) -> Plan | None:
         if decision.decision in ("approve", "reject"):

@@ -54,7 +54,7 @@ class Offer:
     @property
     def runs(self) -> dict[str, str]:
         """What really runs, by tool, of the tools that are called otherwise."""
-        tools = [call.tool for call in (self.plan.calls if self.call is None else [self.call])]
+        tools = [call.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
     @property

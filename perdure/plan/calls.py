@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.plan.approval import Approval
 from perdure.plan.control.conditions import IF
+from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL, INDEX, ITEM, Until
 from perdure.tools.tool import Tool
 from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
-from perdure.values.output_paths import Alternatives, parse_output_path
+from perdure.values.output_paths import Alternatives, parse_output_path, show
+from perdure.values.references import Path, Reference
 from perdure.values.state import OutputMethod, Write
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template
 
@@ -21,6 +23,33 @@ Status: TypeAlias = Literal[
 ]
 """`waiting`: ready, and a person is asked."""
 ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopForm:
+    """A loop that the plan itself runs, as it was read (R16.1, R16.4)."""
+
+    kind: Literal["each", "until", "while"]
+    single: bool
+    """The call is made itself, over and over; else its `_body` is."""
+    raws: tuple[JsonObject, ...]
+    """What is made in each iteration, as written."""
+    forms: tuple[Call, ...]
+    """The same as checked before anything runs; they are never run themselves."""
+    item: str = ITEM
+    place: str = INDEX
+    """Under which kinds the item and its place are read."""
+    parallel: int = DEFAULT_PARALLEL
+    most: int = DEFAULT_MAX
+    first: int = 0
+    """The place of the first item: of a part of a longer list."""
+    until: Until | None = None
+    before: Until | None = None
+    """Asked after, and before, each iteration."""
+    writes: tuple[Path, ...] = ()
+    """What a body writes: outside, each is a list of what the iterations wrote."""
+    reads: frozenset[Reference] = frozenset()
+    """What of the state it reads that stands outside."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +95,14 @@ class Call:
     """What `_each` resolved to: the delegate runs once for each (R8.5)."""
     notes: list[CallError] = field(default_factory=list)
     """What the model is told although the call is done: iterations that failed."""
+    loop: LoopForm | None = None
+    """Set where it is made more than once by the plan itself; a delegate's loop is a workflow of its own."""
+    soft: Template = EMPTY_TEMPLATE
+    """What a loop's calls may read, and need not: that it has no value is theirs to find."""
+    outside: dict[Reference, Json] = field(default_factory=dict)
+    """What of the state a loop's calls read, by the value that it has for the loop."""
+    place: tuple[int, ...] = ()
+    """Its index; inside a loop before it the loop's place and the iteration's number."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
     approved: str | None = None
@@ -96,7 +133,8 @@ class Call:
 
     @property
     def has_condition(self) -> bool:
-        return IF in self.raw
+        """Whether it is asked before the call is made; of a condition that goes by the item, the items' calls are."""
+        return not self.condition.literal
 
     @property
     def condition_text(self) -> str:
@@ -112,13 +150,22 @@ class Call:
     @property
     def reads(self) -> list[str]:
         """What it reads, as references."""
-        return list(dict.fromkeys(map(str, chain(self.condition.references(), self.template.references()))))
+        read = (self.condition, self.template, self.soft)
+        return list(dict.fromkeys(str(each) for template in read for each in template.references()))
 
     @property
     def target(self) -> str:
-        """Its output path as written, or as its tool fixes it; empty without one."""
+        """Its output path as written, or as its tool fixes it, and what a body writes; empty without one."""
+        if self.loop is not None and self.loop.writes:
+            return " || ".join(" && ".join(map(show, paths)) for paths in self.paths)
         fixed = self.tool.output_path if self.tool is not None else None
         return str(self.raw.get("_outputPath") or fixed or "")
+
+    def written(self) -> Iterator[Call]:
+        """Itself, and all that its body is made of, as written."""
+        yield self
+        for form in self.loop.forms if self.loop is not None else ():
+            yield from form.written()
 
     @property
     def branches(self) -> bool:

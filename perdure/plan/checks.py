@@ -8,11 +8,13 @@ from typing import Final
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.calls import Call
 from perdure.plan.control.conditions import IF, parse_condition
-from perdure.plan.control.iteration import LOOP_KEYS, loop_problems
+from perdure.plan.control.iteration import BODY, LOOP_KEYS, delegate_problems
 from perdure.plan.edges.order import AFTER, parse_after
+from perdure.plan.loops.reading import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
 from perdure.tools.tool import Tool
 from perdure.values.instances import foreign_problems, scope_path, scope_template
 from perdure.values.jsons import Json, JsonObject, has_null, json_path, shorten
+from perdure.values.limits import MAX_BODY_CALLS, MAX_LOOPS_DEEP
 from perdure.values.limits.steps import Checks
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
 from perdure.values.problems import close_names
@@ -56,6 +58,7 @@ def check_call(
         call.instance = instance
         call.template = scope_template(call.template, instance, kinds)
         call.condition = scope_template(call.condition, instance, kinds)
+        call.soft = scope_template(call.soft, instance, kinds)
         call.after = scope_template(call.after, instance, kinds)
         call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
@@ -75,7 +78,7 @@ def _checked(
     if "_syntax" in raw:
         return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
     name = raw.get("_tool")
-    tool = tools.get(name) if isinstance(name, str) else None
+    tool = OWN_TOOLS.get(name) or tools.get(name) if isinstance(name, str) else None
     if tool is None:
         close = close_names(str(name), tools)
         what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
@@ -88,12 +91,16 @@ def _checked(
     call.raw = _without_nulls(call.raw, tool)
     call.params = call.written_params
     instance = call.raw.get("_instance")
-    problems = [
-        *_meta_problems(call, tool, checks),
-        *_path_problems(call, tool, state_schema),
-        *_param_problems(call, tool, checks),
-        *_instance_problems(call, instance, instances),
-    ]
+    problems = [*_meta_problems(call, tool, checks), *_path_problems(call, tool, state_schema)]
+    if is_inside(call.raw, tool):
+
+        def check_inner(raw: Json, id: str, index: int) -> Call:
+            return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
+
+        problems += problems or read_loop(call, check_inner, call.paths)
+    else:
+        problems += _param_problems(call, tool, checks)
+    problems += _instance_problems(call, instance, instances)
     return _invalid(call, "invalid_call", *problems) if problems else call
 
 
@@ -126,7 +133,7 @@ def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -
     if instance is None or (isinstance(instance, str) and instance in instances):
         if not instances:
             return []
-        read = [*call.condition.references(), *call.template.references()]
+        read = [*call.condition.references(), *call.template.references(), *call.soft.references()]
         return foreign_problems(read, call.paths, shared=instance is None)
     if not instances:
         return ["$._instance: there are no instances in this context"]
@@ -143,7 +150,8 @@ def _offer(close: list[str], count: int) -> str:
 def check_resolved(call: Call, checks: Checks | None = None) -> CallError | None:
     """The parameters with every value in its place, against the tool's schema (R3.1)."""
     assert call.tool is not None
-    problems = call.tool.parameters_schema.errors(call.params, checks=checks)
+    # A loop's own parameters are those of its calls, and theirs are looked at one by one.
+    problems = [] if call.loop is not None else call.tool.parameters_schema.errors(call.params, checks=checks)
     if "_each" in call.raw and not isinstance(call.items, list):
         problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
     return CallError.of("invalid_params", problems) if problems else None
@@ -154,17 +162,25 @@ def _invalid(call: Call, code: str, *problems: str) -> Call:
     call.status, call.error = "invalid", CallError.of(code, problems)
     method = call.raw.get("_outputMethod")
     call.method = method if method in METHODS else "set"
-    named = (call.raw.get("_outputPath"), call.tool and call.tool.output_path)
+    named = [*_named_paths(call.raw), call.tool and call.tool.output_path]
     call.paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
     return call
+
+
+def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
+    """What a call, and those of its body, say of where they write."""
+    if not isinstance(raw, dict) or deep > MAX_LOOPS_DEEP:
+        return []
+    body = raw.get(BODY)
+    inner = body[:MAX_BODY_CALLS] if isinstance(body, list) else []
+    return [raw.get("_outputPath"), *(path for each in inner for path in _named_paths(each, deep + 1))]
 
 
 def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
-    if tool.delegate is not None:
-        allowed |= LOOP_KEYS
+    allowed |= LOOP_KEYS | BODY_KEYS.get(tool.name, frozenset())
     unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
     if "_output" in unknown:
         unknown.remove("_output")
@@ -177,17 +193,18 @@ def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
         return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
     call.scopes = [*(tool.scopes or ()), *chosen]
-    if loop := loop_problems(call.raw):
-        return loop
+    inside = is_inside(call.raw, tool)
+    if not inside and (wrong := delegate_problems(call.raw)):
+        return wrong
     if AFTER in call.raw:
         call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id)
         if wrong:
             return wrong
-    if IF in call.raw:
+    if IF in call.raw and not inside:
         call.condition, malformed = parse_condition(call.raw[IF])
         if malformed is not None:
             return [malformed]
-    if not tool.latent:
+    if not tool.latent or inside:
         return []
     if "_output" not in call.raw:
         return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]

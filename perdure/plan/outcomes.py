@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from perdure.errors import CallError
 from perdure.values.jsons import Json
+from perdure.values.references import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,8 @@ class Returned:
 
     value: Json
     branch: str | None = None
+    parts: Mapping[Path, Json] | None = None
+    """Of a loop with a body what each path that it writes is given; one that has nothing is not written (R16.4)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,20 @@ from perdure.errors import CallError, clip
 from perdure.plan import refusals
 from perdure.plan.calls import Call, find_branch
 from perdure.plan.checks import check_call
-from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.order import AFTER_ID
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
+from perdure.plan.loops.inside import Inside, Loops
+from perdure.plan.loops.reading import LET
+from perdure.plan.loops.running import Loop
+from perdure.plan.nesting import Nesting
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.revisions import adopt, revise
 from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
-from perdure.values.instances import values_for
+from perdure.values.instances import scope_path, values_for
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.steps import PART_STEPS, Checks
@@ -38,8 +41,8 @@ from perdure.values.state import State
 from perdure.values.texts import Texts
 
 
-class Plan:
-    """The calls of one Request.
+class Plan(Nesting):
+    """The calls of one Request, or of one iteration of a loop in it: `inside` says which.
 
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
     the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred (R5.10).
@@ -62,18 +65,22 @@ class Plan:
         dry_run: bool = False,
         instances: Collection[str] = (),
         max_payload: int = MAX_PAYLOAD,
+        inside: Inside | None = None,
     ) -> None:
         self.request = request
         self.closed = False
         self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
-        self.checks = Checks()
+        self.checks = Checks() if inside is None else inside.checks
         """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
         self.max_calls = max_calls
         self._max_payload = max_payload
         self._tools = tools
         self._state_schema = state_schema
-        self._slots = Slots(parallel, step=execution == "step")
+        self._inside = inside
+        self._slots = Slots(parallel, step=execution == "step") if inside is None else inside.slots
+        self._dry_run = dry_run
+        self._loops = Loops()
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
@@ -83,11 +90,6 @@ class Plan:
             request, self._wiring, state, self.checks, texts, step=execution == "step", dry_run=dry_run
         )
         self.calls = self._settling.calls
-
-    @property
-    def done(self) -> int:
-        """Calls that ended well."""
-        return self._settling.done
 
     def add(self, raw: Json) -> Call:
         """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
@@ -100,7 +102,9 @@ class Plan:
         named, parts = refusals.names_in(raw)
         self.checks.taken += PART_STEPS * parts
         too_much = refusals.too_many_names(named, self._named, self.max_calls)
-        call = self._checked(raw, f"{self.request}.{index}", index, self.checks, too_much)
+        id = f"{self.request}.{index}" if self._inside is None else self._inside.id(index)
+        call = self._checked(raw, id, index, self.checks, too_much)
+        call.place = (*(() if self._inside is None else self._inside.place), index)
         if index >= self.max_calls:
             refusals.refuse_surplus(call, self.max_calls)
         elif too_much is None:
@@ -149,26 +153,83 @@ class Plan:
     @property
     def held_back(self) -> bool:
         """Whether calls may be ready, and are looked at in the next task: those before them took this one's time (R18.5)."""
-        return self._settling.held_back
+        return self._settling.held_back or self._loops.held_back
 
     def go_on(self) -> None:
         """Look at what was held back."""
         self._settling.go_on()
         ready = self._settling.ready
-        for call in self._slots.surplus(ready) if self.closed and not self.held_back else ():
+        surplus = self._slots.surplus(ready) if self._inside is None and self.closed and not self.held_back else []
+        for call in surplus:
             ready.remove(call)
             self._settling.end(call, "deferred", reason="step mode: other calls of this plan go first")
         self._settling.go_on()
+        self._loops.go_on()
 
     def take_ready(self, time: str = "") -> list[Call]:
-        """The calls that are ready and have room beside what runs, now running, with their parameters resolved."""
-        if self._slots.by_list and not self.closed and any(node.open for node in self._wiring.nodes):
+        """The calls that are ready and have room beside what runs, now running, with their parameters resolved.
+
+        Of a loop those of its iterations, and not itself: it runs until they have ended (R16.5).
+        """
+        taken: list[Call] = []
+        while True:
+            own = self._take_own(time)
+            named = []
+            for call in own:
+                if self._dry_run or (call.loop is None and call.tool is not LET):
+                    taken.append(call)
+                elif call.loop is None:
+                    named.append(call)
+                else:
+                    self._slots.give_back(call)
+                    self._loops.begin(self._loop(call))
+            inner, over = self._loops.take_ready(time)
+            taken += inner
+            for call in named:
+                self.end(call, Returned(call.params["value"]), time)
+            for loop in over:
+                self.end(loop.call, loop.outcome(), time)
+            if not (named or over):
+                return taken
+
+    def _take_own(self, time: str) -> list[Call]:
+        by_list = self._slots.by_list and self._inside is None
+        if by_list and not self.closed and any(node.open for node in self._wiring.nodes):
             return []  # which calls are the first of the list shows at its end
-        taken = self._slots.take_from(self._settling.ready)
+        taken = self._slots.take_from(self._settling.ready, inside=self._inside is not None)
         self._settling.running += len(taken)
         for call in taken:
             call.status, call.started = "running", time
         return taken
+
+    def _loop(self, call: Call) -> Loop:
+        """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
+        assert call.loop is not None
+        raws, around = call.loop.raws, self.values(call)
+
+        def open_plan(number: int, kinds: Mapping[str, Json], state: State) -> Plan:
+            inside = Inside(call, number, kinds, self._slots, self.checks, around, self.now)
+            plan = Plan(
+                self.request,
+                tools=self._tools,
+                state=state,
+                data=inside.data(),
+                max_calls=self.max_calls,
+                max_payload=self._max_payload,
+                inside=inside,
+            )
+            plan.extend(raws)
+            plan.close(drain=True)
+            return plan
+
+        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload)
+
+    def now(self) -> Mapping[str, Json]:
+        """What stands now, by kind."""
+        state = self.state.snapshot()
+        if self._inside is None:
+            return {**self._wiring.base, "state": state}
+        return self._inside.over(self._inside.now(), state)
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
@@ -209,6 +270,8 @@ class Plan:
         self._settling.ready.clear()
         for call in self.calls:
             if not call.ended:
+                for plan in self._loops.stop(call.index):
+                    plan.end_all(status, reason, time)
                 call.ended_at = time
                 self._settling.end(call, status, reason=reason)
 
@@ -218,13 +281,12 @@ class Plan:
         What it refers to is read as it stands now, but `kept`, parameters as they were offered, are not read again. Raises `DecisionError` with everything that is wrong with it.
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index and what != AFTER_ID}
-        now = {**self._wiring.base, "state": self.state.snapshot()}
         return revise(
             call,
             raw,
             check=self._rechecked,
             tools=self._tools,
-            values=now,
+            values=self.now(),
             readers=readers,
             kept=kept,
             texts=Texts(self._max_payload),
@@ -245,17 +307,11 @@ class Plan:
         """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
         return [call for call in self.calls if call.error is not None and not call.writes]
 
-    def edges(self) -> list[Edge]:
-        """Writer, reader and what the reader reads, in the order of the readers."""
-        return list(self._wiring.edges())
-
-    def named_edges(self) -> list[tuple[str, str, str]]:
-        """The same with call ids and the reference's text."""
-        return [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
-
     def values(self, call: Call) -> Mapping[str, Json]:
         """The value of each kind when the plan was made, as the call's instance sees it."""
-        return values_for(self._wiring.base, call.instance)
+        if self._inside is None:
+            return values_for(self._wiring.base, call.instance)
+        return self._inside.over(self._inside.around, self._wiring.base["state"])
 
     # How a call ends.
 
@@ -268,9 +324,15 @@ class Plan:
                 return unknown_branch(call, outcome.branch)
             alternative = chosen
         call.result, call.status = outcome.value, "done"
-        if problem := self._write(call, alternative, outcome.value, time):
+        if problem := self._write(call, alternative, outcome.value, time, outcome.parts):
             call.status, call.error = "invalid", CallError.of("invalid_write", [problem])
         return None
 
-    def _write(self, call: Call, paths: Iterable[Path], value: Json, time: str) -> str | None:
-        return write(call, paths, value, to=self.state, schema=self._state_schema, time=time, checks=self.checks)
+    def _write(
+        self, call: Call, paths: Iterable[Path], value: Json, time: str, parts: Mapping[Path, Json] | None = None
+    ) -> str | None:
+        if parts is not None and call.loop is not None:
+            body = [path if call.instance is None else scope_path(path, call.instance) for path in call.loop.writes]
+            paths = [path for path in paths if path not in body]
+        schema, checks = self._state_schema, self.checks
+        return write(call, paths, value, to=self.state, schema=schema, time=time, checks=checks, parts=parts)

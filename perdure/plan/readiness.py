@@ -13,6 +13,7 @@ from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
+from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, json_path
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
@@ -94,9 +95,26 @@ def judge(
         return params
     if dry_run:
         return None
-    call.take_resolved(params)
+    if call.loop is not None:
+        call.items, call.outside = params.get("_each"), _outside(call, found)
+    else:
+        call.take_resolved(params)
     problem = check_resolved(call, checks)
     return End("invalid", problem) if problem else None
+
+
+def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
+    """What a loop's calls read of the state, as far as it has a value; an instance's own goes first (R8.8)."""
+    assert call.loop is not None
+    outside: dict[Reference, Json] = {}
+    for reference in call.loop.reads:
+        value: Json | Missing = MISSING
+        if call.instance is not None:
+            value = found[Reference("state", scope_path(reference.path, call.instance))]
+        value = found.get(reference, MISSING) if value is MISSING else value
+        if value is not MISSING:
+            outside[reference] = value
+    return outside
 
 
 def _unreadable(

@@ -32,7 +32,12 @@ def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
     call.reason = f"beyond the limit of {limit} calls"
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
     call.error = CallError("too_many_calls", message) if first else None
-    call.template, call.condition, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+    _read_nothing(call)
+
+
+def _read_nothing(call: Call) -> None:
+    call.template = call.condition = call.soft = call.after = EMPTY_TEMPLATE
+    call.after_ids = []
 
 
 def names_in(raw: Json) -> tuple[int, int]:
@@ -78,7 +83,7 @@ def too_many_names(count: int, before: int, max_calls: int) -> str | None:
 
 def refuse_crowded(call: Call) -> CallError:
     """A call that would bring the plan more edges than it has room for; it reads nothing (R18.5)."""
-    call.template, call.condition, call.after, call.after_ids = EMPTY_TEMPLATE, EMPTY_TEMPLATE, EMPTY_TEMPLATE, []
+    _read_nothing(call)
     message = f"too many calls write what this one reads: a plan has {MAX_EDGES:,} edges at most, from a writer to a reference"
     return CallError("too_many_edges", message)
 

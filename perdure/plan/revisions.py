@@ -40,6 +40,8 @@ def revise(
     revised = check(raw, call.id, call.index)
     if revised.error is not None:
         raise DecisionError(f"{call.id} would be wrong: {revised.error.message}")
+    if revised.loop is not None:
+        raise DecisionError(f"{call.id} would be a loop, and what waits is one call: let it be one")
 
     def lookup(reference: Reference) -> Json | Missing:
         return get(values.get(reference.kind, MISSING), reference.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from perdure.errors import StateError
 from perdure.plan.calls import Call
@@ -16,9 +16,20 @@ from perdure.values.state import State, Write
 
 
 def write(
-    call: Call, paths: Iterable[Path], value: Json, *, to: State, schema: Schema | None, time: str, checks: Checks
+    call: Call,
+    paths: Iterable[Path],
+    value: Json,
+    *,
+    to: State,
+    schema: Schema | None,
+    time: str,
+    checks: Checks,
+    parts: Mapping[Path, Json] | None = None,
 ) -> str | None:
-    """Write the value as the call does, and note it there; what is wrong where the state cannot take it."""
+    """Write the value as the call does, and note it there; what is wrong where the state cannot take it.
+
+    `parts`: what goes to paths of their own.
+    """
 
     def check(write: Write, value: Json) -> None:
         if schema is None or value is UNKNOWN:
@@ -27,7 +38,11 @@ def write(
             if problems := each.errors(value, root=("state", *write.path), checks=checks):
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
-    writes = [Write(path=path, value=value, method=call.method, call=call.id, time=time) for path in paths]
+    given = dict.fromkeys(paths, value) | {**(parts or {})}
+    writes = [
+        Write(path=path, value=each, method="set" if path in (parts or ()) else call.method, call=call.id, time=time)
+        for path, each in given.items()
+    ]
     try:
         to.append_all(writes, check)
     except StateError as error:

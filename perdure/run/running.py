@@ -106,7 +106,7 @@ class Run:
     @property
     def count(self) -> int:
         """Calls so far, in whatever status."""
-        return len(self.past.calls) + (len(self.plan.calls) if self.plan is not None else 0)
+        return len(self.past.calls) + (self.plan.count if self.plan is not None else 0)
 
     @property
     def done(self) -> int:
@@ -115,7 +115,7 @@ class Run:
 
     def last_calls(self) -> list[Call]:
         """The newest calls, `RECENT` at most, in their order."""
-        return [*self._recent, *(self.plan.calls if self.plan is not None else ())][-RECENT:]
+        return [*self._recent, *(self.plan.made() if self.plan is not None else ())][-RECENT:]
 
     @property
     def final(self) -> bool:
@@ -222,7 +222,7 @@ class Run:
         self.sizes.retain(self.carries())
         progress.messages += [*self._messages_of(plan, result, problems), *([note(held)] if held else [])]
         self.desk.feedback.clear()
-        progress.called = [Called.of(call.tool_name, call.tool) for call in plan.calls]
+        progress.called = [Called.of(call.tool_name, call.tool) for call in plan.written()]
         progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
         if self._dialect.keeps_turns:
             progress.plan_message = None
@@ -294,7 +294,7 @@ class Run:
 
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
-        for call in plan.calls:
+        for call in plan.made():
             view = call_view(call, self.sizes)
             past.calls.append(view)
             self.kept.add(call, self.sizes)
@@ -304,7 +304,7 @@ class Run:
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)
         past.writes |= plan_writes(plan)
-        self._recent = [*self._recent, *plan.calls][-RECENT:]
+        self._recent = [*self._recent, *plan.made()][-RECENT:]
         self._done += plan.done
         self.plan = None
 

@@ -239,4 +239,5 @@ def rivals(plan: Plan, takers: frozenset[str]) -> int:
             if reader not in behind:
                 behind.add(reader)
                 todo.append(reader)
-    return sum(plan.calls[index].id not in takers for index in delegates - behind)
+    inside = sum(rivals(each, takers) for each in plan.iterations() if not each.settled)
+    return inside + sum(plan.calls[index].id not in takers for index in delegates - behind)

@@ -98,7 +98,14 @@ def written_call(call: Json, held: Collection[str] | None = None) -> Json:
 def _each_parameter(call: Json, change: Callable[[Json], Json]) -> Json:
     if not isinstance(call, dict):
         return call
-    return {key: change(value) if _is_read(key, value) else value for key, value in call.items()}
+    return {
+        key: [_each_parameter(inner, change) for inner in value]
+        if key == "_body" and isinstance(value, list)
+        else change(value)
+        if _is_read(key, value)
+        else value
+        for key, value in call.items()
+    }
 
 
 def _is_read(key: str, value: Json) -> bool:

@@ -182,7 +182,8 @@ class ScriptReader:
             raise NotAllowedError(
                 call.args[len(parameters)], f"{tool} takes no more arguments by position; name them: key=value"
             )
-        arguments = {name: self._values.value(node) for name, node in zip(parameters, call.args, strict=False)}
+        values = self._values.inside(call)
+        arguments = {name: values.value(node) for name, node in zip(parameters, call.args, strict=False)}
         for name, value in self._keywords(call).items():
             if name in arguments:
                 raise NotAllowedError(call, f"{tool} is given {name!r} twice")
@@ -192,7 +193,7 @@ class ScriptReader:
         return arguments
 
     def _keywords(self, call: ast.Call) -> JsonObject:
-        values = self._values
+        values = self._values.inside(call)
         found: JsonObject = {}
         for argument in call.keywords:
             if argument.arg is None:

@@ -12,6 +12,7 @@ from typing import Final
 from perdure.errors import FormulaError
 from perdure.model.dialects.script_formulas import computes, formula_text
 from perdure.model.dialects.script_writer import CONSTANTS
+from perdure.plan.control.iteration import AS, AT, EACH, INDEX, ITEM, UNTIL
 from perdure.values.formulas import parse_formula
 from perdure.values.jsons import Json
 from perdure.values.references import Reference
@@ -91,6 +92,14 @@ class Values:
         except FormulaError as error:
             raise NotAllowedError(node, error.message) from None
         return text
+
+    def inside(self, call: ast.Call) -> Values:
+        """What a call that says itself how often it is made may name: the item and its place too (R16.1)."""
+        given = {each.arg: each.value for each in call.keywords}
+        if EACH not in given and UNTIL not in given:
+            return self
+        names = [(given.get(key), default) for key, default in ((AS, ITEM), (AT, INDEX))]
+        return Values([*self._kinds, *(_constant_text(node) or default for node, default in names)])
 
     def until(self, node: ast.expr) -> Json:
         """The condition of a loop, in which `output` is the delegate's."""
@@ -176,6 +185,10 @@ class Values:
         if name.startswith("__"):
             raise NotAllowedError(node, f"{name} is no name of this plan")
         return name
+
+
+def _constant_text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def words(node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template, is_formula,
 IF: Final = "_if"
 
 
-def parse_condition(value: Json) -> tuple[Template, str | None]:
+def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
     """The condition as a template that gives the value it goes by, and what is wrong with it.
 
     A formula, as a text or as `{"_expr": "…"}`; a text that joins references by `||` or `&&` is read as what it is (R3.3).
@@ -20,7 +20,7 @@ def parse_condition(value: Json) -> tuple[Template, str | None]:
     if not joined and not (isinstance(formula, dict) and is_formula(formula)):
         return (
             EMPTY_TEMPLATE,
-            f'$.{IF} is {shorten(value, 60)}, but must be an expression such as "len(state.hosts) > 3"',
+            f'$.{key} is {shorten(value, 60)}, but must be an expression such as "len(state.hosts) > 3"',
         )
     template, malformed = parse_template(formula)
-    return template, f"$.{IF}: {malformed[0].error}" if malformed else None
+    return template, f"$.{key}: {malformed[0].error}" if malformed else None

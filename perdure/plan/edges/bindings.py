@@ -38,6 +38,8 @@ class Binding:
     """Bound to later writers, because nothing before offered a value."""
     order: bool = False
     """Only that the writers have ended matters, not what they wrote: what was there before the plan starts nobody (R5.11)."""
+    back: bool = False
+    """Only what stands before the reader counts: it writes the path itself."""
     exhausted: bool = False
     """Whether no further writers are left to look for where those took another branch."""
     open: bool = False
@@ -59,7 +61,7 @@ class Binding:
         if self.reference.kind != "state":
             return
         self.bind_backward(writers)
-        if not self.writers and (self.order or get(self.base, self.reference.path) is MISSING):
+        if not self.back and not self.writers and (self.order or get(self.base, self.reference.path) is MISSING):
             self.forward = self.open = True
 
     def bind_anew(self, writers: Writers) -> None:

@@ -19,12 +19,15 @@ from perdure.values.templates import EMPTY_TEMPLATE, Template, is_expression, pa
 AFTER: Final = "_after"
 AFTER_ID: Final = "after"
 """What an edge of order to a call named by its id is called; see `label`."""
-_ID: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)")
+_ID: Final = re.compile(r"(0|[1-9]\d*)[.\d\[\]]*\.(0|[1-9]\d*)")
+_BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
+"""A call of the same body, in the same iteration: `.0` (R16.5)."""
 
 
 def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[str]]:
     """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list."""
-    items = value if isinstance(value, list) else [value]
+    given = value if isinstance(value, list) else [value]
+    items = [call_id.rpartition(".")[0] + item if _in_body(item, call_id) else item for item in given]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
     paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
     template, malformed = parse_template(paths)
@@ -37,14 +40,21 @@ def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[st
     for item in ids:
         if item == call_id:
             problems.append(f"$._after: {item} is the call itself")
-        elif item.split(".")[0] != call_id.split(".")[0]:
-            problems.append(f"$._after: {item} is no call of this plan; its calls are {call_id.split('.')[0]}.0, …")
+        elif item.rpartition(".")[0] != call_id.rpartition(".")[0]:
+            calls = ".0, .1, …" if "[" in call_id else f"{call_id.rpartition('.')[0]}.0, …"
+            problems.append(
+                f"$._after: {item} is no call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
+            )
     return (EMPTY_TEMPLATE, [], problems) if problems else (template, ids, [])
 
 
 def index_of(id: str) -> int:
     """The place of a call in its plan."""
-    return int(id.split(".")[1])
+    return int(id.rpartition(".")[2])
+
+
+def _in_body(item: Json, call_id: str) -> bool:
+    return "[" in call_id and isinstance(item, str) and _BESIDE.fullmatch(item) is not None
 
 
 def is_order(edge: str) -> bool:

@@ -12,6 +12,7 @@ from perdure.plan.edges.order import AFTER_ID, index_of, label
 from perdure.plan.edges.writers import PathIndex, Writers
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EDGES
+from perdure.values.paths import overlaps
 from perdure.values.references import MISSING, Path, Reference
 from perdure.values.state import stands_alone
 
@@ -85,12 +86,18 @@ class Wiring:
         node.filed = _writes(call)
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
-        read = ((node.bindings, call.condition), (node.bindings, call.template), (node.order, call.after))
+        read = (
+            (node.bindings, call.condition),
+            (node.bindings, call.template),
+            (node.bindings, call.soft),
+            (node.order, call.after),
+        )
         for bindings, template in read:
             for reference in template.references():
                 if reference not in bindings:
                     base = self.base.get(reference.kind, MISSING)
                     binding = Binding(reference, call.index, base, order=bindings is node.order)
+                    binding.back = template is call.soft and _writes_at(node, reference)
                     binding.bind(self._writers)
                     bindings[reference] = binding
                     self._note_open(node, binding)
@@ -215,6 +222,10 @@ class Wiring:
             if writer not in node.waiting and not self.nodes[writer].call.ended:
                 node.waiting.add(writer)
                 self.nodes[writer].readers.append(node.call.index)
+
+
+def _writes_at(node: Node, reference: Reference) -> bool:
+    return reference.kind == "state" and any(overlaps(path, reference.path) for path, _ in node.filed)
 
 
 def _writes(call: Call) -> list[tuple[Path, bool]]:

@@ -97,10 +97,11 @@ class InnerLoop:
         desk = self._run.desk
         while self._may_start and (ready := self.plan.take_ready(now)):
             for call in ready:
-                offer = (desk.offer_question if asks_person(call) else desk.offer_call)(self.plan, call, now)
+                home = self.plan.home(call)
+                offer = (desk.offer_question if asks_person(call) else desk.offer_call)(home, call, now)
                 assert call.tool is not None
                 if offer is None and call.tool.latent:  # the model has written the result itself: nothing runs
-                    self.plan.end(call, Returned(call.result), now)
+                    home.end(call, Returned(call.result), now)
                 else:
                     self.running[call.id] = call
                     starts.append(Start(call, offer))
@@ -113,7 +114,7 @@ class InnerLoop:
             self._take(event, now)
         self._left.clear()
         for call in self.running.values():
-            self.plan.end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
+            self.plan.home(call).end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
         self.running.clear()
         if self._stage is Stage.STREAMING:
             self.result, self._stage = self.intake.interrupted(limit.words), Stage.DRAINING
@@ -146,7 +147,7 @@ class InnerLoop:
                     self.plan.end_all("rejected", verdict.outcome.error.message, now)
             case Ended(call, outcome):
                 del self.running[call.id]
-                self.plan.end(call, outcome, now)
+                self.plan.home(call).end(call, outcome, now)
                 self.ended.append(call)
             case Stopped(limit):
                 self.limit = limit

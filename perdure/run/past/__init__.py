@@ -19,11 +19,11 @@ SHOWN_RESULT: Final = 160
 
 
 def plan_reads(plan: Plan) -> dict[str, list[str]]:
-    return {call.id: reads for call in plan.calls if (reads := call.reads)}
+    return {call.id: reads for call in plan.made() if (reads := call.reads)}
 
 
 def plan_writes(plan: Plan) -> dict[str, str]:
-    return {call.id: call.target for call in plan.calls if call.paths}
+    return {call.id: call.target for call in plan.made() if call.paths}
 
 
 def call_view(call: Call, sizes: Sizes) -> CallView:

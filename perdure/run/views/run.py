@@ -30,7 +30,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         requests=len(past.log),
         usage=run.progress.usage,
         errors=run.errors,
-        calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.calls) if plan else ())],
+        calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.made()) if plan else ())],
         state=run.state.snapshot(),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,

@@ -55,7 +55,7 @@ def whole(run: Run, what: str) -> Json:
         if found is MISSING:
             raise KeyError(f"{what} does not exist")
         return found
-    for call in run.plan.calls if run.plan is not None else ():
+    for call in run.plan.made() if run.plan is not None else ():
         if call.id == what:
             return call_view(call, run.sizes).as_json() | {"params": call.params, "result": call.result}
     for view in run.past.calls:

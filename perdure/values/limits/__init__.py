@@ -116,6 +116,14 @@ MAX_PARALLEL: Final = 200
 """Iterations of one loop at a time: as many children report to one history."""
 MAX_ROUNDS: Final = 10_000
 """Iterations of a loop until something holds: each is a run."""
+MAX_INSIDE: Final = 100
+"""Items that run inside the run's own workflow, each with a few events; more have a loop workflow (R16.1)."""
+MAX_TURNS: Final = 500
+"""Iterations, one after another, inside a run's own workflow: it goes on as new only between Requests."""
+MAX_BODY_CALLS: Final = 100
+"""Calls of a body: each iteration is a plan of so many."""
+MAX_LOOPS_DEEP: Final = 5
+"""Loops inside loops."""
 MAX_SHARED: Final = 8_000
 """Bytes of what iterations are given recorded: it stands in the history once for each. Above it each records its own."""
 

@@ -1,0 +1,91 @@
+"""Where the plan of an iteration stands, and the loops that a plan has begun (R16.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from perdure.plan.calls import Call
+from perdure.plan.loops.running import Iteration, Loop
+from perdure.plan.slots import Slots
+from perdure.values.jsons import Json
+from perdure.values.limits.steps import Checks
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Where the plan of an iteration stands: in a loop, of a plan."""
+
+    loop: Call
+    number: int
+    kinds: Mapping[str, Json]
+    """The item and its place."""
+    slots: Slots
+    checks: Checks
+    around: Mapping[str, Json]
+    """What stood round the loop, by kind, when its plan was made."""
+    now: Callable[[], Mapping[str, Json]]
+    """The same as it stands now."""
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        return (*self.loop.place, self.number)
+
+    def id(self, index: int) -> str:
+        """A call's: `1.3[0].1`, or `1.3[0]` of one that loops over itself."""
+        assert self.loop.loop is not None
+        id = f"{self.loop.id}[{self.loop.loop.first + self.number}]"
+        return id if self.loop.loop.single else f"{id}.{index}"
+
+    def data(self) -> dict[str, Json]:
+        """What its calls read by reference, beside the state."""
+        return {kind: value for kind, value in self.around.items() if kind != "state"} | {**self.kinds}
+
+    def over(self, around: Mapping[str, Json], state: Json) -> dict[str, Json]:
+        """What stands round it, with the iteration's own over it."""
+        outer = around.get("state")
+        whole = {**outer, **state} if isinstance(outer, dict) and isinstance(state, dict) else state
+        return {**around, **self.kinds, "state": whole}
+
+
+@dataclass
+class Loops:
+    """The loops that a plan has begun, by their calls' indexes."""
+
+    all: dict[int, Loop] = field(default_factory=dict)
+    running: dict[int, Loop] = field(default_factory=dict)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether something of them is left for the next task (R18.5)."""
+        return any(loop.held_back for loop in self.running.values())
+
+    def begin(self, loop: Loop) -> None:
+        self.all[loop.call.index] = self.running[loop.call.index] = loop
+
+    def take_ready(self, time: str) -> tuple[list[Call], list[Loop]]:
+        """The calls that start now, and the loops that are over."""
+        taken = [call for loop in self.running.values() for call in loop.take_ready(time)]
+        over = [loop for loop in self.running.values() if loop.over]
+        for loop in over:
+            del self.running[loop.call.index]
+        return taken, over
+
+    def go_on(self) -> None:
+        for loop in self.running.values():
+            loop.go_on()
+
+    def stop(self, index: int) -> list[Iteration]:
+        """The loop goes no further. Its iterations that run."""
+        loop = self.running.pop(index, None)
+        return [] if loop is None else list(loop.running.values())
+
+    def iterations(self) -> Iterator[Iteration]:
+        """All that were begun, loop by loop."""
+        for loop in self.all.values():
+            yield from loop.plans.values()
+
+    def of(self, call: Call) -> list[Iteration]:
+        """Those of one call, in their order."""
+        loop = self.all.get(call.index)
+        return [] if loop is None else list(loop.plans.values())

@@ -1,0 +1,297 @@
+"""A loop on its way: iterations are opened as there is room for them, and what they gave is kept in its place (R16.1, R16.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
+
+from perdure.errors import CallError, FormulaError, StateError
+from perdure.plan.calls import Call, LoopForm
+from perdure.plan.control.iteration import INDEX, TOLD_FAILURES, Until
+from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.values.instances import scope_path
+from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.limits import RESULT_TOO_LARGE, said
+from perdure.values.limits.fitting import clipped
+from perdure.values.limits.steps import Checks
+from perdure.values.paths import get, overlaps
+from perdure.values.references import MISSING, Missing, Path, Reference, evaluate
+from perdure.values.state import State, Write, replay
+
+OPENING: Final = 3_000
+"""Steps that opening an iteration counts as: it is a plan of its own (R18.5)."""
+_MESSAGE: Final = 500
+"""Bytes of an error's message in the place of a result."""
+
+
+class Iteration(Protocol):
+    """The plan of one iteration, as far as a loop and what it stands in need it."""
+
+    state: State
+    calls: list[Call]
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def settled(self) -> bool: ...
+    @property
+    def held_back(self) -> bool: ...
+    def take_ready(self, time: str = "") -> list[Call]: ...
+    def go_on(self) -> None: ...
+    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
+    def made(self) -> Iterator[Call]: ...
+    def named_edges(self) -> list[tuple[str, str, str]]: ...
+
+
+class Loop:
+    """One loop. `open_plan` makes the plan of an iteration, with all its calls, from its number, what it reads by kind, and its state;
+    `around` is what stands round the loop, by kind."""
+
+    def __init__(
+        self,
+        call: Call,
+        form: LoopForm,
+        open_plan: Callable[[int, Mapping[str, Json], State], Iteration],
+        around: Mapping[str, Json],
+        state: State,
+        checks: Checks,
+        max_payload: int,
+    ) -> None:
+        self.call, self.form = call, form
+        self.plans: dict[int, Iteration] = {}
+        """By number, also those that have ended."""
+        self.running: dict[int, Iteration] = {}
+        self._open_plan, self._checks, self._around = open_plan, checks, around
+        self._sizes, self._room = state.sizes, max_payload
+        self._base = _outside(call)
+        self._before = self._base
+        self._carried = State([Write(path=(), value=self._base)], self._sizes)
+        """What the iterations have written, over what stands outside: the next one reads it where they come one after another."""
+        self._items: list[Any] = call.items or []
+        self._next = 0
+        self._over: CallError | bool = False
+        """Whether a loop that goes on until something holds is over, or why it cannot go on."""
+        count = len(self._items)
+        self._results: list[Json] = [None] * count
+        self._lists: dict[Path, list[Json]] = {path: [None] * count for path in form.writes}
+        self._told: list[CallError] = []
+        self._ends: dict[str, int] = {}
+        """How many calls, those of loops inside too, have ended in which way."""
+        self._rejected = ""
+
+    @property
+    def over(self) -> bool:
+        return not self.running and not self._more()
+
+    @property
+    def held_back(self) -> bool:
+        """Whether something is left for the next task (R18.5)."""
+        return any(plan.held_back for plan in self.running.values()) or (self._checks.spent and self._opens())
+
+    def go_on(self) -> None:
+        for plan in list(self.running.values()):
+            plan.go_on()
+
+    def take_ready(self, time: str) -> Iterator[Call]:
+        """The calls of its iterations that start now; iterations that have ended make room for others."""
+        while True:
+            while not self._checks.spent and self._opens():
+                self._open()
+            for plan in list(self.running.values()):
+                yield from plan.take_ready(time)
+            ended = [number for number, plan in self.running.items() if plan.settled]
+            for number in ended:
+                self._close(number, self.running.pop(number))
+            if not ended:
+                return
+
+    def outcome(self) -> Outcome:
+        """How it has ended; what the model is told beside it stands with the call."""
+        told, count = self._told, len(self._results)
+        if isinstance(self._over, CallError):
+            return Failed(self._over)
+        if len(told) > TOLD_FAILURES:
+            more = f"{len(told) - TOLD_FAILURES} more calls failed; see the results"
+            told = [*told[:TOLD_FAILURES], CallError("iteration_failed", more)]
+        bad = self._ends.get("error", 0)
+        if self.form.kind == "each" and not self._ends.get("done", 0) and (bad or self._rejected):
+            if not bad:
+                return Rejected(self._rejected)
+            return Failed(
+                CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}")
+            )
+        self.call.notes = told
+        if self.form.kind == "each":
+            parts: dict[Path, Json] = dict(self._lists)
+        else:
+            last = self._carried.snapshot()
+            parts = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
+        value = self._results if self.form.kind == "each" else self._last()
+        instance = self.call.instance
+        scoped = {path if instance is None else scope_path(path, instance): each for path, each in parts.items()}
+        return Returned(value, parts=scoped)
+
+    # Which iterations there are.
+
+    def _more(self) -> bool:
+        if self.form.kind == "each":
+            return self._next < len(self._items)
+        return not self._over
+
+    def _opens(self) -> bool:
+        lanes = self.form.parallel if self.form.kind == "each" else 1
+        return len(self.running) < lanes and self._more() and self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Whether a loop that goes on until something holds has another iteration; sets `_over` where not."""
+        form = self.form
+        if form.kind == "each":
+            return True
+        if form.before is not None:
+            holds = self._holds(form.before, None, needed=True)
+            if holds is not True:
+                self._over = self._over or True
+                return False
+        if self._next >= form.most:
+            last = shorten(self._last(), 200)
+            message = f"the condition to end did not come true in {form.most} iterations; the last result was {last}"
+            self._over = CallError("max_iterations", message)
+        return not self._over
+
+    def _open(self) -> None:
+        number, form = self._next, self.form
+        self._next += 1
+        self._checks.taken += OPENING
+        kinds: dict[str, Json] = {form.place: form.first + number}
+        if form.kind == "each":
+            kinds[form.item] = self._items[number]
+        self._before = self._read()
+        state = State([Write(path=(), value=self._before)], self._sizes)
+        self.running[number] = self.plans[number] = self._open_plan(number, kinds, state)
+
+    def _read(self) -> JsonObject:
+        """What the next iteration reads of the state."""
+        if self.form.kind == "each":
+            return self._base
+        carried = self._carried.snapshot()
+        return carried if self.form.kind == "while" else {**carried, "previous": self._last()}
+
+    def _last(self) -> Json:
+        return self._results[-1] if self._results else None
+
+    # What an iteration gave.
+
+    def _close(self, number: int, plan: Iteration) -> None:
+        shown = number + self.form.first
+        for call in plan.calls:
+            self._count(call, shown)
+        result = self._fitting(_place(plan.calls[-1], shown), shown)
+        if self.form.kind != "each":
+            self._results = [result]
+            writes = [write for call in plan.calls for write in call.writes]
+            # In the order of the body, not in that in which its calls have ended.
+            self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
+            self._end_turn(number, plan)
+            return
+        self._results[number] = result
+        if self.form.writes:
+            for path, values in self._lists.items():
+                values[number] = self._fitting(_written(plan.calls, path, shown), shown)
+
+    def _count(self, call: Call, number: int) -> None:
+        bad = call.error is not None and not call.writes
+        self._ends["done"] = self._ends.get("done", 0) + (call.status == "done")
+        if bad and call.error is not None:
+            self._ends["error"] = self._ends.get("error", 0) + 1
+            who = "" if self.form.single else f"{call.title}: "
+            self._told.append(
+                CallError(
+                    "iteration_failed", f"iteration {number} failed: {who}{call.error.code}: {call.error.message}"
+                )
+            )
+        elif call.status == "rejected":
+            self._rejected = self._rejected or call.reason
+        self._told += call.notes
+
+    def _end_turn(self, number: int, plan: Iteration) -> None:
+        """Whether an iteration was the last: one that failed is, for the next would go on from nothing (R8.6)."""
+        for call in plan.calls:
+            if call.error is not None and not call.writes:
+                self._over = CallError(
+                    "iteration_failed", f"iteration {number} failed: {call.title}: {call.error.message}"
+                )
+            elif call.status == "rejected" or (call.status == "skipped" and not call.branch):
+                self._over = self._over or CallError(
+                    "iteration_failed", f"iteration {number}: {call.title}: {call.reason}"
+                )
+        if self.form.until is not None and not self._over:
+            self._over = self._holds(self.form.until, number) or self._over
+
+    def _holds(self, until: Until, number: int | None, *, needed: bool = False) -> bool:
+        """Whether the condition holds now; a formula that cannot be computed ends the loop, as does what does not exist if it is needed."""
+        number = self._next if number is None else number
+        state: JsonObject = self._carried.snapshot()
+        if self.form.kind == "until":
+            state = {**state, "previous": self._last()}
+        own: dict[str, Json] = {self.form.place: number, INDEX: number, "state": state, "output": self._last()}
+
+        def lookup(reference: Reference) -> Json | Missing:
+            known = own if reference.kind in own else self._around
+            return get(known.get(reference.kind, MISSING), reference.path)
+
+        absent = [site.expression for site in until.template.sites if evaluate(site.expression, lookup) is MISSING]
+        if needed and absent:
+            self._over = CallError("missing_path", f"the condition reads {absent[0]}, which does not exist")
+            return False
+        try:
+            return until.holds(lookup)
+        except FormulaError as error:
+            self._over = CallError("invalid_expression", str(error))
+            return False
+
+    def _fitting(self, value: Json, number: int) -> Json:
+        """The value where all results together have room for it, else what stands in its place (R18.4)."""
+        size = self._sizes.of(value)
+        if size > self._room:
+            message = f"its result has {said(size)}, and the loop's results have room for {self._room:,} more"
+            self._told.append(CallError(RESULT_TOO_LARGE, f"iteration {number}: {message}"))
+            return _error(number, RESULT_TOO_LARGE, message)
+        self._room -= size if self.form.kind == "each" else 0
+        return value
+
+
+def _outside(call: Call) -> JsonObject:
+    """The part of the state that the loop reads, each value where it stands."""
+    state = State()
+    for reference, value in sorted(call.outside.items(), key=lambda pair: len(pair[0].path)):
+        try:
+            state.append(Write(path=reference.path, value=value))
+        except StateError:  # what it stands in is no object here: it was read whole before
+            continue
+    return state.snapshot()
+
+
+def _error(number: int, code: str, message: str) -> JsonObject:
+    return {"error": {"index": number, "code": code, "message": clipped(message, _MESSAGE)}}
+
+
+def _place(call: Call, number: int) -> Json:
+    """What stands in a result's place."""
+    if call.status == "done":
+        return call.result
+    if call.status == "skipped" and call.branch:
+        return None
+    if call.error is not None:
+        return _error(number, call.error.code, call.error.message)
+    return _error(number, call.status, call.reason)
+
+
+def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
+    """What an iteration wrote there, as one who reads it at the body's end would see it; or what stands in its place."""
+    writers = [call for call in calls if any(overlaps(path, each) for paths in call.paths for each in paths)]
+    if writes := [write for call in writers for write in call.writes if overlaps(path, write.path)]:
+        value = replay(writes, path)
+        return None if value is MISSING else value
+    return next((place for call in writers if call.status != "done" and (place := _place(call, number))), None)
