@@ -22,7 +22,7 @@ from perdure.errors import RunError
 from perdure.hosting.embedding.refusing import Unsandboxed
 from perdure.hosting.server import embedded_server
 from perdure.run.agents import parse_agent
-from perdure.run.wire import ATTRIBUTES
+from perdure.run.wire import AGENT_ATTRIBUTE, ATTRIBUTES
 from perdure.workflows.agent import AgentWorkflow
 from tests.support import DONE, agent, harness, perdure
 from tests.test_waiting_lists import remove, removing
@@ -140,10 +140,11 @@ async def test_what_a_namespace_does_not_take_harms_nobody() -> None:
 async def test_a_run_ends_although_its_search_attributes_are_taken_away(caplog: pytest.LogCaptureFixture) -> None:
     """Its tasks would be refused for ever; that it goes without them is in its history, so that it can be replayed."""
     async with embedded_server(ui=False) as server:
-        client = server.client
+        client, found = server.client, asyncio.Event()
 
         @tool
         async def lose() -> None:
+            await found.wait()
             request = RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=list(ATTRIBUTES))
             await client.operator_service.remove_search_attributes(request)
 
@@ -153,6 +154,9 @@ async def test_a_run_ends_although_its_search_attributes_are_taken_away(caplog: 
         ]
         async with harness(client, [lose, remove], [{"calls": calls, "output": None}, DONE]) as it:
             handle = await it.start(agent("lose", "remove", config={"approval": {"timeout": 0.1}}))
+            known = (await handle.describe()).search_attributes
+            assert known[AGENT_ATTRIBUTE] == ["test"], "the first run of a namespace is found, too"
+            found.set()
             assert (await handle.result()).status == "completed"
         history = await client.get_workflow_handle(handle.id).fetch_history()
         replayer = Replayer(

@@ -24,6 +24,7 @@ from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import no_answer
 from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_trouble, note_unserved
@@ -98,13 +99,22 @@ async def start_run(
 
 
 async def _start(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
-    """Start it without search attributes where the namespace does not know them."""
-    try:
-        handle: AgentHandle = await client.start_workflow(*args, search_attributes=attributes, **options)
-    except RPCError as error:
-        if not names_attribute(error):
-            raise
-        handle = await client.start_workflow(*args, **options)
+    """Start it with search attributes. Those that the namespace does not know are registered, as a worker does; it goes without those
+    that it does not take."""
+
+    async def started(found_by: TypedSearchAttributes | None) -> AgentHandle | None:
+        try:
+            handle: AgentHandle = await client.start_workflow(*args, search_attributes=found_by, **options)
+        except RPCError as error:
+            if not names_attribute(error):
+                raise
+            return None
+        return handle
+
+    if (handle := await started(attributes)) is None:
+        await SearchAttributes().ensure(client)
+        handle = await started(attributes) or await started(None)
+    assert handle is not None
     return handle
 
 
