@@ -143,7 +143,7 @@ async def test_a_line_that_is_no_call_is_quoted_to_the_model_and_the_rest_runs(d
         view = await it.run(agent("echo", config={"dialect": "script"}))
         shown = it.model.requests[1].text
     assert [call.status for call in view.calls] == ["done", "invalid", "invalid", "done"]
-    assert "line 2, column 1: 'import' is no call" in shown
+    assert "line 2, column 1: nothing is imported" in shown
     assert "The line: b = echo(value=os.getcwd())" in shown
     assert 'a = echo(value="x")  # 1.0 done' in shown
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.model.dialects.asking import written_names
 from perdure.model.dialects.script import script_names
-from perdure.model.dialects.script_writer import write_call, write_output
+from perdure.model.dialects.scripts.writer import write_call, write_output
 from perdure.model.dialects.tools import function_names
 
 

@@ -83,13 +83,30 @@ def test_r16_3_its_references_are_those_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "is_"),
+    [
+        ("set([3, 1, 3, 2])", [1, 2, 3]),
+        ("{x for x in ['b', 'a', 'b']}", ["a", "b"]),
+        ("{2, 1} == set([1, 2, 1])", True),
+        ("set(['a', None, 1, 1.0])", [1, "a", None]),
+        ("dict(zip(['a', 'b'], [1, 2]))", {"a": 1, "b": 2}),
+        ("next((x for x in [1, 2] if x > 1), None)", 2),
+        ("next([], 'none')", "none"),
+        ("reversed([1, 2])", [2, 1]),
+    ],
+)
+def test_r16_3_a_set_is_a_list_without_duplicates_in_one_order(text: str, is_: Any) -> None:
+    assert value(text) == is_
+
+
+@pytest.mark.parametrize(
     ("text", "where", "said"),
     [
         ("1 +", (1, 4), "no expression"),
         ("", (1, 1), "no expression"),
         ("a := 3", (1, 3), "no expression"),
         ("1 +\n2", (1, 4), "no expression"),
-        ("(1 +\n {2})", (2, 2), "write a list"),
+        ("(1 +\n (x := 2))", (2, 3), "nothing is assigned"),
         ("foo(state.l)", (1, 1), "no function 'foo'"),
         ("maxx(state.l)", (1, 1), "did you mean 'max'"),
         ("__import__('os')", (1, 1), "no function"),

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import CallError
 from perdure.model.dialects.answers import ToolDelta
-from perdure.model.dialects.script_reader import ScriptReader
+from perdure.model.dialects.scripts.reader import ScriptReader
 from perdure.model.dialects.tools_reader import ToolsReader
 from perdure.model.wire import Vocabulary
 from perdure.plan.outcomes import Failed, Outcome, Returned
@@ -202,7 +202,7 @@ def test_r3_1_an_expression_in_braces_is_one_with_spaces_and_parentheses_too(tex
 @pytest.mark.parametrize(
     ("dialect", "text"),
     [
-        ("script", "balance = a(p={1, 2})\nread(p=balance)\n"),
+        ("script", "balance = a(p={1: 2})\nread(p=balance)\n"),
         ("script", "balance = other = a(p=)\nread(p=balance)\n"),
         ("tools", '{"_outputPath": "\\u2020state.balance", "p": }'),
     ],

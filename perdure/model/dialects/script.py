@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.model.dialects.asking import Ask, parameters_text, tool_notes, written_names
-from perdure.model.dialects.script_reader import ScriptReader
-from perdure.model.dialects.script_writer import is_name, write_call
+from perdure.model.dialects.scripts.reader import ScriptReader
+from perdure.model.dialects.scripts.writer import is_name, write_call
 from perdure.model.wire import Vocabulary
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject, dumps
@@ -24,16 +24,24 @@ the result.
 - input.x is input data. In text write "Dear {†state.user.name}".
 - a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error, and what reads the one not \
 written is skipped. a = b = f() writes both.
-- Arguments: names, text, numbers, True, False, None, lists, dicts. No tool inside another's arguments.
+- Arguments: names, text, numbers, True, False, None, lists, dicts.
 - _outputMethod="push" (merge, assign, concat) adds to a value.
 - _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on.
 - output(value) or output(key=value) ends the task; it may use names as above. Leave it out while you need results to decide.
 Correct errors with new lines. Do not repeat calls that are done."""
 
 CONTROL: Final = """\
-- Arguments may compute: [h.name for h in hosts if h.cpu > 90], f"{user.name}: {max(loads)} %", total * 2. There are operators, \
-comparisons, comprehensions, f-strings and len sum min max sorted any all round str int float.
-- _if=len(hosts) > 3 makes a call only if that holds; what reads it is skipped otherwise."""
+- Arguments and names may compute: hot = [h for h in hosts if h.cpu > 90], f"{user.name}: {max(loads)} %", total * 2. There are \
+operators, comprehensions, f-strings, methods of text, and len sum min max sorted any all round str int float set dict zip enumerate range.
+- Calls may stand in calls, and under for, if/elif/else and while (20 rounds at most):
+for h in hosts:
+    c = check(host=h.name)
+    if not c.ok:
+        restart(host=h.name)
+bad = [x.host for x in c if not x.ok]
+- What a for assigns is a list afterwards, with None where nothing was made; so is [check(host=h.name) for h in hosts]. Its rounds \
+run in parallel and do not see each other: no break, no n = n + 1. A while's rounds follow each other.
+- There is no def, import, try or return."""
 
 LOOPS: Final = (
     "Another agent. With _each=list it runs once per item and has †input.item and †input.index (_parallel=8 at a time); the result "
@@ -139,4 +147,5 @@ def _noted(call: JsonObject, names: Mapping[str, str], kinds: Iterable[str]) -> 
     notes = [str(call[key]) for key in ("_id", "_status", "_reason") if call.get(key)]
     raw = {key: value for key, value in call.items() if key not in ("_id", "_status", "_reason", "_error")}
     line = raw["_source"] if isinstance(raw.get("_source"), str) else write_call(raw, names=names, kinds=kinds)
-    return f"{line}  # {' '.join(notes)}".replace("\n", "\\n") if notes else line
+    first, *more = line.split("\n")
+    return "\n".join([f"{first}  # {' '.join(notes)}".replace("\n", "\\n") if notes else first, *more])

@@ -8,11 +8,20 @@ deterministic, and bounded in steps, memory and the size of what it gives. `stat
 import keyword
 
 from perdure.values.formulas.formula import MAX_FORMULA, Formula, parse_formula, readable
-from perdure.values.formulas.functions import FUNCTIONS
+from perdure.values.formulas.functions import FUNCTIONS, METHODS
 from perdure.values.formulas.nodes import CONSTANTS
 from perdure.values.formulas.steps import MAX_FORMULA_STEPS
 
-__all__ = ["MAX_FORMULA", "MAX_FORMULA_STEPS", "Formula", "is_function", "is_name", "parse_formula", "readable"]
+__all__ = [
+    "MAX_FORMULA",
+    "MAX_FORMULA_STEPS",
+    "Formula",
+    "is_function",
+    "is_method",
+    "is_name",
+    "parse_formula",
+    "readable",
+]
 
 
 def is_function(name: str) -> bool:
@@ -23,3 +32,8 @@ def is_function(name: str) -> bool:
 def is_name(name: str) -> bool:
     """Whether a loop may give its items that name: it means nothing of its own in a formula."""
     return name not in FUNCTIONS and name not in CONSTANTS and not keyword.iskeyword(name)
+
+
+def is_method(name: str) -> bool:
+    """Whether a text, a list or an object has a method of that name: `lower`, `get`, …"""
+    return any(name in methods for methods in METHODS.values())

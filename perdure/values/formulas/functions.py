@@ -122,6 +122,36 @@ def _zip(steps: Steps, *lists: Json) -> Json:
     return rows
 
 
+def _set(steps: Steps, values: Json = ()) -> Json:
+    """Without duplicates, in the one order that equal sets have: numbers, texts, null."""
+    listed = items(steps, values) if values else []
+    if any(isinstance(value, list | dict) for value in listed):
+        raise WrongError("in a set stand texts and numbers, no lists or objects")
+    steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
+    ranked: Any = dict.fromkeys(listed)
+    return sorted(ranked, key=lambda value: (value is None, isinstance(value, str), 0 if value is None else value))
+
+
+def _dict(steps: Steps, values: Json = None) -> Json:
+    if isinstance(values, dict) or values is None:
+        return dict(values or {})
+    pairs = items(steps, values)
+    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        raise WrongError("dict takes pairs of a text and a value, such as zip(names, values)")
+    steps.take(len(pairs))
+    steps.text(sum(len(key) for key, _ in pairs))
+    return dict(pairs)
+
+
+def _next(steps: Steps, values: Json, default: Any = _NONE) -> Json:
+    """The first of a list; `default` for none."""
+    if not isinstance(values, list):
+        raise WrongError(f"next takes a list or a comprehension, not {kind(values)}")
+    if not values and default is _NONE:
+        raise WrongError("next of nothing; give a default: next(…, None)")
+    return values[0] if values else default
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
     "len": _len,
     "sum": _sum,
@@ -137,6 +167,11 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
     "bool": lambda steps, value=False: bool(value),
     "abs": _abs,
     "list": lambda steps, value=(): items(steps, value) if value else [],
+    "tuple": lambda steps, value=(): items(steps, value) if value else [],
+    "set": _set,
+    "dict": _dict,
+    "reversed": lambda steps, values: items(steps, values)[::-1],
+    "next": _next,
     "range": _range,
     "enumerate": _enumerate,
     "zip": _zip,
@@ -208,7 +243,10 @@ METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
             name: _of_text(name)
             for name in ("lower", "upper", "strip", "lstrip", "rstrip", "title", "capitalize", "startswith", "endswith")
         },
-        **{name: _of_text(name) for name in ("count", "find", "isdigit", "isalpha", "removeprefix", "removesuffix")},
+        **{
+            name: _of_text(name)
+            for name in ("count", "find", "isdigit", "isalpha", "splitlines", "removeprefix", "removesuffix")
+        },
         "split": _split,
         "join": _join,
         "replace": _replace,

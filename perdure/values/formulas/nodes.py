@@ -119,6 +119,10 @@ class Nodes:
     def _tuple(self, node: ast.Tuple) -> Step:
         return self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
 
+    def _set(self, node: ast.Set) -> Step:
+        make = self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+        return lambda frame: FUNCTIONS["set"](frame.steps, make(frame))
+
     def _dict(self, node: ast.Dict) -> Step:
         pairs = [
             (self.read(key) if key is not None else None, self.read(value))
@@ -323,8 +327,6 @@ _ALLOWED: Final = (
     "it computes with values: operators, comparisons, comprehensions, f-strings and functions such as len(…)"
 )
 _INSTEAD: Final[dict[type[ast.AST], str]] = {
-    ast.SetComp: "write a list: [… for … in …]",
-    ast.Set: "write a list: [a, b]",
     ast.NamedExpr: "nothing is assigned in an expression",
     ast.Await: "nothing is waited for in an expression",
 }

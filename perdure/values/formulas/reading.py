@@ -30,6 +30,10 @@ class Reader(Nodes):
 
     _generatorexp = _listcomp
 
+    def _setcomp(self, node: ast.SetComp) -> Step:
+        collect = self._listcomp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
+        return lambda frame: FUNCTIONS["set"](frame.steps, collect(frame))
+
     def _dictcomp(self, node: ast.DictComp) -> Step:
         with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
 
@@ -72,7 +76,10 @@ class Reader(Nodes):
         return scoped, steps
 
     def _lambda(self, node: ast.Lambda) -> Step:
-        wrong(node, "a lambda can only be the key of sorted, min or max: key=lambda item: item.size")
+        wrong(
+            node,
+            "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
+        )
 
     def _ranking(self, node: ast.expr) -> Step:
         """`key=lambda item: …`: a step that gives a function."""

@@ -1,4 +1,4 @@
-"""Writing calls in Python's call syntax: the other direction of `script_reader` (R9.2)."""
+"""Writing calls in Python's call syntax: the other direction of `reader` (R9.2)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     """One call as a line of script. `names`: tool → how a script calls it; `kinds`: those that references can name."""
     writer = _Writer(kinds)
     tool = str(call.get("_tool", "?"))
+    if (lines := _compound(call, tool, writer, names, kinds)) is not None:
+        return lines
     arguments = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
     target = writer.target(call.get("_outputPath"))
     if target is None:
@@ -38,7 +40,37 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     if odd := {key: value for key, value in arguments.items() if not plain(key)}:
         written.append(f"**{writer.value(odd)}")
     line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
+    if tool == "_let" and target and arguments.keys() == {"value"}:
+        line = writer.value(arguments["value"])
     return f"{target} = {line}" if target else line
+
+
+def _compound(
+    call: JsonObject, tool: str, writer: _Writer, names: Mapping[str, str] | None, kinds: Iterable[str]
+) -> str | None:
+    """A loop, with its body below it; `None` for what is written on one line."""
+    body = call.get("_body")
+    each = call.get("_each")
+    if not isinstance(body, list) or not all(isinstance(inner, dict) for inner in body):
+        return None
+    if tool == "_for" and isinstance(each, str | list | dict) and call.keys() <= _FOR_KEYS:
+        item, place = str(call.get("_as", "item")), call.get("_at")
+        source = writer.value(each)
+        head = f"for {place}, {item} in enumerate({source})" if place else f"for {item} in {source}"
+    elif tool == "_while" and isinstance(call.get("_while"), str) and call.keys() <= _WHILE_KEYS:
+        head = f"while {writer.argument(IF, call['_while'])}"
+    else:
+        return None
+    lines = [f"{head}:"]
+    for inner in body:
+        lines += [f"    {line}" for line in write_call(inner, names=names, kinds=kinds).split("\n")]
+    if isinstance(condition := call.get(IF), str):
+        lines = [f"if {writer.argument(IF, condition)}:", *(f"    {line}" for line in lines)]
+    return "\n".join(lines)
+
+
+_FOR_KEYS: Final = frozenset({"_tool", "_each", "_as", "_at", "_body", IF})
+_WHILE_KEYS: Final = frozenset({"_tool", "_while", "_body", IF})
 
 
 def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from perdure.errors import FormulaError
-from perdure.model.dialects.script_formulas import computes, formula_text
-from perdure.model.dialects.script_writer import CONSTANTS
-from perdure.plan.control.iteration import AS, AT, EACH, INDEX, ITEM, UNTIL
+from perdure.model.dialects.scripts.formulas import Resolve, computes, formula_text
+from perdure.model.dialects.scripts.writer import CONSTANTS
 from perdure.values.formulas import parse_formula
 from perdure.values.jsons import Json
 from perdure.values.references import Reference
@@ -20,7 +20,6 @@ from perdure.values.templates import EXPR
 
 _ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists, dicts and expressions"
 _HINTS: Final[dict[type[ast.AST], str]] = {
-    ast.Call: "a call cannot stand inside another: give it a line and a name of its own, and use the name here",
     ast.Lambda: "a lambda is not data",
     ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
 }
@@ -49,24 +48,34 @@ class NotAllowedError(Exception):
 def parse(source: str) -> list[ast.stmt]:
     """The statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for what costs too much to be read at all."""
     # Python 3.11 reads an f-string in the square of its length.
-    if len(source) > _LONG and _has_f_string(source):
-        message = f"a statement with an f-string in it may have {_LONG:,} characters"
-        raise NotAllowedError(ast.Pass(lineno=1, col_offset=0), message)
+    if len(source) > _LONG and (line := _long_f_string(source)):
+        message = f"a line with an f-string in it may have {_LONG:,} characters"
+        raise NotAllowedError(ast.Pass(lineno=line, col_offset=0), message)
     return ast.parse(source).body
 
 
-def _has_f_string(source: str) -> bool:
+def _long_f_string(source: str) -> int:
+    """The number of a logical line with an f-string in it that is too long; 0 for none."""
+    length, first, formats = 0, 0, False
     try:
-        return any(_F_STRING.match(token.string) for token in tokenize.generate_tokens(io.StringIO(source).readline))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            first = first or token.start[0]
+            length += len(token.string) + 1
+            formats = formats or bool(_F_STRING.match(token.string))
+            if formats and length > _LONG:
+                return first
+            if token.type == tokenize.NEWLINE:
+                length, first, formats = 0, 0, False
     except (tokenize.TokenError, SyntaxError):
-        return False
+        return 0
+    return 0
 
 
 class Values:
-    """Turns nodes into JSON."""
+    """Turns nodes into JSON. `resolve` says what a name stands for."""
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        self._kinds = {"input", "state", *kinds}
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
 
     def value(self, node: ast.expr) -> Json:
         """Raises `NotAllowedError`."""
@@ -76,34 +85,27 @@ class Values:
             number = self._constant(node.operand)
             if isinstance(number, int | float) and not isinstance(number, bool):
                 return -number
+        if isinstance(node, ast.Name) and node.id in CONSTANTS:
+            return CONSTANTS[node.id]
+        if isinstance(node, ast.Dict):
+            self._check_keys(node)
+        if computes(node):
+            return {EXPR: self.formula(node)}
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value(child) for child in node.elts]
         if isinstance(node, ast.Dict):
-            return {self._key(key, node): self.value(child) for key, child in zip(node.keys, node.values, strict=True)}
-        if isinstance(node, ast.Name) and node.id in CONSTANTS:
-            return CONSTANTS[node.id]
-        return {EXPR: self.formula(node)} if computes(node) else self._expression(node)
+            keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
+            return {key: self.value(child) for key, child in zip(keys, node.values, strict=True)}
+        return self._expression(node)
 
     def formula(self, node: ast.expr) -> str:
         """What is computed, as a formula's text (R16.3)."""
-        text = formula_text(node, self._kinds)
+        text = formula_text(copy.deepcopy(node), self._resolve)
         try:
             parse_formula(text)
         except FormulaError as error:
             raise NotAllowedError(node, error.message) from None
         return text
-
-    def inside(self, call: ast.Call) -> Values:
-        """What a call that says itself how often it is made may name: the item and its place too (R16.1)."""
-        given = {each.arg: each.value for each in call.keywords}
-        if EACH not in given and UNTIL not in given:
-            return self
-        names = [(given.get(key), default) for key, default in ((AS, ITEM), (AT, INDEX))]
-        return Values([*self._kinds, *(_constant_text(node) or default for node, default in names)])
-
-    def until(self, node: ast.expr) -> Json:
-        """The condition of a loop, in which `output` is the delegate's."""
-        return Values([*self._kinds, "output"]).value(node)
 
     def _constant(self, node: ast.Constant) -> Json:
         value = node.value
@@ -115,10 +117,10 @@ class Values:
             return value
         raise NotAllowedError(node, f"{type(value).__name__} is not JSON; {_ALLOWED}")
 
-    def _key(self, key: ast.expr | None, node: ast.Dict) -> str:
-        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            raise NotAllowedError(key or node, "the keys of a dict are text")
-        return key.value
+    def _check_keys(self, node: ast.Dict) -> None:
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and not isinstance(key.value, str):
+                raise NotAllowedError(key, "the keys of a dict are text")
 
     def _expression(self, node: ast.expr) -> str:
         """A name, or names joined by `or` and `and`, as an expression (R3.3)."""
@@ -145,9 +147,10 @@ class Values:
             else:
                 what = _HINTS.get(type(node), f"{words(node)} is not read here; {_ALLOWED}")
                 raise NotAllowedError(start if node is start else node, what)
-        root = self._name(node.id, node)
+        self._name(node.id, node)
         path.reverse()
-        return Reference(root, tuple(path)) if root in self._kinds else Reference("state", (root, *path))
+        root = self._resolve(node)
+        return Reference(root.kind, (*root.path, *path))
 
     def output_path(self, targets: Sequence[ast.expr]) -> str:
         """`a, error = b, error = f()` as `†state.a && †state.b || †state.error` (R4.3)."""
@@ -158,6 +161,8 @@ class Values:
         return " || ".join(" && ".join(dict.fromkeys(str(self._target(node)) for node in column)) for column in columns)
 
     def _target(self, node: ast.expr) -> Reference:
+        if isinstance(node, ast.Starred):
+            raise NotAllowedError(node, "a * before a name is not read: take items by their place, rows[1:]")
         reference = self.reference(node)
         if reference.kind != "state" or not reference.path or (isinstance(node, ast.Name) and node.id in CONSTANTS):
             raise NotAllowedError(node, f"results are kept in the state; write state.{reference.kind} = …")

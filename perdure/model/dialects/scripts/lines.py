@@ -1,7 +1,8 @@
-"""A script's lines, gathered into statements, without what models leave around them: thoughts, fences, lists, back-ticks."""
+"""A script's lines, gathered into statements (a loop or condition with all that is indented below it), without what models leave around them: thoughts, fences, lists, back-ticks."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,14 @@ _BEGINS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )?[A-Za-z_][\w.]*\("
 _ATTEMPT: Final = re.compile(r"[\w., \[\]\"']*=(?!=)|[A-Za-z_][\w.]*\s*\(|[\[{(\"']")
 """How a line begins that may be meant as a statement. Any other that cannot be read is words."""
 _MARKER: Final = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|>>>)\s+(?=[A-Za-z_`])")
+_COMPOUND: Final = re.compile(
+    r"(?:async\s+)?(?:for|while|if|def|class|try|with)\b.*:|match\s[^#=]*:\s*(?:#|$)", re.DOTALL
+)
+"""How a line begins behind which deeper lines belong to it."""
+_HEAD: Final = re.compile(r"(?:for|while|if)\b")
+_GOES_ON: Final = re.compile(r"(?:elif|else|except|finally)\b")
+"""How a line begins that belongs to a compound statement without being deeper than its head."""
+_BODIES: Final = {"match": "\n case 1: pass", "try": " pass\nfinally: pass"}
 _SIGNS: Final = re.compile(r"\"\"\"|'''|[\"'#()\[\]{}]")
 _CLOSES: Final = {quote: re.compile(rf"\\.|{quote}", re.DOTALL) for quote in ('"""', "'''", '"', "'")}
 _END: Final = re.compile(r"</think(?:ing)?>")
@@ -28,8 +37,26 @@ class Statement:
 
     @property
     def is_words(self) -> bool:
-        """Whether it does not even look like a call: what a person would say."""
-        return not _ATTEMPT.match(self.lines[0].lstrip())
+        """Whether it does not even look like a call, or like the head of a loop or a condition: what a person would say."""
+        return not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
+
+    @property
+    def _has_head(self) -> bool:
+        """Whether it begins as a loop or a condition does: `if you like, do this:` does not."""
+        ends = next((at for at, line in enumerate(self.lines, 1) if ":" in line), 1)
+        head = "\n".join(self.lines[:ends]).lstrip()
+        if not _COMPOUND.match(head):
+            return False
+        body = _BODIES.get(head.split(":")[0].split()[0], " pass")
+        return any(map(_is_read, (f"{head.partition(':')[0]}:{body}", f"{head.rpartition(':')[0]}:{body}")))
+
+
+def _is_read(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 class Lines:
@@ -46,7 +73,13 @@ class Lines:
         self._first = 1
         self._depth = 0
         self._quote = ""
+        self._open = False
+        """Whether the last line goes on in the next."""
+        self._indent = 0
+        """That of the statement's first line."""
         self._thinking = False
+        self._base: int | None = None
+        """The indentation of a loop's or a condition's head, while what belongs to it is gathered."""
         self._indents: tuple[int, ...] = ()
         """Where statements may begin: at the least indentation so far, or behind the last marker of a list."""
 
@@ -79,25 +112,52 @@ class Lines:
                 return
             self._thinking, line = False, line[end.end() :]
         elif not self.trusted and len(self._quote) != 3 and (ends := list(END_OF_THOUGHT.finditer(line))):
-            self._lines, self._indents = [], ()
+            self._lines, self._base, self._indents = [], None, ()
             yield None
             line = line[ends[-1].end() :]
         if self._lines and len(self._quote) != 3 and _BEGINS.match(line):
             yield from self._take()
+        if self._base is not None and not self._open:
+            if not self._belongs(line):
+                yield from self._take()
+            elif not line.strip() or line.lstrip().startswith("#"):
+                self._lines.append("")
+                return
+            else:
+                line = line[self._base :]
+                self._depth = 0
         if not self._lines:
             bare = self._bare(line)
             if bare is None:
                 return
             line = bare
-            self._first, self._depth, self._quote = self._number, 0, ""
+            self._first, self._depth, self._quote, self._open = self._number, 0, "", False
         self._lines.append(line)
         self._scan(line)
-        if self._depth <= 0 and not self._quote and not line.endswith("\\"):
-            yield from self._take()
+        self._open = self._depth > 0 or bool(self._quote) or line.endswith("\\")
+        if not self._open and self._base is None:
+            if _COMPOUND.match("".join(self._lines)):
+                self._base = self._indent
+            else:
+                yield from self._take()
+
+    def _belongs(self, line: str) -> bool:
+        """Whether the line belongs to the loop or condition that is being gathered."""
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        if not text or text.startswith("#"):
+            return True
+        if text.startswith("```"):
+            return False
+        assert self._base is not None
+        return indent > self._base or (indent == self._base and bool(_GOES_ON.match(text)))
 
     def _take(self) -> Iterator[Statement]:
+        self._base = None
         if self._lines:
             lines, self._lines = self._lines, []
+            while not lines[-1].strip() and len(lines) > 1:
+                lines.pop()
             yield Statement(self._first, lines)
 
     def _bare(self, line: str) -> str | None:
@@ -116,9 +176,9 @@ class Lines:
         core = line.lstrip()[marker.end() if marker else 0 :]
         if core.startswith("`") and core.rstrip().endswith("`"):
             core = core.strip().strip("`").strip()
-        if not _BEGINS.match(core):
+        indent = self._indent = len(line) - len(line.lstrip())
+        if not _BEGINS.match(core) and not _COMPOUND.match(core):
             return line
-        indent = len(line) - len(line.lstrip())
         if not self._indents or indent < self._indents[0]:
             self._indents = (indent,)
         if indent not in self._indents:
@@ -129,7 +189,7 @@ class Lines:
 
     def _scan(self, line: str) -> None:
         """Follow quotes and brackets through a line; words open none."""
-        if len(self._lines) == 1 and not _ATTEMPT.match(line.lstrip()):
+        if len(self._lines) == 1 and not _ATTEMPT.match(line.lstrip()) and not _HEAD.match(line):
             return
         at = 0
         while found := (_CLOSES[self._quote] if self._quote else _SIGNS).search(line, at):
