@@ -18,6 +18,9 @@ from perdure.model.dialects.answers import Solution
 from perdure.model.dialects.scripts.reader import ScriptReader
 from perdure.model.dialects.scripts.writer import write_call
 from perdure.model.wire import Vocabulary
+from perdure.plan.plan import Plan
+from perdure.tools.tool import resolve_tools
+from perdure.values.state import State
 
 TEXT = (Path(__file__).parent / "programs.txt").read_text()
 PROGRAM = re.compile(r"^== (.*?) \| (\w+) \| (.*)\n((?:(?!== |@).*\n?)*)", re.MULTILINE)
@@ -43,6 +46,7 @@ TOOLS = {
     for line in TEXT.splitlines()
     if line.startswith("@")
 }
+INPUT = {name: ["a"] for name in re.findall(r"\binput\.(\w+)", TEXT)}
 NAMED = [pytest.param(program, id=program.name) for program in PROGRAMS]
 
 
@@ -97,6 +101,20 @@ def test_r16_4_a_program_is_a_plan_or_is_refused_in_a_line_that_teaches(program:
     count, *expected = program.expected.split()
     assert len(list(every(solution.calls))) >= int(count)
     assert set(expected) <= set(kinds(solution))
+
+
+@pytest.mark.parametrize("program", NAMED)
+def test_r16_4_what_was_read_is_a_plan_without_a_mistake(program: Program) -> None:
+    tools = TOOLS[program.domain]
+    definitions = {name: {"name": name, "properties": {key: {} for key in names}} for name, names in tools.items()}
+    plan = Plan(1, tools=resolve_tools(list(tools), definitions), state=State(), data={"input": INPUT})
+    solution = read(program.text, program.domain)
+    for call in solution.calls:
+        plan.add(call)
+    plan.close()
+    wrong = {call.id: call.error.message for call in plan.calls if call.error and "_syntax" not in call.raw}
+    if not refusals(solution):
+        assert wrong == {}
 
 
 def test_the_share_of_programs_that_is_read_is_as_the_docs_say() -> None:

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 from perdure.errors import JsonError
 from perdure.model.dialects.scripts.values import NotAllowedError, Values
 from perdure.plan.control.conditions import IF
-from perdure.values.formulas import is_function
+from perdure.values.formulas import is_name
 from perdure.values.jsons import Json, JsonObject, check
 from perdure.values.references import Reference
 
@@ -19,7 +19,7 @@ BlockKind: TypeAlias = Literal["plan", "for", "while"]
 Adding: TypeAlias = Literal["item", "list", "pair"]
 """What is added to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
 _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TAKEN: Final = frozenset({"state", "input", "output", "true", "false", "null"})
+_TAKEN: Final = frozenset({"state", "input", "output"})
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 
@@ -185,7 +185,7 @@ def bind(target: ast.expr, depth: int) -> tuple[str, dict[str, Reference]]:
     """The kind under which a loop's item is read, and what the loop's names stand for."""
     if isinstance(target, ast.Name):
         name = target.id
-        taken = name in _TAKEN or is_function(name) or not _ITEM.fullmatch(name)
+        taken = name in _TAKEN or not is_name(name) or not _ITEM.fullmatch(name)
         kind = f"_{_NOT_IN_A_NAME.sub('_', name)}" if taken else name
         return kind, {name: Reference(kind, ())}
     kind = f"_pair{depth}"

@@ -12,12 +12,11 @@ from perdure.model.dialects.scripts.hints import no_such_tool
 from perdure.model.dialects.scripts.values import NotAllowedError, Values
 from perdure.model.wire import Vocabulary
 from perdure.plan.control.conditions import IF
+from perdure.plan.loops.reading import OWN_TOOLS
 from perdure.values.formulas import is_function
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.templates import EXPR
 
-OWN: Final = frozenset({"_for", "_while", "_let"})
-"""Tools of the engine's own, which a script has as statements."""
 _OF_A_LOOP: Final = frozenset({"_each", "_until", "_outputMethod", "_instance", "_after"})
 
 
@@ -199,7 +198,7 @@ class Calls:
         calls = inner.calls
         if not calls:
             return
-        plain = calls[0]["_tool"] not in OWN and not calls[0].keys() & _OF_A_LOOP
+        plain = calls[0]["_tool"] not in OWN_TOOLS and not calls[0].keys() & _OF_A_LOOP
         # A condition that reads no item would be the whole loop's.
         asks = IF not in calls[0] or any(_reads(str(calls[0][IF]), name) for name in (loop.item, loop.place))
         if len(calls) == 1 and plain and asks and not block.guards:
