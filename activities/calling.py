@@ -23,7 +23,7 @@ from perdure.activities.underway.ending import Underway, Work
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError, ToolError
 from perdure.people.policies import Ask, floor_problem
-from perdure.plan.patience import NO_SUCH_TOOL
+from perdure.plan.patience import NO_SUCH_TOOL, NOT_BEGUN
 from perdure.run.wire import CLAIM
 from perdure.tools.definitions import with_own_names
 from perdure.tools.functions import Branch, ToolContext, ToolFunction
@@ -76,6 +76,8 @@ class ToolActivity:
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
         except Exception as error:
+            if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
+                raise
             raise tool_failure(error) from tellable(error)
         return ToolResult(value=result, branch=branch, attempt=activity.info().attempt, size=size)
 

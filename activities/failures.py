@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
+from perdure.plan.patience import RESERVED_CODES
 from perdure.run.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
@@ -135,13 +136,20 @@ def tool_failure(error: Exception) -> ApplicationError:
         return _failure(
             error.message,
             attempt,
-            type=_text(error.code),
+            type=_own_code(_text(error.code)),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # What cannot be encoded or decoded is no better the next time.
     final = isinstance(error, UnicodeError | RecursionError)
-    return _failure(str(error) or type(error).__name__, attempt, type=type(error).__name__, non_retryable=final)
+    return _failure(
+        str(error) or type(error).__name__, attempt, type=_own_code(type(error).__name__), non_retryable=final
+    )
+
+
+def _own_code(code: str) -> str:
+    """A tool's, which says nothing of its worker."""
+    return f"tool.{code}" if code in RESERVED_CODES else code
 
 
 def tellable(error: Exception) -> Exception | None:

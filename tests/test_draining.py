@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
@@ -20,12 +21,17 @@ import pytest
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
 from temporalio.client import Client
-from temporalio.testing import WorkflowEnvironment
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
+from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
+from perdure.activities.underway.beginning import say_begun
 from perdure.client.approvals import decide
 from perdure.client.runs import AgentHandle, start_run
+from perdure.plan.patience import NOT_BEGUN
 from perdure.run.agents import parse_agent
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
@@ -215,6 +221,42 @@ async def test_a_lost_worker_uses_up_no_retry_and_what_may_have_begun_is_not_beg
     assert result.calls[1].error is not None
     assert result.calls[1].error["code"] == "WorkerLost"
     assert "whether it took effect is not known" in result.calls[1].error["message"]
+
+
+async def test_what_its_server_does_not_take_any_more_does_not_begin(dev_server: WorkflowEnvironment) -> None:
+    queue = f"lost-{uuid.uuid4().hex[:8]}"
+    document = agent({"name": "ring", "_taskQueue": queue, "_retries": 0, "properties": {}})
+    async with harness(dev_server.client, [], [{"calls": [{"_tool": "ring"}]}]) as it:
+        handle = await it.start(document)
+        token = await taken_and_lost(dev_server.client, queue)
+        await handle.terminate()
+    here = ActivityEnvironment(client=dev_server.client)
+    once = RetryPolicy(maximum_attempts=1)
+    here.info = dataclasses.replace(here.info, task_token=token, retry_policy=once)
+
+    async def begin() -> None:
+        async with supervised_heartbeat():
+            await say_begun()
+
+    with pytest.raises(ApplicationError, match="it was not begun") as refused:
+        await here.run(begin)
+    assert refused.value.type == NOT_BEGUN
+
+
+async def test_no_tool_s_own_failure_is_taken_for_its_worker_s(dev_server: WorkflowEnvironment) -> None:
+    tried: list[str] = []
+
+    @tool(retries=2)
+    def fail(code: str) -> None:
+        tried.append(code)
+        raise ToolError(code, "my own")
+
+    codes = ["Interrupted", "NotBegun", "WorkerLost", "NoSuchTool"]
+    calls = [{"_tool": "fail", "code": code} for code in codes]
+    async with harness(dev_server.client, [fail], [{"calls": calls, "output": None}, DONE]) as it:
+        view = await it.run(agent("fail"))
+    assert sorted(tried) == sorted(codes)
+    assert [call.error and call.error["code"] for call in view.calls] == [f"tool.{code}" for code in codes]
 
 
 class NotesRefusals(Registry):

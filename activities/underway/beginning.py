@@ -8,9 +8,9 @@ from typing import Final
 
 from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.errors import ToolError
 from perdure.plan.patience import BEGUN, NOT_BEGUN
 from perdure.values.jsons import Json
 
@@ -31,7 +31,7 @@ def said_begun() -> list[Json]:
 async def say_begun() -> None:
     """Return when an attempt that is the only one may begin: its server has it that it did (`BEGUN`). An Action, and milliseconds.
 
-    Raises `ToolError` with `NOT_BEGUN` where it is not taken: the attempt was taken for lost meanwhile, or nobody answers.
+    Raises an `ApplicationError` of type `NOT_BEGUN` where it is not taken: the attempt was taken for lost meanwhile, or nobody answers.
     """
     info = activity.info()
     if info.retry_policy is None or info.retry_policy.maximum_attempts != 1:
@@ -41,9 +41,8 @@ async def say_begun() -> None:
     try:
         await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(said)
     except RPCError as error:
-        raise ToolError(
-            NOT_BEGUN, f"it was not begun: its server did not take that it would ({error.message})"
-        ) from None
+        words = f"it was not begun: its server did not take that it would ({error.message})"
+        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
     except AsyncActivityCancelledError:  # the worker learns of it by a heartbeat of its own, and ends this
         activity.heartbeat()
         await asyncio.Future()

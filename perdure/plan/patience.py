@@ -16,6 +16,8 @@ NOT_BEGUN: Final = "NotBegun"
 BEGUN: Final = "begun"
 """Key under which a heartbeat says the attempt. One that may not be repeated says it before its code begins, and begins only when the server
 has it: what was not said has not begun."""
+RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, INTERRUPTED, LOST, NOT_BEGUN})
+"""By which the engine tries again; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
 """How often a call is tried again whose worker was lost: it may be the call that ends them."""
 FIRST_PAUSE: Final = 0.5
