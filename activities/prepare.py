@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from temporalio import activity
@@ -16,6 +16,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.model.usage import PRICES, Price
+from perdure.people.flows import Flow
 from perdure.people.policies import Ask
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES
@@ -47,7 +48,11 @@ class PrepareActivity:
         functions: NamedFunctions | None = None,
         models: Mapping[str, str] | None = None,
         limited: Limited | None = None,
+        untrusted: Iterable[str] = (),
+        flows: Iterable[Flow] = (),
     ) -> None:
+        self._untrusted = frozenset(untrusted)
+        self._flows = list(flows)
         self._limited = limited or Limited()
         self._models = dict(models or {})
         self._functions = functions or NamedFunctions()
@@ -84,10 +89,11 @@ class PrepareActivity:
         await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
         prepared = Prepared(
-            tools=list(tools.values()),
+            tools=[self._declared(tool) for tool in tools.values()],
             models=models,
             prices=self._known_prices(models, wanted),
             floor=self._floor,
+            floor_flows=self._flows,
             delegates=delegates,
             delegate_problems=problems,
             max_payload=self._max_payload,
@@ -100,6 +106,13 @@ class PrepareActivity:
             message = f"the agent's tools and delegates have {said(len(packed.data))} packed; {self._max_payload:,} is the most"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return packed
+
+    def _declared(self, tool: Tool) -> Tool:
+        """The tool with what the worker says of it by its name, or by that of its code (R15.2)."""
+        if self._untrusted.isdisjoint({tool.name, tool.activity, tool.delegate}):
+            return tool
+        declared: Tool = tool.model_copy(update={"code_untrusted": True})
+        return declared
 
     def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
         """Those of the models that the run names; a policy of the worker's may name any. Refuses a budget without prices."""

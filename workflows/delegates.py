@@ -113,7 +113,9 @@ async def _run(
         return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
         return Failed(_error(child, failure))
-    return result if isinstance(result, LoopState) else Returned(result.output)
+    if isinstance(result, LoopState):
+        return result
+    return Returned(result.output, sources=frozenset(result.sources))
 
 
 async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sender: Sender, on_spent: OnSpent) -> Any:

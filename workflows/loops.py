@@ -180,11 +180,13 @@ class LoopWorkflow(Family):
             has_input=True,
             approval=self._policy().as_change(),
             floor=loop.floor,
+            floor_flows=loop.floor_flows,
             givers=loop.givers,
             lineage=loop.lineage,
             delegates=loop.delegates,
             prepared=loop.prepared,
             budget=share,
+            sources=loop.sources_of(),
         )
 
     async def _record(self) -> None:
@@ -206,6 +208,7 @@ class LoopWorkflow(Family):
             loop.keep_error(index, outcome.error.code, outcome.error.message)
         else:
             value = outcome.value
+            self._state.sources = sorted({*self._state.sources, *outcome.sources})
             loop.keep(index, value, self._sizes.of(value))
             self._sizes.retain(())
         workflow.set_current_details(f"**{loop.title}**: {loop.progress()}")

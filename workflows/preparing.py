@@ -88,12 +88,13 @@ async def _prepare(run_input: RunInput, people: People) -> Run:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
         _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
         people.desk.guard.remembered |= dict.fromkeys(given.remembered)
+        people.desk.vouched.known |= given.vouched
         people.desk.refusals = [*given.refusals, *people.desk.refusals]
-        return restore(agent, context, given, people.desk, budget=run_input.budget)
+        return restore(agent, context, given, people.desk, budget=run_input.budget, sources=run_input.sources)
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     _set_guard(people, agent, run_input, prepared, change)
-    return Run(agent, context, prepared, people.desk, budget=run_input.budget)
+    return Run(agent, context, prepared, people.desk, budget=run_input.budget, sources=run_input.sources)
 
 
 async def record(run_input: RunInput) -> Packed:
@@ -137,5 +138,6 @@ def _set_guard(people: People, agent: Agent, run_input: RunInput, prepared: Prep
         floor=stricter(prepared.floor, run_input.floor),
         change=change.changed(desk.guard.change),
         givers=run_input.givers,
+        floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )
     people.searchable = prepared.searchable

@@ -172,6 +172,7 @@ class Sender:
                 earlier=patience.started,
                 reads=reads if inline else None,
                 approved=call.approved,
+                clean=call.origins.read and not call.origins.tainted,
                 free=self.free(call.id),
             )
             try:

@@ -132,4 +132,6 @@ def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
         definition["_safe"] = True
     if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
         definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again
+    if not server.trusted:
+        definition["_untrusted"] = True
     return definition

@@ -26,7 +26,8 @@ class McpServer(BaseModel):
     headers: dict[str, str] = Field(default_factory=dict)
     disabled: bool = False
     trusted: bool = False
-    """Whether the server is believed when it says that a tool only reads: such a tool is `safe` then."""
+    """Whether the server is believed when it says that a tool only reads: such a tool is `safe` then. What the tools
+    of one that is not trusted return counts as written by others (R15.2)."""
     approval: Rule | dict[str, Any] | None = None
     """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
 

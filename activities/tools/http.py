@@ -50,7 +50,7 @@ class Answer(TypedDict):
 def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any]]:
     """`http_request` for these hosts."""
 
-    @tool(approval=_CHANGES, timeout=MAX_TIMEOUT + 10)
+    @tool(untrusted=True, approval=_CHANGES, timeout=MAX_TIMEOUT + 10)
     async def http_request(
         context: ToolContext,
         url: str,

@@ -52,10 +52,12 @@ class ApprovalOptions(TypedDict, total=False):
 
     scope: Literal["calls", "plan"]
     """`plan` offers a Request's whole plan once (R7.6)."""
-    ask: Literal["never", "dangerous", "unsafe", "always"]
-    """`dangerous` by default; `unsafe` is all that is not declared safe."""
+    ask: Literal["never", "untrusted", "dangerous", "unsafe", "always"]
+    """`dangerous` by default; `untrusted` is what is dangerous and comes from what others wrote (R15.5), `unsafe` is all that is not declared safe."""
     tools: Mapping[str, Literal["never", "always"] | Mapping[str, Any]]
     """Exceptions by tool name; a condition is `{"when": <JSON Schema of the parameters>}`."""
+    flows: Sequence[Mapping[str, str]]
+    """Rules such as `{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}`; or `refuse`, or `allow` (R15.5)."""
     approver: str
     """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
     timeout: float | None
@@ -99,5 +101,7 @@ class AgentOptions(TypedDict, total=False):
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""
     prices: Mapping[str, PriceOptions]
     """By model; those not named here are the worker's."""
+    show: Literal["values", "shape"] | Mapping[str, Literal["values", "shape"]]
+    """Whether the model reads what untrusted tools return, or sees its shape alone; or so by tool (R15.4). `values` by default."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""

@@ -36,6 +36,8 @@ class Decision(BaseModel):
     by: str = ""
     remember: bool = False
     """Do not ask about this tool again in this run (R7.7)."""
+    endorse: bool | list[str] = False
+    """Stand for all its parameters, or for these: they are `user`'s from then on, wherever they came from (R15.6)."""
     digest: str | None = None
     """Of what was shown; if something else waits by now, the decision is refused."""
 
@@ -67,4 +69,8 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
         )
     if decision.remember and decision.decision not in ("approve", "edit"):
         raise DecisionError(f"'remember' goes with approve and edit, not with {decision.decision}")
+    if decision.endorse and (decision.decision not in ("approve", "edit") or "." not in decision.call):
+        raise DecisionError(
+            f"'endorse' goes with approve and edit of a call, not with {decision.decision} of {decision.call}"
+        )
     return decision

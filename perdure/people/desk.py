@@ -15,6 +15,7 @@ from perdure.people.decisions import Decision, parse_decision
 from perdure.people.digests import Digests, approval_digest
 from perdure.people.offers import Judged, Offer, Verdict, what_runs
 from perdure.people.policies import Guard, Policy
+from perdure.people.vouching import Vouched, endorse
 from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Rejected, Returned
@@ -23,6 +24,7 @@ from perdure.plan.refusals import surplus_words
 from perdure.tools.engine import answer_problem
 from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.marks import held_marks, written_call
+from perdure.values.sources import USER
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
@@ -39,6 +41,8 @@ class Desk:
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
     feedback: list[JsonObject] = field(default_factory=list)
     """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
+    vouched: Vouched = field(default_factory=Vouched)
+    """What people stand for in this run (R15.6)."""
     new_plan: Callable[[], Plan] | None = None
     digests: Digests = field(default_factory=Digests)
     """Those of large values that are shown, each made once; while anything waits."""
@@ -49,7 +53,7 @@ class Desk:
     def offer_call(self, plan: Plan, call: Call, time: str) -> Offer | None:
         """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
         assert call.tool is not None
-        reason = self.guard.why(call.tool, call.params, plan.checks)
+        reason = self.guard.why(call.tool, call.params, plan.checks, call.origins)
         if reason is not None and call.items is not None:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
         if self._covered_by_plan(plan, call):
@@ -59,10 +63,20 @@ class Desk:
         if reason is None:
             return None
         call.approval = Approval(requested_at=time)
-        offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool))
+        offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool, call.origins))
         offer.reason += what_runs(offer)
         plan.hold(call)
         return self._put_out(offer)
+
+    def refuse_flow(self, call: Call) -> Rejected | None:
+        """What becomes of a call that is ready, if a value would flow where the policy does not let it (R15.5)."""
+        why = self.guard.refuses(call)
+        if why is None:
+            return None
+        self.feedback.append(
+            {"type": "feedback", "call": call.as_plan_entry(), "decision": "reject", "by": "policy", "reason": why}
+        )
+        return Rejected(f"rejected by the policy: {why}")
 
     def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
         """Offer a call whose result is what a person answers."""
@@ -100,14 +114,19 @@ class Desk:
         if offer.call is None:
             return Judged(offer, decision, plan=self._revised_plan(offer, decision))
         call = offer.call
+        revised: Call | None = None
         if decision.decision == "edit":
             if decision.params is None:
                 raise DecisionError(f"{offer.title} is a call: an edit of it needs 'params'")
-            return Judged(offer, decision, self._edited(offer, call, decision.params))
-        if decision.decision == "replace":
+            revised = self._edited(offer, call, decision.params)
+        elif decision.decision == "replace":
             assert decision.replacement is not None
-            return Judged(offer, decision, offer.plan.revised(call, _written(offer, decision.replacement)))
-        return Judged(offer, decision)
+            revised = offer.plan.revised(call, _written(offer, decision.replacement))
+        if isinstance(decision.endorse, list) and (unknown := set(decision.endorse) - {*(revised or call).params}):
+            raise DecisionError(f"{offer.title} has no parameter {shorten(min(unknown), 60)} to endorse")
+        if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
+            raise DecisionError(f"{offer.title} may not run: {why}")
+        return Judged(offer, decision, revised)
 
     def _edited(self, offer: Offer, call: Call, params: JsonObject) -> Call:
         """The call with these parameters; the others stay as they were offered, and nothing is read in them again (R7.2)."""
@@ -136,6 +155,8 @@ class Desk:
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
         if decision.decision == "answer":
             return Verdict(Returned(decision.answer))
+        if decision.endorse and judged.by_person and offer.call is not None:
+            endorse(judged.call or offer.call, decision.endorse, self.vouched, self.digests)
         if decision.remember and offer.call is not None:
             self.guard.remembered[offer.call.tool_name] = None
         if decision.decision == "reject":
@@ -170,17 +191,21 @@ class Desk:
             raise DecisionError(f"{by} gave {shorten(said, 60)}, but must give a decision, or 'ask'")
         judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
         plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
-        tools = [call.tool for call in (offer.call, judged.call) if call is not None and call.tool is not None]
-        tools += [call.tool for plan in plans for call in plan.written() if call.tool is not None]
-        only_a_person = any(self.guard.floor_asks(tool) or self.guard.approver(tool) != by for tool in tools)
+        calls = [call for call in (offer.call, judged.call) if call is not None]
+        calls += [call for plan in plans for call in plan.written()]
+        only_a_person = any(self._only_a_person(call, by) for call in calls)
         return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
+
+    def _only_a_person(self, call: Call, by: str) -> bool:
+        tool = call.tool
+        return tool is not None and (self.guard.floor_asks(tool, call.origins) or self.guard.approver(tool) != by)
 
     def time_out(self, offer: Offer, seconds: float) -> Verdict:
         """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
         approval = self._settle(offer)
         calls = list(offer.plan.written()) if offer.call is None else [offer.call]
         means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
-        floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan))
+        floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan)) or self._refused(offer)
         means = "reject" if means == "approve" and floor else means
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
@@ -229,16 +254,20 @@ class Desk:
         if offer.question:
             return True
         assert offer.call.tool is not None
-        return self.guard.why(offer.call.tool, offer.call.params) is not None
+        why = self.guard.why(offer.call.tool, offer.call.params, origins=offer.call.origins)
+        return self._refused(offer) or why is not None
+
+    def _refused(self, offer: Offer) -> bool:
+        return offer.call is not None and self.guard.refuses(offer.call) is not None
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Its plan was approved as a whole. What the floor asks about is only covered if its parameters were seen then."""
         assert call.tool is not None
-        unseen = not call.template.literal and self.guard.floor_asks(call.tool)
+        unseen = not call.template.literal and self.guard.floor_asks(call.tool, call.origins)
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
-        return any(call.tool is not None and self.guard.floor_asks(call.tool) for call in plan.written())
+        return any(call.tool is not None and self.guard.floor_asks(call.tool, call.origins) for call in plan.written())
 
     def _revised_plan(self, offer: Offer, decision: Decision) -> Plan | None:
         if decision.decision in ("approve", "reject"):
@@ -249,8 +278,13 @@ class Desk:
         plan = self.new_plan()
         if len(decision.calls) > plan.max_calls:
             raise DecisionError(f"{offer.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
+        offered = list(offer.plan.calls)
         for raw in decision.calls:
-            plan.add(_written(offer, raw))
+            written = _written(offer, raw)
+            same = next((call for call in offered if call.raw == written), None)
+            if same is not None:
+                offered.remove(same)
+            plan.add(written, USER if same is None else same.origins.written)
         plan.close(drain=offer.plan.drained)
         problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
         if problems:

@@ -6,25 +6,31 @@ dangerous activity safe does not get below it. Above it stands the agent file's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from perdure.errors import DecisionError
 from perdure.people.digests import approval_digest
-from perdure.tools.tool import Tool, check_rule
+from perdure.people.flows import UNTRUSTED, Flow, Judgement, judge_flows
+from perdure.plan.calls import Call
+from perdure.tools.rules import check_rule
+from perdure.tools.tool import Tool
 from perdure.values.durations import Seconds
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_FLOWS
 from perdure.values.limits.steps import Checks
 from perdure.values.problems import first_problem
 from perdure.values.schemas import Schema
+from perdure.values.sources.origins import UNKNOWN_ORIGINS, Origins
 from perdure.values.wire import Wire
 
-Ask: TypeAlias = Literal["never", "dangerous", "unsafe", "always"]
-"""What a policy asks about, from the loosest to the strictest: `unsafe` is all that is not declared safe."""
+Ask: TypeAlias = Literal["never", "untrusted", "dangerous", "unsafe", "always"]
+"""What a policy asks about, from the loosest to the strictest: `untrusted` is what is dangerous and comes from others, `unsafe` all that is
+not declared safe."""
 
-ASKS: Final[tuple[Ask, ...]] = ("never", "dangerous", "unsafe", "always")
+ASKS: Final[tuple[Ask, ...]] = ("never", "untrusted", "dangerous", "unsafe", "always")
 
 
 class Policy(BaseModel):
@@ -37,6 +43,8 @@ class Policy(BaseModel):
     ask: Ask = "dangerous"
     tools: dict[str, Any] = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
+    """Rules about where parameters may come from (R15.5)."""
     approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
     timeout: Seconds | None = None
@@ -57,16 +65,19 @@ class Policy(BaseModel):
         return tools
 
     def changed(self, change: Policy) -> Policy:
-        """This policy with the keys that the change sets; exceptions per tool are added to those that are there."""
+        """This policy with the keys that the change sets; exceptions per tool, and rules about flows, are added to those that are there."""
         keys = {key: getattr(change, key) for key in change.model_fields_set}
         if "tools" in keys:
             keys["tools"] = self.tools | change.tools
+        if "flows" in keys:  # the newest counts, where they are about the same
+            added = [flow for flow in change.flows if flow not in self.flows[-len(change.flows) :]]
+            keys["flows"] = [*self.flows, *added][-MAX_FLOWS:]
         merged: Policy = self.model_copy(update=keys)
         return merged
 
     def as_change(self) -> JsonObject:
         """Only the keys that were set."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
 def parse_policy(raw: Json) -> Policy:
@@ -100,8 +111,10 @@ class Guard:
         change: Policy | None = None,
         remembered: Iterable[str] = (),
         givers: Iterable[Giver] = (),
+        floor_flows: Iterable[Flow] = (),
     ) -> None:
         self.floor: Ask = floor
+        self.floor_flows = list(floor_flows)
         self._givers = list(givers)
         self.change = change or Policy()
         self.remembered = dict.fromkeys(remembered)
@@ -144,25 +157,55 @@ class Guard:
         given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
         return [self.policy, *given]
 
-    def floor_asks(self, tool: Tool) -> bool:
-        return _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous)
+    def floor_asks(self, tool: Tool, origins: Origins = UNKNOWN_ORIGINS) -> bool:
+        """Whether the worker's floor asks about a call; where it is not known yet what the call reads, whether it may."""
+        return self._why_floor(tool, origins) is not None
 
-    def asks(self, tool: Tool) -> bool:
-        """Whether a person may be asked about a call of this tool."""
-        return self.why(tool, None) is not None
+    def asks(self, call: Call) -> bool:
+        """Whether a person may be asked about a call that was not resolved."""
+        return call.tool is not None and self.why(call.tool, None, origins=call.origins) is not None
 
-    def why(self, tool: Tool, params: JsonObject | None, checks: Checks | None = None) -> str | None:
-        """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held."""
-        if self.floor_asks(tool):
-            unknown = "" if tool.code_known else ", and does not know the code of this tool"
-            return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}"
+    def refuses(self, call: Call) -> str | None:
+        """Why the call may not run at all: a value would flow where a rule does not let it (R15.5)."""
+        assert call.tool is not None
+        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.tool))]
+        found = (judge_flows(flows, call.tool.name, call.origins).refuse for flows in layers if flows)
+        return next((why for why in found if why is not None), None)
+
+    def why(
+        self,
+        tool: Tool,
+        params: JsonObject | None,
+        checks: Checks | None = None,
+        origins: Origins = UNKNOWN_ORIGINS,
+    ) -> str | None:
+        """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held, and without origins
+        whatever it reads as written by others."""
+        if (why := self._why_floor(tool, origins)) is not None:
+            return why
         if tool.name in self.remembered:
             return None
-        reasons = (_why(policy, tool, params, checks) for policy in self._policies(tool))
+        reasons = (_why(policy, tool, params, origins, checks) for policy in self._policies(tool))
         return next((reason for reason in reasons if reason is not None), None)
 
+    def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
+        unknown = "" if tool.code_known else ", and does not know the code of this tool"
+        flows = _judged(self.floor, self.floor_flows, tool, origins)
+        if _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous, tainted=bool(flows.tainted)):
+            others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
+            return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}{others}"
+        return flows.ask and f"the worker's rule: {flows.ask}"
 
-def _why(policy: Policy, tool: Tool, params: JsonObject | None, checks: Checks | None) -> str | None:
+
+def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> Judgement:
+    """Nothing is looked into where neither the level nor a rule asks where values come from."""
+    return judge_flows(flows, tool.name, origins) if flows or ask == UNTRUSTED else Judgement()
+
+
+def _why(policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins, checks: Checks | None) -> str | None:
+    judged = _judged(policy.ask, policy.flows, tool, origins)
+    if judged.ask is not None:
+        return judged.ask
     rule = policy.tools.get(tool.name, tool.approval)
     if isinstance(rule, dict):
         # A condition that cannot be decided holds: what nobody could look into is asked about.
@@ -170,7 +213,9 @@ def _why(policy: Policy, tool: Tool, params: JsonObject | None, checks: Checks |
         return "its parameters meet the condition for asking" if holds else None
     if rule is not None:
         return f"{tool.name} is always asked about" if rule == "always" else None
-    if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous):
+    if policy.ask == UNTRUSTED and tool.dangerous and judged.tainted:
+        return f"{tool.name} is dangerous, and {judged.why_tainted}"
+    if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous, tainted=False):
         return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
     return None
 
@@ -181,14 +226,23 @@ def _condition(when: JsonObject | bool, checks: Checks | None) -> Schema:
 
 
 def floor_problem(
-    floor: Ask, code: Mapping[str, Json], activity: str, params: JsonObject, approved: str | None
+    floor: Ask,
+    code: Mapping[str, Json],
+    activity: str,
+    params: JsonObject,
+    approved: str | None,
+    *,
+    clean: bool = False,
 ) -> str | None:
     """Why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
 
-    `approved`: `approval_digest` of what a person let run. It has to be of exactly these parameters.
+    `approved`: `approval_digest` of what a person let run. It has to be of exactly these parameters. `clean`: whether its run says that
+    nothing of it was written by others.
     """
     safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
-    if not _level_asks(floor, safe=safe, dangerous=dangerous) or approved == approval_digest(activity, params):
+    if not _level_asks(floor, safe=safe, dangerous=dangerous, tainted=not clean) or approved == approval_digest(
+        activity, params
+    ):
         return None
     why = "without a person's approval" if approved is None else "with an approval of other parameters"
     return (
@@ -197,8 +251,16 @@ def floor_problem(
     )
 
 
-_LEVELS: Final = {"never": "", "dangerous": "dangerous", "unsafe": "not declared safe", "always": "called"}
+_LEVELS: Final = {
+    "never": "",
+    "untrusted": "dangerous and comes from others",
+    "dangerous": "dangerous",
+    "unsafe": "not declared safe",
+    "always": "called",
+}
 
 
-def _level_asks(ask: Ask, *, safe: bool, dangerous: bool) -> bool:
+def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool:
+    if ask == UNTRUSTED:
+        return dangerous and tainted
     return ask == "always" or (ask == "unsafe" and (dangerous or not safe)) or (ask != "never" and dangerous)

@@ -15,6 +15,8 @@ from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.output_paths import Alternatives, parse_output_path, show
 from perdure.values.references import Path, Reference
+from perdure.values.sources import NOWHERE, Sources
+from perdure.values.sources.origins import UNKNOWN_ORIGINS, Origins
 from perdure.values.state import OutputMethod, Write
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template
 
@@ -93,6 +95,10 @@ class Call:
     """Which of the independent contexts it reads and writes; `None`: what is shared (R8.8)."""
     items: list[Any] | None = None
     """What `_each` resolved to: the delegate runs once for each (R8.5)."""
+    origins: Origins = UNKNOWN_ORIGINS
+    """Where it and its parameters come from, once it was looked at whether it is ready (R15.1)."""
+    sources: Sources = NOWHERE
+    """Where its result comes from, or what is said of its failure."""
     notes: list[CallError] = field(default_factory=list)
     """What the model is told although the call is done: iterations that failed."""
     loop: LoopForm | None = None
@@ -101,6 +107,8 @@ class Call:
     """What a loop's calls may read, and need not: that it has no value is theirs to find."""
     outside: dict[Reference, Json] = field(default_factory=dict)
     """What of the state a loop's calls read, by the value that it has for the loop."""
+    outside_sources: dict[Reference, Sources] = field(default_factory=dict)
+    """Where these values come from."""
     place: tuple[int, ...] = ()
     """Its index; inside a loop before it the loop's place and the iteration's number."""
     approval: Approval | None = None

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from perdure.errors import CallError
 from perdure.values.jsons import Json
 from perdure.values.references import Path
+from perdure.values.sources import NOWHERE, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Returned:
     branch: str | None = None
     parts: Mapping[Path, Json] | None = None
     """Of a loop with a body what each path that it writes is given; one that has nothing is not written (R16.4)."""
+    sources: Sources = NOWHERE
+    """What it comes from beside its tool and its parameters, as a run below tells (R15.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Failed:
     """The tool raised, timed out or used up its retries (R6.6)."""
 
     error: CallError
+    sources: Sources = NOWHERE
+    """What its words come from beside its tool and its parameters."""
 
 
 @dataclass(frozen=True, slots=True)

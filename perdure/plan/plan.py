@@ -12,12 +12,14 @@ before it offers waits for later calls.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from perdure.errors import CallError, clip
 from perdure.plan import refusals
 from perdure.plan.calls import Call, find_branch
 from perdure.plan.checks import check_call
+from perdure.plan.control.iteration import EACH
 from perdure.plan.edges.order import AFTER_ID
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
@@ -31,12 +33,14 @@ from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
-from perdure.values.instances import scope_path, values_for
+from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.steps import PART_STEPS, Checks
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
+from perdure.values.sources import NOWHERE, Labels, Sources
+from perdure.values.sources.origins import Known, Origins
 from perdure.values.state import State
 from perdure.values.texts import Texts
 
@@ -66,6 +70,7 @@ class Plan(Nesting):
         instances: Collection[str] = (),
         max_payload: int = MAX_PAYLOAD,
         inside: Inside | None = None,
+        known: Known | None = None,
     ) -> None:
         self.request = request
         self.closed = False
@@ -84,15 +89,18 @@ class Plan(Nesting):
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._instances = instances
         self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
+        given = known or Known()
+        self.known = replace(given, base={**given.base, "state": state.labels.snapshot()})
+        """Where the values that were there come from, and who has written its calls (R15.1)."""
         self._named = 0  # references, output paths and calls that the calls name
         texts = Texts(max_payload, state.sizes, self.checks)
         self._settling = Settling(
-            request, self._wiring, state, self.checks, texts, step=execution == "step", dry_run=dry_run
+            request, self._wiring, state, self.checks, texts, self.known, step=execution == "step", dry_run=dry_run
         )
         self.calls = self._settling.calls
 
-    def add(self, raw: Json) -> Call:
-        """The next call of the list. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
+    def add(self, raw: Json, written: Sources | None = None) -> Call:
+        """The next call of the list, which `written` says who has written, where it is not the plan's author. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
 
         Raises `ValueError` once the plan is closed: nobody would settle the call.
         """
@@ -109,6 +117,7 @@ class Plan(Nesting):
             refusals.refuse_surplus(call, self.max_calls)
         elif too_much is None:
             self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
+        call.origins = Origins(self.known.written(call.raw) if written is None else written)
         self._settling.add(call)
         return call
 
@@ -208,7 +217,9 @@ class Plan(Nesting):
         raws, around = call.loop.raws, self.values(call)
 
         def open_plan(number: int, kinds: Mapping[str, Json], state: State) -> Plan:
-            inside = Inside(call, number, kinds, self._slots, self.checks, around, self.now)
+            inside = Inside(call, number, kinds, self._slots, self.checks, around, self.now, self)
+            items = Labels(call.origins.params.get(EACH, NOWHERE))
+            base = {**self.known.base, **dict.fromkeys(kinds, items)}
             plan = Plan(
                 self.request,
                 tools=self._tools,
@@ -217,19 +228,13 @@ class Plan(Nesting):
                 max_calls=self.max_calls,
                 max_payload=self._max_payload,
                 inside=inside,
+                known=replace(self.known, base=base, written=lambda _: call.origins.written),
             )
             plan.extend(raws)
             plan.close(drain=True)
             return plan
 
         return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload)
-
-    def now(self) -> Mapping[str, Json]:
-        """What stands now, by kind."""
-        state = self.state.snapshot()
-        if self._inside is None:
-            return {**self._wiring.base, "state": state}
-        return self._inside.over(self._inside.now(), state)
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
@@ -240,12 +245,14 @@ class Plan(Nesting):
             call.status, call.reason = "rejected", outcome.reason
             error = None
         else:
+            call.sources = self._result_sources(call, outcome)
             error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
         if error is not None:
             call.status, call.error = "failed", error
             if call.branches:
                 value: Json = error.as_json()
-                problem = self._write(call, call.paths[-1], [value] if call.method == "concat" else value, time)
+                value = [value] if call.method == "concat" else value
+                problem = self._write(call, call.paths[-1], value, time)
                 if problem is not None:
                     call.error = CallError(error.code, f"{error.message}; nor could that be written: {clip(problem)}")
         self._settling.note_end(call)
@@ -290,6 +297,7 @@ class Plan(Nesting):
             readers=readers,
             kept=kept,
             texts=Texts(self._max_payload),
+            sources=self.sources_now,
         )
 
     def adopt(self, call: Call, revised: Call) -> None:
@@ -301,17 +309,6 @@ class Plan(Nesting):
     def settled(self) -> bool:
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
         return self._settling.settled
-
-    @property
-    def errors(self) -> list[Call]:
-        """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
-        return [call for call in self.calls if call.error is not None and not call.writes]
-
-    def values(self, call: Call) -> Mapping[str, Json]:
-        """The value of each kind when the plan was made, as the call's instance sees it."""
-        if self._inside is None:
-            return values_for(self._wiring.base, call.instance)
-        return self._inside.over(self._inside.around, self._wiring.base["state"])
 
     # How a call ends.
 

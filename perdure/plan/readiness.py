@@ -18,6 +18,8 @@ from perdure.values.jsons import Json, json_path
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.sources import NOWHERE, USER, Sources, join
+from perdure.values.sources.origins import Known, origins_of
 from perdure.values.templates import Template
 from perdure.values.texts import Texts
 
@@ -42,6 +44,7 @@ def judge(
     dry_run: bool,
     checks: Checks,
     texts: Texts,
+    known: Known,
 ) -> Binding | End | None:
     """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
     to be looked for; where there are none it is `exhausted`, and the call is judged again.
@@ -68,6 +71,11 @@ def judge(
         return End("invalid", unreadable)
     call = node.call
 
+    def sources(reference: Reference) -> Sources:
+        if known.vouched(str(reference), found[reference]):
+            return USER
+        return node.bindings[reference].sources(calls, order, known.of_kind(reference.kind))
+
     def valued(template: Template, where: Path) -> Json | End:
         for site in template.sites:
             if evaluate(site.expression, found.__getitem__) is MISSING:
@@ -90,6 +98,12 @@ def judge(
             return holds
         if holds is not UNKNOWN and not holds:
             return End("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
+    call.origins = origins_of(
+        call.template,
+        call.origins.written,
+        found.__getitem__,
+        sources,
+    )
     params = valued(call.template, ())
     if isinstance(params, End):
         return params
@@ -97,10 +111,16 @@ def judge(
         return None
     if call.loop is not None:
         call.items, call.outside = params.get("_each"), _outside(call, found)
+        call.outside_sources = {reference: _sources(call, reference, sources) for reference in call.outside}
     else:
         call.take_resolved(params)
     problem = check_resolved(call, checks)
     return End("invalid", problem) if problem else None
+
+
+def _sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
+    own = NOWHERE if call.instance is None else sources(Reference("state", scope_path(reference.path, call.instance)))
+    return join(own, sources(reference))
 
 
 def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:

@@ -11,6 +11,8 @@ from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject, json_path
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Missing, Reference, evaluate
+from perdure.values.sources import USER, Sources
+from perdure.values.sources.origins import EACH, Origins, origins_of
 from perdure.values.texts import Texts
 
 
@@ -23,11 +25,12 @@ def revise(
     values: Mapping[str, Json],
     readers: Set[str],
     texts: Texts,
+    sources: Callable[[Reference], Sources],
     kept: JsonObject | None = None,
 ) -> Call:
     """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
 
-    `kept` are parameters of `call` that stay as they were offered, values that nothing is read in again.
+    `sources` say where these come from; what is written out is the person's. `kept` are parameters of `call` that stay as they were offered, values that nothing is read in again.
 
     `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
     there are any, it has to. Raises `DecisionError`.
@@ -60,6 +63,10 @@ def revise(
         raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:
         revised.params, revised.items = revised.params | kept, call.items
+    revised.origins = origins_of(read, USER, lookup, sources)
+    if kept is not None:  # the tool is the model's choice still
+        stay = {name: each for name, each in call.origins.params.items() if name in kept or name == EACH}
+        revised.origins = Origins(call.origins.written, {**stay, **revised.origins.params}, read=True)
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
     if readers and revised.paths != call.paths:
@@ -80,4 +87,4 @@ def adopt(call: Call, revised: Call) -> None:
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
     call.condition = revised.condition
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
-    call.scopes, call.items = revised.scopes, revised.items
+    call.scopes, call.items, call.origins = revised.scopes, revised.items, revised.origins

@@ -15,6 +15,7 @@ from perdure.plan.readiness import judge
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
 from perdure.values.references import Reference
+from perdure.values.sources.origins import Known
 from perdure.values.state import State
 from perdure.values.texts import Texts
 
@@ -23,7 +24,16 @@ class Settling:
     """The calls of one plan that may be ready, and in which order they have ended. Each call is settled or waits for one that is not."""
 
     def __init__(
-        self, request: int, wiring: Wiring, state: State, checks: Checks, texts: Texts, *, step: bool, dry_run: bool
+        self,
+        request: int,
+        wiring: Wiring,
+        state: State,
+        checks: Checks,
+        texts: Texts,
+        known: Known,
+        *,
+        step: bool,
+        dry_run: bool,
     ) -> None:
         self.calls: list[Call] = []
         self.done = 0
@@ -38,6 +48,7 @@ class Settling:
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
+        self._sources = known
         self._completion: dict[int, int] = {}
         self._queue: deque[Node] = deque()
         self._known: Mapping[str, Json] | None = None
@@ -124,6 +135,7 @@ class Settling:
             dry_run=self._dry_run,
             checks=self._checks,
             texts=self._texts,
+            known=self._sources,
         )
         if isinstance(verdict, Binding):
             verdict.exhausted = not self._wiring.move_on(node, verdict)

@@ -59,13 +59,13 @@ def simulate(
     *,
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
-    asks: Callable[[Tool], bool] = lambda tool: tool.dangerous,
+    asks: Callable[[Call], bool] = lambda call: call.tool is not None and call.tool.dangerous,
 ) -> Simulation:
     """Play the calls on an empty plan made with `dry_run=True`.
 
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or the
     alternative of its output path that it takes; all other calls are taken to succeed. `asks`: whether a
-    person would be asked about a call of this tool; by default about what is dangerous.
+    person would be asked about a call; by default about what is dangerous.
     """
     for raw in calls:
         plan.add(raw)
@@ -91,7 +91,7 @@ def simulate(
             level=levels[call.index],
             start=starts.get(call.index),
             end=ends.get(call.index),
-            asks=call.index in starts and call.tool is not None and asks(call.tool),
+            asks=call.index in starts and call.tool is not None and asks(call),
         )
         for call in plan.calls
     ]

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from perdure.errors import StateError
 from perdure.plan.calls import Call
+from perdure.tools.tool import ASK_PERSON
 from perdure.values.instances import without_instance
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
+from perdure.values.sources import NOWHERE, USER, Sources, join, tool_source
 from perdure.values.state import State, Write
 
 
@@ -39,8 +41,16 @@ def write(
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
     given = dict.fromkeys(paths, value) | {**(parts or {})}
+    sources = call.sources
     writes = [
-        Write(path=path, value=each, method="set" if path in (parts or ()) else call.method, call=call.id, time=time)
+        Write(
+            path=path,
+            value=each,
+            method="set" if path in (parts or ()) else call.method,
+            call=call.id,
+            time=time,
+            sources=sources,
+        )
         for path, each in given.items()
     ]
     try:
@@ -49,3 +59,13 @@ def write(
         return str(error)
     call.writes.extend(writes)
     return None
+
+
+def result_sources(call: Call, told: Sources = NOWHERE) -> Sources:
+    """Where what a call gives comes from: its tool, all its parameters, and what the run of a delegate has told (R15.1)."""
+    tool = call.tool
+    if tool is None or tool.latent:
+        return join(call.origins.written, call.origins.all)
+    if tool.activity == ASK_PERSON:
+        return USER
+    return join(join(tool_source(tool.name, tool.others_write), told), call.origins.all)

@@ -114,6 +114,8 @@ class Config(BaseModel):
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""
     prices: dict[str, Price] = Field(default_factory=dict)
     """Model → dollars per million tokens; those not named here are the worker's."""
+    show: Literal["values", "shape"] | dict[str, Literal["values", "shape"]] = "values"
+    """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool (R15.4)."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
 
@@ -245,6 +247,8 @@ class Context:
     """
 
     def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
+        self.has_input = has_input
+        """Whether a person, or the run above, has given one."""
         messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
         plans = [message for message in messages if isinstance(message, PlanMessage)]

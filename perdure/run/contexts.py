@@ -10,6 +10,7 @@ from perdure.model.wire import RequestContext
 from perdure.run.agents import Agent, Context
 from perdure.run.past.wire import Progress
 from perdure.run.prompts import chat_messages, fit_messages
+from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
 from perdure.tools.tool import Tool
 from perdure.values.jsons import JsonObject
@@ -20,11 +21,12 @@ from perdure.values.state import State
 class Contexts:
     """Makes the contexts of one run's Requests, each of at most `max_payload` bytes."""
 
-    def __init__(self, agent: Agent, context: Context, max_payload: int, sizes: Sizes) -> None:
+    def __init__(self, agent: Agent, context: Context, max_payload: int, sizes: Sizes, reading: Reading) -> None:
         self._agent, self._context = agent, context
         self._dialect = DIALECTS[agent.config.dialect]
         self._max_payload = max_payload
         self._sizes = sizes
+        self._reading = reading
         self._parameters: dict[bool, JsonObject] = {}
 
     def make(
@@ -51,6 +53,10 @@ class Contexts:
         self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, final: bool, server: str
     ) -> RequestContext:
         kinds = [merged.kind for merged in self._context.data]
+        if self._dialect.keeps_turns:  # which show what has happened
+            shown = self._reading.shown_start(self._context.initial_state)
+        else:
+            shown = self._reading.shown_state(state, tight=progress.tight)
         ask = Ask(
             tools={} if final else dict(tools),
             output=self._agent.output_schema,
@@ -65,7 +71,7 @@ class Contexts:
         if final not in self._parameters:  # schemas are composed once a run, not once a Request
             self._parameters[final] = self._dialect.parameters(ask)
         return RequestContext(
-            messages=chat_messages(self._context, self._dialect, ask, progress, state, limit),
+            messages=chat_messages(self._context, self._dialect, ask, progress, shown, self._reading, limit),
             parameters=self._parameters[final],
             dialect=self._agent.config.dialect,
             vocabulary=self._dialect.vocabulary(ask.tools, kinds),

@@ -13,6 +13,7 @@ from perdure.plan.calls import Call
 from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.agents import Config, parse_agent
 from perdure.run.loops import LoopInput, LoopState, most_items
+from perdure.run.reading import references_of
 from perdure.run.running import Run
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
@@ -207,6 +208,9 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     if isinstance(document, CallError):
         return document
     approval = guard.change.as_change()
+    scoped_references = references_of(call.scopes, base.get("state", {}))
+    home = None if run.plan is None else run.plan.home(call)
+    sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
     givers = guard.given(given_tools(call.scopes, run.tools))
     # Neither is validated, nor copied: it is the run's own data, however large.
     if not call.loops:
@@ -216,10 +220,12 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
             has_input=True,
             approval=approval,
             floor=guard.floor,
+            floor_flows=guard.floor_flows,
             givers=givers,
             lineage=run.lineage,
             delegates=prepared.delegates,
             budget=budget,
+            sources=sources,
         )
     items, most = call.items or [], most_items(prepared.max_payload)
     if len(items) > most:
@@ -239,10 +245,12 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
         max_payload=prepared.max_payload,
         approval=approval,
         floor=guard.floor,
+        floor_flows=guard.floor_flows,
         givers=givers,
         lineage=run.lineage,
         delegates=prepared.delegates,
         budget=budget,
+        sources=sources,
         state=LoopState(expected=expected),
     )
 

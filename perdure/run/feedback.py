@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from perdure.errors import CallError
 from perdure.model.wire import RequestResult
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
+from perdure.run.reading import Reading
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.state import beginning
@@ -37,10 +39,15 @@ def not_well(plan: Plan) -> str | None:
     return f"{held}: {which}. Answer again." if bad else None
 
 
-def request_problems(plan: Plan, result: RequestResult) -> list[JsonObject]:
-    """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6)."""
-    problems = [error_message(call.as_plan_entry(), call.error.as_json()) for call in plan.errors if call.error]
-    problems += [error_message(call.as_plan_entry(), note.as_json()) for call in plan.calls for note in call.notes]
+def request_problems(
+    plan: Plan, result: RequestResult, told: Callable[[Call, CallError], JsonObject]
+) -> list[JsonObject]:
+    """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6).
+
+    `told`: what the model may know of an error.
+    """
+    problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in plan.errors if call.error]
+    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in plan.calls for note in call.notes]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
@@ -49,6 +56,7 @@ def turn_message(
     result: RequestResult,
     before: list[JsonObject],
     sizes: Sizes,
+    reading: Reading,
     server: str = "",
     given: Iterable[str] = (),
 ) -> JsonObject | None:
@@ -63,7 +71,9 @@ def turn_message(
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
         arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
-        calls.append({"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call, sizes)})
+        calls.append(
+            {"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call, sizes, reading)}
+        )
     if not (calls or result.text):
         return None
     turn: JsonObject = {"type": "turn", "text": result.text, "calls": calls}
@@ -74,10 +84,22 @@ def turn_message(
     return turn
 
 
-def _result_text(call: Call, sizes: Sizes) -> str:
+def _result_text(call: Call, sizes: Sizes, reading: Reading) -> str:
     if call.status == "done":
-        value = beginning(call.result, sizes.of(call.result))
+        hidden, value = reading.shown_result(call)
+        value = value if hidden else beginning(value, sizes.of(value))
         return value if isinstance(value, str) else dumps(value)
     if call.error is not None:
-        return dumps({"error": call.error.as_json()})
+        return dumps({"error": reading.shown_error(call, call.error)})
     return dumps({"status": call.status, "reason": call.reason} if call.reason else {"status": call.status})
+
+
+def results_of(plan: Plan, sizes: Sizes, reading: Reading) -> JsonObject:
+    """By call id what went to no path (R4.4)."""
+    results: JsonObject = {}
+    for call in plan.calls:
+        if call.status == "done" and not call.writes:
+            hidden, shown = reading.shown_result(call)
+            shown = shown if hidden else beginning(shown, sizes.of(shown))
+            results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": shown}
+    return results

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perdure.errors import CallError
 from perdure.model.usage import RunUsage
+from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
 from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.plan.outcomes import Failed, Returned
@@ -64,6 +65,8 @@ class LoopState(Wire):
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: Expected = Field(default_factory=Expected)
     """What an iteration is thought to use of the budget (R18.7)."""
+    sources: list[str] = Field(default_factory=list)
+    """Where the results come from, all together (R15.1)."""
     satisfied: bool = False
     """Whether the condition of an until-loop has come true."""
 
@@ -93,6 +96,7 @@ class LoopInput(Wire):
     """The call in words, for summaries."""
     approval: JsonObject = Field(default_factory=dict)
     floor: Ask = "never"
+    floor_flows: list[Flow] = Field(default_factory=list)
     givers: list[Giver] = Field(default_factory=list)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
@@ -102,6 +106,8 @@ class LoopInput(Wire):
     """What the run above has left for all iterations together; its deadline binds each of them."""
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what is given to all iterations comes from, by reference (R15.1)."""
     asks: bool = False
     """Whether what is large in this is to be asked for of the run above (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)
@@ -123,6 +129,11 @@ class LoopInput(Wire):
         previous = self.state.results[-1] if self.state.results else None
         state = {"type": "state", "state": {"previous": previous}}
         return {**self.agent, "context": [*self.agent.get("context", []), state]}, {**self.params, "index": index}
+
+    def sources_of(self) -> dict[str, list[str]]:
+        """Of what one iteration is given: its item is of what the loop goes through, and what an output led to of that output."""
+        item = {"†input.item": self.sources["†input._each"]} if "†input._each" in self.sources else {}
+        return self.sources | item | ({"†state.previous": self.state.sources} if self.kind == "until" else {})
 
     def keep(self, index: int, value: Any, size: int) -> None:
         """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
@@ -167,7 +178,7 @@ class LoopInput(Wire):
                 last = shorten(state.results[-1] if state.results else None, 200)
                 message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
                 return Failed(CallError("max_iterations", message)), []
-            return Returned(state.results[-1]), []
+            return Returned(state.results[-1], sources=frozenset(state.sources)), []
         count = state.failures
         if told and count == len(self.items):
             message = f"all {count} iterations failed; the first: {told[0].message}"
@@ -175,4 +186,4 @@ class LoopInput(Wire):
         if count > TOLD_FAILURES:
             more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
             told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]
-        return Returned(state.results), told
+        return Returned(state.results, sources=frozenset(state.sources)), told

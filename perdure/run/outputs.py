@@ -9,7 +9,9 @@ from typing import Final, Literal
 
 from perdure.errors import FormulaError, JsonError, TooLargeError
 from perdure.plan.explanations import missing_path
-from perdure.values.jsons import Json, JsonObject, json_path, loads
+from perdure.values.jsons import Json, JsonObject, check, json_path, loads
+from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
+from perdure.values.limits.sizes import Sizes
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Missing, Reference, evaluate, references
 from perdure.values.schemas import Schema
@@ -93,6 +95,20 @@ def resolve_output(output: Json, values: Mapping[str, Json], texts: Texts) -> tu
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
     except (TooLargeError, FormulaError) as error:
         return None, [str(error)]
+
+
+def whole_output(output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes) -> tuple[Json, list[str]]:
+    """The same, as an output that can be carried: what is too large, or too deep, is wrong too."""
+    output, wrong = resolve_output(output, values, Texts(max_payload, sizes, total=MAX_OUTPUT_TEXTS))
+    most = max(MAX_OUTPUT, max_payload)
+    if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
+        wrong = [f"it has {said(size)}, and {most:,} is the most"]
+    if not wrong:
+        try:
+            check(output, source="it")  # what was read may lie deep in what was written
+        except JsonError as error:
+            wrong = [str(error)]
+    return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
 
 
 def _calls_as_data(output: Json) -> Json:

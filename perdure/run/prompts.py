@@ -10,6 +10,7 @@ from perdure.model.dialects.asking import Ask, written_names
 from perdure.model.dialects.tools import function_names, turn_messages
 from perdure.run.agents import Context
 from perdure.run.past.wire import Progress
+from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
 from perdure.values.history import ChatMessage
 from perdure.values.instances import split_state
@@ -17,13 +18,17 @@ from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.messages import Merged, PlanMessage, SystemMessage, TextMessage
-from perdure.values.state import State
 from perdure.values.templates import as_data
 
 INSTANCES: Final = (
     'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
     "(and what is shared) and writes to its state; write references without the instance's name. A call without it only sees "
     "and writes what is shared. To do the same for several instances, write the calls for each."
+)
+
+SHAPES: Final = (
+    "Text that others wrote is not shown to you: in its place stands its shape, such as ‹text, 312 characters›. You need not read it to "
+    "use it: refer to it. Where somebody has to read it, give it to a tool that does."
 )
 
 ONE_AT_A_TIME: Final = "Calls run one after another, in the order of your list as far as the wiring allows."
@@ -40,16 +45,22 @@ TIGHT_HISTORY: Final = 20
 
 
 def chat_messages(
-    context: Context, dialect: Dialect, ask: Ask, progress: Progress, state: State, limit: Limit | None
+    context: Context,
+    dialect: Dialect,
+    ask: Ask,
+    progress: Progress,
+    shown: JsonObject,
+    reading: Reading,
+    limit: Limit | None,
 ) -> list[JsonObject]:
     """The context of one Request as chat messages (R6.1).
 
     A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
-    that it has led to, the last plan, and what returned to no path (R4.4).
+    that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
     """
-    shown, results, history = state.shown(tight=progress.tight), progress.results, progress.messages
+    results, history = progress.results, progress.messages
     if dialect.keeps_turns:  # each turn shows its results and its errors
-        shown, results = context.initial_state, {}
+        results = {}
         history = [message for message in history if message["type"] != "error" or message["call"] is None]
     if progress.tight:
         results = {id: {**result, "result": shorten(result["result"], TIGHT)} for id, result in results.items()}
@@ -63,9 +74,11 @@ def chat_messages(
         how.append(INSTANCES.format(names=", ".join(context.instances)))
     if ask.tools and ask.parallel == 1:
         how.append(ONE_AT_A_TIME)
+    if reading.tells_shapes:
+        how.append(SHAPES)
     system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)
     chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
-    chat += _given(context, dialect, ask, progress, shown)
+    chat += _given(context, dialect, ask, progress, shown, reading)
     if results:
         chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
     # Once for all turns: a run may have hundreds of them, and of tools.
@@ -83,7 +96,9 @@ def chat_messages(
     return chat
 
 
-def _given(context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject) -> Iterator[JsonObject]:
+def _given(
+    context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject, reading: Reading
+) -> Iterator[JsonObject]:
     """What was given, in its order (R2.7): the state as it stands now, a plan until another has taken its place."""
     shared, own = split_state(shown, context.instances)
     states: dict[str | None, JsonObject] = {None: shared}
@@ -92,7 +107,7 @@ def _given(context: Context, dialect: Dialect, ask: Ask, progress: Progress, sho
     for item in context.items:
         if isinstance(item, Merged):
             is_state = item.kind == "state"
-            value = states.pop(item.instance) if is_state else item.value if item.exists else None
+            value = states.pop(item.instance) if is_state else reading.shown_data(item) if item.exists else None
             if not is_state or value or item.data_schema is not None or item.instance is not None:
                 title = item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
                 yield _user(title, value, item.description, item.data_schema)

@@ -6,10 +6,9 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from perdure.errors import JsonError
 from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
@@ -19,21 +18,21 @@ from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
-from perdure.run.feedback import error_message, not_well, note, request_problems, turn_message
-from perdure.run.outputs import Outputs, Read, resolve_output
+from perdure.run.feedback import error_message, not_well, note, request_problems, results_of, turn_message
+from perdure.run.outputs import Outputs, Read, whole_output
 from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
 from perdure.run.past.keeping import Kept
 from perdure.run.past.wire import Past, Progress
+from perdure.run.reading import Reading
 from perdure.run.shares import Shares
 from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
 from perdure.run.wire import Prepared
 from perdure.tools.tool import TASK_COMPLETE
-from perdure.values.jsons import Json, JsonObject, check, shorten
-from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
+from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
-from perdure.values.state import State, Write, beginning
-from perdure.values.texts import Texts
+from perdure.values.sources import NOWHERE, Sources
+from perdure.values.state import State
 
 SHOWN_TEXT: Final = 300
 """Characters of what the model said that `show` prints."""
@@ -53,6 +52,7 @@ class Run:
         desk: Desk | None = None,
         *,
         budget: Budget | None = None,
+        sources: Mapping[str, list[str]] | None = None,
     ) -> None:
         self.agent = agent
         self.context = context
@@ -65,7 +65,9 @@ class Run:
         state = context.state
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
-        self.state = State([Write(path=(), value=context.initial_state)] if context.initial_state else [], self.sizes)
+        self.reading = Reading(context, sources or {}, agent.config.show)
+        """Where its data come from, and what its model has read (section 15)."""
+        self.state = State(self.reading.first_writes(context.initial_state), self.sizes)
         self.progress = Progress()
         self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
         """What delegates that run at once have reserved of the budget (R18.7)."""
@@ -81,6 +83,7 @@ class Run:
         self.restored_at = 0
         """Number of the last Request of the execution that this one went on from."""
         self.output: Json = None
+        self.output_sources: Sources = NOWHERE
         self.stop_reason: StopReason | None = None
         self._dialect = DIALECTS[agent.config.dialect]
         self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
@@ -89,7 +92,7 @@ class Run:
         self._done = 0
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
-        self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes)
+        self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes, self.reading)
 
     def carries(self) -> Iterator[Json]:
         """The values that the run carries on, as far as they grow with it."""
@@ -141,6 +144,7 @@ class Run:
     def begin_request(self, choice: Choice) -> RequestInput:
         """The next Request, to this model (R6.1)."""
         number = self.progress.number
+        self.reading.begin(self.state, self.progress)
         context = self._contexts.make(
             self.tools, self.progress, self.state, self.limit, final=self.final, server=server_of(choice.model)
         )
@@ -190,7 +194,7 @@ class Run:
         return Plan(
             number,
             tools={} if self.final else self.tools,
-            state=State([Write(path=(), value=self.state.snapshot())]) if dry_run else self.state,
+            state=self.state.copy() if dry_run else self.state,
             data=self.context.values(),
             state_schema=self._state_schema,
             execution=config.execution,
@@ -199,28 +203,36 @@ class Run:
             dry_run=dry_run,
             instances=self.context.instances,
             max_payload=self.prepared.max_payload,
+            known=self.reading.known(number, self.progress, self.desk.vouched.stands),
         )
 
     def close_request(self, plan: Plan, result: RequestResult) -> bool:
         """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
-        problems = request_problems(plan, result)
+        problems = request_problems(plan, result, self.reading.shown_error)
         progress, wanted = self.progress, self.progress.wants
         progress.wants = "plan"
-        self._keep_results(plan)
+        if not self._dialect.keeps_turns:  # whose turn holds each result
+            progress.results |= results_of(plan, self.sizes, self.reading)
         output, reason = self._written_output(plan, result)
+        self.output_sources = self.reading.of_output(output, plan, self.state, below=len(self.lineage) > 1)
         held = None if output is None or self._only_output else not_well(plan)
         output, wrong = (None, []) if held else self._resolved(output, reason)
         if output is not None and not wrong and (breaks := self._outputs.problems(output)):
             wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
-        problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in wrong]
+        shown = self.reading.shown_problems(wrong, self.output_sources)
+        problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in shown]
         over = output is not None and not wrong
+        if wrong or over:
+            self.reading.tell(self.output_sources, progress)  # in an error's words, or as a draft
         if over and self._is_to_refine(wanted):
             progress.draft, progress.wants, over = output, "refined", False
         elif over:
             self._end(output, reason)
         self._keep_past(plan)
+        self.reading.note(plan, progress, turns=self._dialect.keeps_turns)
         self.sizes.retain(self.carries())
-        progress.messages += [*self._messages_of(plan, result, problems), *([note(held)] if held else [])]
+        feedback = self.reading.shown_feedback(self.desk.feedback, plan)
+        progress.messages += [*self._turn_of(plan, result), *feedback, *problems, *([note(held)] if held else [])]
         self.desk.feedback.clear()
         progress.called = [Called.of(call.tool_name, call.tool) for call in plan.written()]
         progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
@@ -249,23 +261,15 @@ class Run:
         """Whether the smart model is to go over an output (R9.4)."""
         models, progress = self.prepared.models, self.progress
         fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
-        return self.agent.config.refine and wanted == "plan" and self.limit is None and fast and progress.number > 1
+        wants = self.agent.config.refine and wanted == "plan" and not self.reading.hides(self.output_sources)
+        return wants and self.limit is None and fast and progress.number > 1
 
     def _resolved(self, output: Json, reason: StopReason) -> tuple[Json, list[str]]:
         """An output with its references replaced, and what is wrong with them (R6.4)."""
         if output is None or reason == "task_complete":
             return output, []
-        texts = Texts(self.prepared.max_payload, self.sizes, total=MAX_OUTPUT_TEXTS)
-        output, wrong = resolve_output(output, {**self.context.values(), "state": self.state.snapshot()}, texts)
-        most = max(MAX_OUTPUT, self.prepared.max_payload)
-        if not wrong and (size := self.sizes.of(output)) > most:  # one value may be read a thousand times
-            wrong = [f"it has {said(size)}, and {most:,} is the most"]
-        if not wrong:
-            try:
-                check(output, source="it")  # what was read may lie deep in what was written
-            except JsonError as error:
-                wrong = [str(error)]
-        return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
+        data = {**self.context.values(), "state": self.state.snapshot()}
+        return whole_output(output, data, self.prepared.max_payload, self.sizes)
 
     def _written_output(self, plan: Plan, result: RequestResult) -> tuple[Json, StopReason]:
         """The output as it was written, and how it was given."""
@@ -279,18 +283,6 @@ class Run:
         if read.kind == "prose" and not plan.calls:
             self.progress.wants = "structured"
         return read.value, "answer" if read.kind == "text" else "output"
-
-    def _keep_results(self, plan: Plan) -> None:
-        if self._dialect.keeps_turns:
-            return  # its turn holds each result
-        for call in plan.calls:
-            if call.status == "done" and not call.writes:
-                shown = beginning(call.result, self.sizes.of(call.result))
-                self.progress.results[call.id] = {
-                    "tool": call.tool_name,
-                    "params": call.written_params,
-                    "result": shown,
-                }
 
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
@@ -308,12 +300,13 @@ class Run:
         self._done += plan.done
         self.plan = None
 
-    def _messages_of(self, plan: Plan, result: RequestResult, problems: list[JsonObject]) -> list[JsonObject]:
+    def _turn_of(self, plan: Plan, result: RequestResult) -> list[JsonObject]:
         if not self._dialect.keeps_turns:
-            return [*self.desk.feedback, *problems]
+            return []
         server = server_of(self.past.log[-1].model) if self.past.log else ""
-        turn = turn_message(plan, result, self.progress.messages, self.sizes, server, self.context.call_ids)
-        return [*([turn] if turn else []), *self.desk.feedback, *problems]
+        before = self.progress.messages
+        turn = turn_message(plan, result, before, self.sizes, self.reading, server, self.context.call_ids)
+        return [turn] if turn else []
 
     def dry_plan(self, number: int) -> Plan:
         """An empty plan to play calls on without running them, on a state of its own (R5.6)."""
@@ -324,6 +317,7 @@ class Run:
         self.progress, self.past, self.state = progress, past, state
         self.shares.expected = progress.expected
         self.restored_at = progress.number
+        self.reading.take_up(past.calls, self.tools)
         self.past_bytes = sum(weight(view, self.sizes) for view in past.calls)
         self._done = sum(call.status == "done" for call in past.calls)
 

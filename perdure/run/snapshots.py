@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perdure.people.desk import Desk
 from perdure.run.agents import Agent, Context
 from perdure.run.past.wire import RunSnapshot
 from perdure.run.running import Run
 from perdure.run.stopping import Budget
 from perdure.values.limits import MAX_CARRIED
+from perdure.values.sources import Table
 from perdure.values.state import State
 
 _WRITE = 150
@@ -17,23 +20,39 @@ _WRITE = 150
 def snapshot(run: Run) -> RunSnapshot:
     """All that the next Request, a watcher and the result need."""
     run.state.compact()
+    table = Table()
+    numbers = [table.number(write.sources) for write in run.state.writes]
     return RunSnapshot(
         prepared=run.prepared,
         progress=run.progress,
         writes=run.state.writes,
+        sets=table.as_json(),
+        sources=numbers,
         policy=run.desk.guard.change.as_change(),
         remembered=list(run.desk.guard.remembered),
+        vouched=run.desk.vouched.known,
         refusals=run.desk.refusals,
         past=run.past,
     )
 
 
 def restore(
-    agent: Agent, context: Context, snapshot: RunSnapshot, desk: Desk | None = None, *, budget: Budget | None = None
+    agent: Agent,
+    context: Context,
+    snapshot: RunSnapshot,
+    desk: Desk | None = None,
+    *,
+    budget: Budget | None = None,
+    sources: Mapping[str, list[str]] | None = None,
 ) -> Run:
     """The run as `snapshot` left it."""
-    run = Run(agent, context, snapshot.prepared, desk, budget=budget)
-    run.take_up(snapshot.progress, snapshot.past, State(snapshot.writes, run.sizes))
+    run = Run(agent, context, snapshot.prepared, desk, budget=budget, sources=sources)
+    table, numbers = Table(snapshot.sets), snapshot.sources
+    writes = [
+        write.model_copy(update={"sources": table.of(number)})
+        for write, number in zip(snapshot.writes, numbers or [-1] * len(snapshot.writes), strict=True)
+    ]
+    run.take_up(snapshot.progress, snapshot.past, State(writes, run.sizes))
     return run
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
+from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
@@ -110,6 +111,8 @@ class Prepared(Wire):
     """Of the models that the run may ask, as far as they are known (R9.5)."""
     floor: Ask = "never"
     """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
+    floor_flows: list[Flow] = Field(default_factory=list)
+    """Its rules about where parameters may come from (R15.5)."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
     delegate_problems: dict[str, str] = Field(default_factory=dict)
@@ -246,6 +249,8 @@ class RunResult(Wire):
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
     cut: list[str] = Field(default_factory=list)
     """What was too large to be told whole, a line each, and how to read it (R18.3)."""
+    sources: list[str] = Field(default_factory=list)
+    """Where the output of a delegate comes from, for the run above; not part of `run --json` (R15.1)."""
     output_size: int = 0
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
     context_tokens: int = 0
@@ -253,7 +258,7 @@ class RunResult(Wire):
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
-        del plain["worked"], plain["outputSize"], plain["contextTokens"]
+        del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["sources"]
         for name in ("error", "cut"):
             if not plain[name]:
                 del plain[name]
@@ -308,6 +313,8 @@ class RunInput(Wire):
     """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
     floor: Ask = "never"
     """That of the run above: a delegate on another queue does not get below it."""
+    floor_flows: list[Flow] = Field(default_factory=list)
+    """The rules that belong to it."""
     givers: list[Giver] = Field(default_factory=list)
     """Whose policies the tools keep that the run was given (R8.2)."""
     lineage: list[str] = Field(default_factory=list)
@@ -318,6 +325,8 @@ class RunInput(Wire):
     """What the run above has left (R9.6)."""
     free: int = MAX_PAYLOAD
     """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what a delegate is given comes from, by reference (R15.1)."""
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False

@@ -133,6 +133,7 @@ def tool(
     approval: Any = None,
     safe: bool = False,
     dangerous: bool = False,
+    untrusted: bool = False,
     timeout: float = 60.0,
     heartbeat: float | None = None,
     retries: int = 2,
@@ -151,6 +152,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
+    `untrusted`: others write what it returns, mails or pages, and may write it for a model to obey (R15.2).
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
     the first (2); with 0 it never begins twice, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
     to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;

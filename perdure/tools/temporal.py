@@ -24,7 +24,7 @@ _ONE: Final = "input"
 
 
 class ToolOptions(TypedDict, total=False):
-    """As `@tool` has them. `safe`: never harmful; `dangerous`: ask a person first."""
+    """As `@tool` has them. `safe`: never harmful; `dangerous`: ask a person first; `untrusted`: others write what it returns."""
 
     name: str
     description: str
@@ -32,6 +32,7 @@ class ToolOptions(TypedDict, total=False):
     approval: Any
     safe: bool
     dangerous: bool
+    untrusted: bool
     timeout: float
     retries: int
     task_queue: str

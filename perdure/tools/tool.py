@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.tools.existing import Existing
+from perdure.tools.rules import check_rule
 from perdure.values.durations import LONGEST, Seconds
 from perdure.values.jsons import JsonObject, shorten
 from perdure.values.limits import MAX_RETRIES
@@ -51,6 +52,9 @@ QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
 
 
+_DECLARED: Final = {"code_safe", "code_dangerous", "code_untrusted", "code_known"}
+
+
 class Tool(BaseModel):
     """One tool as a run knows it. Built by `parse_tool`, from an agent file's definition or from the worker's registry."""
 
@@ -71,6 +75,8 @@ class Tool(BaseModel):
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
+    untrusted: bool = Field(default=False, alias="_untrusted")
+    """Whether what it returns was written by others (R15.2)."""
     timeout: Seconds | None = Field(default=None, alias="_timeout")
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
     for days, so that it has none by default."""
@@ -101,6 +107,7 @@ class Tool(BaseModel):
     code_safe: bool = False
     """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
     code_dangerous: bool = False
+    code_untrusted: bool = False
     code_known: bool = True
     """Whether this worker has the code that a call runs; what it does not know counts as dangerous (R7.1)."""
     registered: bool = False
@@ -180,6 +187,11 @@ class Tool(BaseModel):
         return code if self.delegate is None else f"the agent {code}"
 
     @property
+    def others_write(self) -> bool:
+        """Whether what it returns was written by others, as an agent file, its code or the worker says (R15.2)."""
+        return self.untrusted or self.code_untrusted
+
+    @property
     def latent(self) -> bool:
         return self.activity is None and self.delegate is None
 
@@ -197,7 +209,7 @@ class Tool(BaseModel):
         meta = self.model_dump(
             by_alias=True,
             exclude_defaults=True,
-            exclude={"name", "description", "parameters", "registered", "code_safe", "code_dangerous", "code_known"},
+            exclude={"name", "description", "parameters", "registered"} | _DECLARED,
         )
         if (choice := meta.pop("scope_choice", None)) is not None:
             meta["_scopes"] = {"enum": choice}
@@ -291,30 +303,26 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     if tool.activity is None or tool.activity in ENGINE_ACTIVITIES:
         return {"code_safe": tool.delegate is None}
     code = registry.get(tool.activity)
+    others = {"code_untrusted": bool((code or {}).get("_untrusted"))}
     declared = (code or {}).get("_exclusive", False)
     # The code knows whether it may run beside itself, under whatever names an agent file offers it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
     if code is None or tool.task_queue not in (None, _queue(code)):
-        return exclusive | {"code_known": False, "code_dangerous": True}  # another worker's, which may be anything
+        return (
+            exclusive | others | {"code_known": False, "code_dangerous": True}
+        )  # another worker's, which may be anything
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
-    return exclusive | calls | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+    return (
+        exclusive
+        | others
+        | calls
+        | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
+    )
 
 
 def _queue(definition: JsonObject) -> Any:
     queue = definition.get("_taskQueue")
     return queue.get("const") if isinstance(queue, dict) else queue
-
-
-def check_rule(rule: Any) -> str | None:
-    """What is wrong with an exception to an approval policy, if anything is (R7.1)."""
-    if rule in ("never", "always"):
-        return None
-    if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
-        return (
-            f'{shorten(rule, 60)} is no rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
-        )
-    problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
-    return f"the condition is no JSON Schema: {problem}" if problem else None
 
 
 def _have(names: Iterable[str], name: str = "") -> str:

@@ -32,6 +32,8 @@ class ToolInput(Wire):
     """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
     approved: str | None = None
     """`approval_digest` of what a person let run, if one did."""
+    clean: bool = False
+    """Whether nothing of it was written by others, as its run knows (R15.3)."""
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
 

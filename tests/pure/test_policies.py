@@ -110,6 +110,7 @@ def test_r7_1_the_levels_and_the_exceptions() -> None:
     }
     assert asked == {
         "never": [],
+        "untrusted": ["wipe"],
         "dangerous": ["wipe"],
         "unsafe": ["wipe", "plain"],
         "always": ["wipe", "plain", "calm"],
@@ -132,7 +133,9 @@ def test_a_rule_that_is_none_is_one_clear_line(rule: Any) -> None:
 
 def test_a_policy_may_be_its_scope_alone() -> None:
     assert parse_agent({"name": "a", "config": {"approval": "plan"}}).config.approval.scope == "plan"
-    with pytest.raises(DecisionError, match="must be 'never', 'dangerous', 'unsafe' or 'always', not \"maybe\" at"):
+    with pytest.raises(
+        DecisionError, match="must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always', not \"maybe\" at"
+    ):
         parse_policy({"ask": "maybe"})
 
 

@@ -95,7 +95,7 @@ def test_what_is_wrong_in_the_file_is_one_line_for_every_command(here: Path, tex
     [
         (
             ["--approval-floor", "often"],
-            "--approval-floor: must be 'never', 'dangerous', 'unsafe' or 'always', not \"often\"",
+            "--approval-floor: must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always', not \"often\"",
         ),
         (["--activity-pollers", "1"], '--activity-pollers: must be a number from 2 on, or auto, not "1"'),
         (["--target-cpu", "80"], '--target-cpu: must be less than or equal to 1, not "80"'),

@@ -84,6 +84,8 @@ class Parts:
             named,
             {"fast": settings.fast_model, "smart": settings.smart_model},
             limited(settings.model_limits, settings.tool_limits),
+            settings.untrusted,
+            settings.approval_flows,
         )
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from perdure.authoring.files import json_option
 from perdure.errors import SettingsError
+from perdure.people.flows import Flow
 
 T = TypeVar("T")
 
@@ -80,6 +81,7 @@ def _pollers(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 ByName = Annotated[dict[str, T], BeforeValidator(_json)]
 Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
+Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
 Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]

@@ -15,7 +15,7 @@ from pydantic_settings import (
 )
 
 from perdure.authoring.files import AGENTS
-from perdure.hosting.settings.fields import ByName, Names, Pollers, Rates, setting
+from perdure.hosting.settings.fields import ByName, Flows, Names, Pollers, Rates, setting
 from perdure.model.endpoint import Endpoint
 from perdure.model.usage import Price
 from perdure.people.policies import ASKS, Ask
@@ -71,6 +71,15 @@ class Settings(BaseSettings):
     tools_only: bool = setting(False, "Offer tools, run no agents", WORK)
 
     approval_floor: Ask = setting("never", "What people are always asked about: " + " < ".join(ASKS), PEOPLE, "ASK")
+    approval_flows: Flows = setting(
+        (),
+        'Rules of the floor: [{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}]; or refuse, or allow',
+        PEOPLE,
+        "JSON|@FILE",
+    )
+    untrusted: Names = setting(
+        (), "Tools whose results others write, beside those whose code says so: read_mail,search", PEOPLE, "A,B,…"
+    )
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
     smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)

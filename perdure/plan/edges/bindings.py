@@ -19,7 +19,8 @@ from perdure.plan.edges.writers import Writers
 from perdure.values.jsons import Json
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING, Missing, Path, Reference
-from perdure.values.state import Write, is_prefix, replay
+from perdure.values.sources import Labels, Sources
+from perdure.values.state import Write, is_prefix, replay, sources_of
 
 Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
 
@@ -133,6 +134,10 @@ class Binding:
         if value is MISSING:
             return ("branch" if self.writers and not writes else "nowhere"), value
         return "value", value
+
+    def sources(self, calls: Sequence[Call], order: Mapping[int, int], base: Labels) -> Sources:
+        """Where what `find` gives comes from; `base` are the sources of the kind's value when the plan was made (R15.1)."""
+        return sources_of(self._writes(calls, order), self.reference.path, base)
 
     def nearest(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Path, Json]:
         """Where the path leads nowhere, the longest beginning of it that has a value, and that value (R5.5)."""

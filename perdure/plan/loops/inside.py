@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from perdure.plan.calls import Call
 from perdure.plan.loops.running import Iteration, Loop
 from perdure.plan.slots import Slots
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
+from perdure.values.references import Reference
+from perdure.values.sources import Sources
+
+
+class Outer(Protocol):
+    """What an iteration asks of the plan round it about where values come from (R15.1)."""
+
+    def sources_now(self, reference: Reference) -> Sources: ...
+    def sources_then(self, reference: Reference) -> Sources: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,8 @@ class Inside:
     """What stood round the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
     """The same as it stands now."""
+    outer: Outer
+    """The plan that the loop is of."""
 
     @property
     def place(self) -> tuple[int, ...]:

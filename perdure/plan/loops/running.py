@@ -16,6 +16,7 @@ from perdure.values.limits.fitting import clipped
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate
+from perdure.values.sources import NOWHERE, Labels, join
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
@@ -69,6 +70,8 @@ class Loop:
         self._before = self._base
         self._carried = State([Write(path=(), value=self._base)], self._sizes)
         """What the iterations have written, over what stands outside: the next one reads it where they come one after another."""
+        self._labels, self._sources = _labels_outside(call), NOWHERE
+        """Where what the next iteration reads of the state comes from, and what all have given (R15.1)."""
         self._items: list[Any] = call.items or []
         self._next = 0
         self._over: CallError | bool = False
@@ -111,7 +114,7 @@ class Loop:
         """How it has ended; what the model is told beside it stands with the call."""
         told, count = self._told, len(self._results)
         if isinstance(self._over, CallError):
-            return Failed(self._over)
+            return Failed(self._over, self._sources)
         if len(told) > TOLD_FAILURES:
             more = f"{len(told) - TOLD_FAILURES} more calls failed; see the results"
             told = [*told[:TOLD_FAILURES], CallError("iteration_failed", more)]
@@ -120,7 +123,8 @@ class Loop:
             if not bad:
                 return Rejected(self._rejected)
             return Failed(
-                CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}")
+                CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}"),
+                self._sources,
             )
         self.call.notes = told
         if self.form.kind == "each":
@@ -131,7 +135,7 @@ class Loop:
         value = self._results if self.form.kind == "each" else self._last()
         instance = self.call.instance
         scoped = {path if instance is None else scope_path(path, instance): each for path, each in parts.items()}
-        return Returned(value, parts=scoped)
+        return Returned(value, parts=scoped, sources=self._sources)
 
     # Which iterations there are.
 
@@ -169,6 +173,9 @@ class Loop:
             kinds[form.item] = self._items[number]
         self._before = self._read()
         state = State([Write(path=(), value=self._before)], self._sizes)
+        state.labels = self._labels.copy()
+        if form.kind == "until":
+            state.labels.write(("previous",), None, "set", self._sources)
         self.running[number] = self.plans[number] = self._open_plan(number, kinds, state)
 
     def _read(self) -> JsonObject:
@@ -187,12 +194,15 @@ class Loop:
         shown = number + self.form.first
         for call in plan.calls:
             self._count(call, shown)
+            self._sources = join(self._sources, join(call.sources, call.origins.all))
         result = self._fitting(_place(plan.calls[-1], shown), shown)
         if self.form.kind != "each":
             self._results = [result]
             writes = [write for call in plan.calls for write in call.writes]
             # In the order of the body, not in that in which its calls have ended.
             self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
+            for write in writes:
+                self._labels.write(write.path, write.value, write.method, write.sources)
             self._end_turn(number, plan)
             return
         self._results[number] = result
@@ -271,6 +281,13 @@ def _outside(call: Call) -> JsonObject:
         except StateError:  # what it stands in is no object here: it was read whole before
             continue
     return state.snapshot()
+
+
+def _labels_outside(call: Call) -> Labels:
+    labels = Labels()
+    for reference, sources in sorted(call.outside_sources.items(), key=lambda pair: len(pair[0].path)):
+        labels.write(reference.path, None, "set", sources)
+    return labels
 
 
 def _error(number: int, code: str, message: str) -> JsonObject:

@@ -98,6 +98,9 @@ class InnerLoop:
         while self._may_start and (ready := self.plan.take_ready(now)):
             for call in ready:
                 home = self.plan.home(call)
+                if (refused := desk.refuse_flow(call)) is not None:
+                    home.end(call, refused, now)
+                    continue
                 offer = (desk.offer_question if asks_person(call) else desk.offer_call)(home, call, now)
                 assert call.tool is not None
                 if offer is None and call.tool.latent:  # the model has written the result itself: nothing runs

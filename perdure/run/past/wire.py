@@ -47,6 +47,10 @@ class Progress(Wire):
     worked: float = 0.0
     expected: Expected = Field(default_factory=Expected)
     """What a delegate is thought to use of the budget (R18.7)."""
+    told: list[str] = Field(default_factory=list)
+    """Names of what others have written that its messages and results hold (R15.3)."""
+    planned: list[str] = Field(default_factory=list)
+    """Prints of calls of Requests that had read nothing of others, and that were not made."""
     wants: Literal["plan", "structured", "refined"] = "plan"
     """What the next Request is for; the last two only want an output."""
     draft: Json = None
@@ -65,8 +69,13 @@ class RunSnapshot(Wire):
     prepared: Prepared
     progress: Progress
     writes: list[Write]
+    sets: list[list[str]] = Field(default_factory=list)
+    sources: list[int] = Field(default_factory=list)
+    """Where the value of each write comes from: an index into `sets` (R15.1)."""
     policy: JsonObject = Field(default_factory=dict)
     """How the run's own approval policy differs from the agent file's (R7.7)."""
     remembered: list[str] = Field(default_factory=list)
+    vouched: dict[str, str] = Field(default_factory=dict)
+    """What people stand for: by reference the digest of its value (R15.6)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     past: Past

@@ -175,4 +175,4 @@ def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
 
 def _why(call: Call, guard: Guard) -> str | None:
     assert call.tool is not None
-    return guard.why(call.tool, call.params if call.template.literal else None)
+    return guard.why(call.tool, call.params if call.template.literal else None, origins=call.origins)

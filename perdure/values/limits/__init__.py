@@ -88,6 +88,8 @@ MAX_EDGES: Final = 130_000
 """Edges of a plan, each a pair of a reference and a call that may write there. 500 calls that all read one path, and add to it,
 have 124,750."""
 
+MAX_FLOWS: Final = 200
+"""Rules of a policy about where parameters come from."""
 MAX_EDITED: Final = 10_000
 """Calls of a plan that a person sends: of more it is not even looked at what they are (R18.6). `max_calls` is mostly less."""
 

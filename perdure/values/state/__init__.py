@@ -13,6 +13,7 @@ from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.paths import UNKNOWN, get, overlaps
 from perdure.values.references import MISSING, Missing, Path
+from perdure.values.sources import NOWHERE, Labels, Sources, join
 from perdure.values.state.trees import Tree, combine
 from perdure.values.state.writes import METHODS, OutputMethod, Showing, Write, covers, is_prefix, stands_alone
 
@@ -27,6 +28,7 @@ __all__ = [
     "covers",
     "is_prefix",
     "replay",
+    "sources_of",
     "stands_alone",
 ]
 
@@ -42,6 +44,8 @@ class State:
     def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
         self.writes: list[Write] = []
         self.sizes = sizes or Sizes()
+        self.labels = Labels()
+        """Where the value comes from, part by part (R15.1)."""
         self._large: list[tuple[Path, Json, int]] = []
         self._tree = Tree({})
         self._showing = Showing()
@@ -65,6 +69,7 @@ class State:
 
     def _note(self, write: Write) -> None:
         self.writes.append(write)
+        self.labels.write(write.path, write.value, write.method, write.sources)
         if write.value is not UNKNOWN and (size := self.sizes.of(write.value)) > LARGE:
             self._large.append((write.path, write.value, size))
 
@@ -91,10 +96,16 @@ class State:
         value: JsonObject = self._tree.snapshot()
         return value
 
-    def shown(self, *, tight: bool = False) -> JsonObject:
+    def copy(self) -> State:
+        """A state of its own with the value that this one has now."""
+        copied = State([Write(path=(), value=self.snapshot())])
+        copied.labels = self.labels.copy()
+        return copied
+
+    def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
         """The value now as the model sees it: of a single value of more than `LARGE` bytes its beginning and size;
-        where `tight`, of every large key."""
-        tree = Tree(self.snapshot())
+        where `tight`, of every large key. `shaped` puts the shapes of what it is not to read in their places (R15.4)."""
+        tree = Tree(self.snapshot() if shaped is None else shaped(self.snapshot()))
         if tight:
             return {
                 key: value if self.sizes.of(value) <= _SHOWN else preview(value, _SHOWN)
@@ -138,3 +149,16 @@ def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) 
         if overlaps(write.path, path):
             tree.apply(write)
     return get(tree.value, path)
+
+
+def sources_of(writes: Sequence[Write], path: Path, base: Labels) -> Sources:
+    """The sources of what `replay` finds there, or more: those of all writes that touch the path count whole."""
+    found, start = base.at(path), 0
+    for index in range(len(writes) - 1, -1, -1):
+        if covers(writes[index], path):
+            found, start = NOWHERE, index
+            break
+    for write in writes[start:]:
+        if overlaps(write.path, path):
+            found = join(found, write.sources)
+    return found

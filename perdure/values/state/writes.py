@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from perdure.values.jsons import Json
 from perdure.values.paths import array_index, overlaps
 from perdure.values.references import Path
+from perdure.values.sources import NOWHERE, Sources
 
 OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
 METHODS: Final[tuple[OutputMethod, ...]] = get_args(OutputMethod)
@@ -27,6 +28,8 @@ class Write(BaseModel):
     """The call's id; empty for what the run started with."""
     time: str = ""
     """ISO 8601, from the workflow's clock."""
+    sources: SkipValidation[Sources] = Field(default=NOWHERE, exclude=True, repr=False)
+    """Where the value comes from (R15.1). Not part of the write's JSON: a snapshot has a table of them."""
 
 
 def covers(write: Write, path: Path) -> bool:

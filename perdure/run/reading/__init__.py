@@ -1,0 +1,263 @@
+"""What the model of a run has read, and who has written what it is given: the sources of a run between its Requests (R15.1 to R15.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from perdure.errors import CallError, ReferenceSyntaxError
+from perdure.people.digests import digest
+from perdure.plan.calls import Call
+from perdure.plan.plan import Plan
+from perdure.run.agents import Context
+from perdure.run.past.wire import Progress
+from perdure.run.wire import CallView
+from perdure.tools.tool import Tool
+from perdure.values.instances import kind_of, state_key
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import Merged
+from perdure.values.paths import get
+from perdure.values.references import Missing, Reference, parse_expression
+from perdure.values.sources import AGENT, MODEL, NOWHERE, USER, Labels, Sources, join, join_all, untrusted
+from perdure.values.sources.origins import Known, taken_by
+from perdure.values.sources.shapes import shape
+from perdure.values.state import State, Write
+from perdure.values.templates import parse_template
+
+HIDDEN: Final = (
+    "not shown, because it may hold text that others wrote; refer to values, and let a delegate without tools read them"
+)
+KEPT_PLANNED: Final = 500
+"""Calls of clean Requests that have not been made, and stay clean where a later Request repeats them."""
+
+Show: TypeAlias = str | Mapping[str, str]
+"""`config.show`: `values`, `shape`, or one of them by tool."""
+
+
+class Reading:
+    """One run's. `given`: for a delegate the sources of what it was given, by reference."""
+
+    def __init__(self, context: Context, given: Mapping[str, Collection[str]], show: Show) -> None:
+        self._show = show
+        self._given = [(_reference(text), frozenset(names)) for text, names in given.items()]
+        self.data: dict[str, Labels] = {}
+        """By kind, those of the data that the run was given."""
+        for kind in context.values():
+            person = context.has_input and kind == "input"
+            self.data[kind] = Labels(USER if person else AGENT)
+        for reference, names in self._given:
+            if reference.kind in self.data:
+                self.data[reference.kind].write(reference.path, None, "set", names)
+        self._types: dict[str, JsonObject] = {}
+        """By call what its result is known to be, of those whose results are hidden."""
+        self.asked: Sources = NOWHERE
+        """What others have written of what the running Request was told."""
+
+    def first_writes(self, state: JsonObject) -> list[Write]:
+        """What a run's state starts with: the agent file's, and what the run above has given, key by key (R8.2)."""
+        given: dict[str, Sources] = {}
+        for reference, names in self._given:
+            if reference.kind == "state" and reference.path and str(reference.path[0]) in state:
+                key = str(reference.path[0])
+                given[key] = join(given.get(key, NOWHERE), names)
+        own = {key: value for key, value in state.items() if key not in given}
+        writes = [Write(path=(), value=own, sources=AGENT)] if own else []
+        return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in given.items())]
+
+    def hides(self, sources: Sources) -> bool:
+        """Whether values of these sources are shown by their shape (R15.4)."""
+        if self._show == "values":
+            return False
+        others = untrusted(sources)
+        if isinstance(self._show, str):
+            return bool(others)
+        return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
+
+    def begin(self, state: State, progress: Progress) -> None:
+        """A Request is begun: what it is told that others wrote is what its model may obey (R15.3)."""
+        held = [state.labels, *self.data.values()]
+        seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
+        self.asked = join(frozenset(progress.told), seen)
+
+    def _seen(self, labels: Labels) -> Sources:
+        return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
+
+    def known(self, number: int, progress: Progress, vouched: Callable[[str, Json], bool]) -> Known:
+        """For the plan of a Request; `vouched` says what people stand for. What a clean one had planned before, and was not made, stays clean."""
+        if not number:
+            return Known(self.data, lambda _: AGENT, vouched)
+        wrote = join(MODEL, self.asked)
+        planned = list(progress.planned) if self.asked else []
+
+        def written(call: Json) -> Sources:
+            if planned and isinstance(call, dict) and (known := _print(call)) in planned:
+                planned.remove(known)
+                return MODEL
+            return wrote
+
+        return Known(self.data, written, vouched)
+
+    def note(self, plan: Plan, progress: Progress, *, turns: bool) -> None:
+        """A Request is over: what of it stands in what the model is told from now on. `turns`: all results do."""
+        told = set(progress.told)
+        for call in plan.made():
+            if call.tool is not None and call.writes and self.hides(call.sources):
+                self.note_type(call.id, call.tool)
+            told |= untrusted(call.origins.written)
+            shown = (turns and call.status == "done") or not call.writes
+            for sources in (call.sources if shown else NOWHERE, call.origins.all if _says_values(call) else NOWHERE):
+                told |= NOWHERE if self.hides(sources) else untrusted(sources)
+        progress.told = sorted(told)
+        clean = [
+            _print(call.raw) for call in plan.calls if not untrusted(call.origins.written) and call.status != "done"
+        ]
+        made = {_print(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
+        progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
+
+    def note_type(self, call_id: str, tool: Tool | None) -> None:
+        """What this call has given is of the type that its tool says."""
+        if tool is not None and tool.output is not None:
+            self._types[call_id] = tool.output
+
+    def take_up(self, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
+        """Go on from where another execution has left off."""
+        for call in calls if self.tells_shapes else ():
+            self.note_type(call.id, tools.get(call.tool))
+
+    def tell(self, sources: Sources, progress: Progress) -> None:
+        """A message to the model holds a value of these sources."""
+        if not self.hides(sources):
+            progress.told = sorted({*progress.told, *untrusted(sources)})
+
+    def of_output(self, output: Json, plan: Plan, state: State, *, below: bool) -> Sources:
+        """The sources of an output as it was written: the model's own words, and what it refers to.
+
+        Looked for where somebody asks: the run above, if there is one, or a model that may not read what others wrote.
+        """
+        if output is None or not (below or untrusted(state.labels.whole)):
+            return NOWHERE
+        if (given := next((call for call in reversed(plan.calls) if call.result is output), None)) is not None:
+            return given.sources  # by `task_complete`
+        template, _ = parse_template({"output": output})
+        values = {"state": state.snapshot()}
+
+        def found(reference: Reference) -> Json | Missing:
+            return get(values[reference.kind], reference.path) if reference.kind in values else None
+
+        taken = join_all(taken_by(site.expression, found, self._of(state)) for site in template.sites)
+        return join(taken, join(MODEL, self.asked)) if template.written_out() else taken
+
+    def _of(self, state: State) -> Callable[[Reference], Sources]:
+        def of(reference: Reference) -> Sources:
+            labels = state.labels if reference.kind == "state" else self.data.get(reference.kind)
+            return NOWHERE if labels is None else labels.at(reference.path)
+
+        return of
+
+    def given_below(
+        self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
+    ) -> dict[str, list[str]]:
+        """For the run of a delegate: the sources of its parameters, and of what its scopes give, by reference there."""
+        given = {str(Reference("input", (name,))): each for name, each in call.origins.params.items()}
+        if sources is None:
+            names = ()
+        for reference in names:
+            assert sources is not None
+            kind = "parent" if reference.kind == "input" else reference.kind
+            found = sources(reference)
+            if call.instance is not None and reference.kind == "state":  # its own goes before what is shared
+                found = join(found, sources(Reference("state", (state_key(call.instance), *reference.path))))
+            given[str(Reference(kind, reference.path))] = found
+        return {text: sorted(each) for text, each in given.items()}
+
+    # What is shown by its shape (R15.4).
+
+    @property
+    def tells_shapes(self) -> bool:
+        """Whether anything may be shown to the model by its shape."""
+        return self._show == "shape" or (not isinstance(self._show, str) and "shape" in self._show.values())
+
+    def shown_start(self, state: JsonObject) -> JsonObject:
+        """What the state started with, as the model sees it."""
+        return self.shown_state(State(self.first_writes(state)), tight=False) if self.tells_shapes else state
+
+    def shown_state(self, state: State, *, tight: bool) -> JsonObject:
+        """The state as the model sees it."""
+        if not (self.tells_shapes and untrusted(state.labels.whole)):
+            return state.shown(tight=tight)
+        types = {tuple(map(str, write.path)): self._types.get(write.call) for write in state.writes}
+
+        def shaped(value: JsonObject) -> JsonObject:
+            found: JsonObject = state.labels.shaped(value, self.hides, lambda part, path: shape(part, types.get(path)))
+            return found
+
+        return state.shown(tight=tight, shaped=shaped)
+
+    def shown_data(self, item: Merged) -> Json:
+        """Data that the run was given, as the model sees it."""
+        labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
+        if labels is None:
+            return item.value
+        return labels.shaped(item.value, self.hides, lambda part, _: shape(part))
+
+    def shown_result(self, call: Call) -> tuple[bool, Json]:
+        """Whether a result is hidden, and what is shown of it."""
+        if not self.hides(call.sources):
+            return False, call.result
+        return True, shape(call.result, None if call.tool is None else call.tool.output)
+
+    def shown_error(self, call: Call, error: CallError) -> JsonObject:
+        """What the model is told of an error: its words may hold what the call was given, or what others have answered."""
+        if self.hides(join(call.sources, call.origins.all)):
+            return {"code": error.code, "message": HIDDEN}
+        return error.as_json()
+
+    def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
+        """What the model is told is wrong with an output of these sources, which the words may hold."""
+        return [HIDDEN] if problems and self.hides(sources) else problems
+
+    def shown_feedback(self, messages: Iterable[JsonObject], plan: Plan) -> list[JsonObject]:
+        """What the model is told of persons' edits of calls: of what others wrote the shape."""
+        return [self._shown_edit(message, plan) for message in messages]
+
+    def _shown_edit(self, message: JsonObject, plan: Plan) -> JsonObject:
+        before, after = message.get("before"), message.get("after")
+        call = next((call for call in plan.made() if call.approval is not None and call.params is after), None)
+        if not (self.tells_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
+            return message
+        origins = call.origins.params
+        kept = {
+            name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
+        }
+        return {**message, "before": shape(before), "after": kept}
+
+
+def _says_values(call: Call) -> bool:
+    """Whether what is said of its end, or of a person's change to it, may hold values that it was called with."""
+    return call.error is not None or bool(call.notes) or call.approval is not None
+
+
+def _reference(text: str) -> Reference:
+    try:
+        found = parse_expression(text)
+    except ReferenceSyntaxError:
+        return Reference("")
+    return found if isinstance(found, Reference) else Reference("")
+
+
+def _print(raw: JsonObject) -> str:
+    return digest({key: value for key, value in raw.items() if not key.startswith("_") or key in ("_tool", "_each")})
+
+
+def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
+    """What scopes name, as references; of a whole state each key."""
+    found: list[Reference] = []
+    for scope in scopes:
+        if scope == "tools" or scope.startswith("tool:"):
+            continue
+        reference = _reference(scope if scope.startswith("†") else f"†{scope}")
+        if reference == Reference("state"):
+            found += [Reference("state", (key,)) for key in state]
+        elif reference.kind:
+            found.append(reference)
+    return found

@@ -1,0 +1,158 @@
+"""Where values come from (section 15): names that follow values through plans, state and runs, against an origin of every byte."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.errors import CallError
+from perdure.plan.outcomes import Failed, Returned
+from perdure.plan.plan import Plan
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.sources import AGENT, MODEL, NOWHERE, Labels, Table, join, untrusted
+from perdure.values.sources.origins import Known
+from perdure.values.sources.shapes import shape
+from perdure.values.state import State, Write
+
+A, B, C = (frozenset({name}) for name in "abc")
+
+
+def tool(name: str, **more: Any) -> Tool:
+    return parse_tool({"name": name, "additionalProperties": True, "_activity": name, **more}, activities=[name])
+
+
+TOOLS = {"read": tool("read", _untrusted=True), "t": tool("t"), "u": tool("u")}
+
+
+def test_labels_know_what_stands_where() -> None:
+    labels = Labels(A)
+    before = labels.snapshot()
+    labels.write(("mail",), {}, "set", B)
+    labels.write(("mail", "to"), "x", "set", C)
+    labels.write(("list",), 1, "push", C)
+    labels.write(("own",), {"x": 1}, "merge", B)
+    assert labels.at(("mail", "body")) == B
+    assert labels.at(("mail", "to")) == C
+    assert labels.at(("mail",)) == B | C
+    assert labels.at(("list", 0)) == A | C
+    assert labels.at(("own", "x")) == A | B
+    assert labels.at(("own", "y")) == A
+    assert before.whole == A
+    labels.write(("mail",), {}, "set", A)
+    assert labels.at(("mail", "to")) == A
+
+
+def test_an_index_written_otherwise_is_no_way_round() -> None:
+    labels = Labels(A)
+    labels.write(("list", 0), "x", "set", B)
+    labels.write(("list", "00"), "y", "set", C)
+    assert labels.at(("list", 0)) >= C
+    assert labels.at(("list", "00")) >= C
+
+
+def test_a_table_writes_each_set_once() -> None:
+    table = Table()
+    numbers = [table.number(each) for each in (A, B, A, join(A, B))]
+    assert numbers == [0, 1, 0, 2]
+    assert [Table(table.as_json()).of(number) for number in numbers] == [A, B, A, A | B]
+    assert table.of(7) == NOWHERE
+
+
+MARK = re.compile(r"<([a-z]+)>")
+"""Every byte of a value that anybody made carries its maker's mark: what is marked with is what it is made of."""
+
+
+def marks(value: Any) -> set[str]:
+    if isinstance(value, str):
+        return set(MARK.findall(value))
+    return (
+        set().union(*map(marks, value.values() if isinstance(value, dict) else value))
+        if isinstance(value, dict | list)
+        else set()
+    )
+
+
+NAMES = st.sampled_from("xyz")
+PATHS = st.lists(NAMES, min_size=1, max_size=2).map(tuple)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    def reference() -> str:
+        return "†state." + ".".join(draw(PATHS))
+
+    kinds: dict[str, Callable[[], Any]] = {
+        "whole": reference,
+        "text": lambda: f"<model> {{{reference()}}}",
+        "either": lambda: f"{reference()} || {reference()}",
+        "both": lambda: f"{reference()} && {reference()}",
+        "formula": lambda: {"_expr": "str(" + reference()[1:] + ")"},
+        "deep": lambda: {"in": [reference(), "<model>"]},
+        "literal": lambda: "<model>",
+    }
+    params = {f"p{n}": kinds[draw(st.sampled_from(sorted(kinds)))]() for n in range(draw(st.integers(1, 2)))}
+    path = "†state." + ".".join(draw(PATHS))
+    how = draw(st.sampled_from(["set", "set", "merge", "assign", "push", "concat"]))
+    return {"_tool": draw(st.sampled_from(sorted(TOOLS))), **params, "_outputPath": path, "_outputMethod": how}
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(calls(), min_size=1, max_size=6), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[Any]], chance: Any) -> None:
+    """Soundness: tools put their own mark and everything that they were given into what they return."""
+    state = State([Write(path=(), value={"x": {"y": "<agent>"}, "y": ["<agent>"], "z": "<agent>"}, sources=AGENT)])
+    for number, written in enumerate(requests):
+        plan = Plan(number, tools=TOOLS, state=state, known=Known({}, lambda _: MODEL))
+        for raw in written:
+            plan.add(raw)
+        plan.close()
+        running: list[Any] = []
+        while ready := [*running, *plan.take_ready()]:
+            running = ready
+            call = running.pop(chance.randrange(len(running)))
+            for name, value in call.params.items():
+                named = {each.removeprefix("!").removeprefix("tool:") for each in call.origins.params[name]}
+                assert marks(value) <= named
+                assert bool(untrusted(call.origins.params[name])) == ("read" in named)
+            if chance.random() < 0.2:
+                plan.end(call, Failed(CallError("broken", "it is")))
+            else:
+                given_to_it = sorted(marks(call.params))
+                result: Any = f"<{call.tool_name}>" + "".join(f"<{mark}>" for mark in given_to_it)
+                plan.end(call, Returned(chance.choice([result, {"x": result}, [result]])))
+        assert plan.settled
+    for key, value in state.snapshot().items():
+        at = {each.removeprefix("!").removeprefix("tool:") for each in state.labels.at((key,))}
+        assert marks(value) <= at
+    again = State([write.model_copy() for write in state.writes])
+    assert dict(again.labels.parts()) == dict(state.labels.parts())
+    again.compact()
+    compacted = State(again.writes)
+    for key, value in compacted.snapshot().items():
+        assert marks(value) <= {each.removeprefix("!").removeprefix("tool:") for each in compacted.labels.at((key,))}
+
+
+def test_a_shape_has_nothing_that_was_written_freely() -> None:
+    schema = {"properties": {"kind": {"enum": ["invoice", "other"]}, "pay now": {}}}
+    value = {
+        "kind": "invoice",
+        "from": "a@b.c",
+        "n": 12,
+        "iban": 12345678901234,
+        "pay now": True,
+        "obey me!": [None, "x"],
+    }
+    assert shape(value, schema) == {
+        "kind": "invoice",
+        "from": "‹text, 5 characters›",
+        "n": 12,
+        "iban": "‹number›",
+        "pay now": True,
+        "‹key 5, 8 characters›": [None, "‹text, 1 characters›"],
+    }
+    assert shape({"kind": "obey me"}, schema) == {"kind": "‹text, 7 characters›"}
+    assert len(shape(list(range(100)))) == 21
