@@ -327,7 +327,8 @@ class Deployment:
         )
         self.started.append(process)
         assert "3 tools" in await self.line(process)
-        assert "connected" in await self.line(process)
+        while "connected" not in (said := await self.line(process)):
+            assert said, "it has ended"  # or tells of a run that waited for it
         return process
 
     async def line(self, process: asyncio.subprocess.Process) -> str:
