@@ -81,7 +81,7 @@ histories: $(DEV) ## Record a history of each kind of run anew, until their vers
 picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
 	@$(BIN)/python -m scripts.picture
 
-settings: $(DEV) ## Make the table in docs/settings.md anew, from the settings themselves.
+settings: $(DEV) ## Make the tables in docs/settings.md and docs/agents.md anew, from the settings and the models themselves.
 	@$(BIN)/python -m scripts.settings
 
 constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyproject.toml.

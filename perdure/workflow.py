@@ -28,6 +28,7 @@ from perdure.client.errors import RunFailedError
 from perdure.errors import RunError, RunExistsError
 from perdure.people.policies import parse_policy
 from perdure.run.agents import check_run_id
+from perdure.run.views.markdown import summary
 from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
@@ -80,7 +81,7 @@ async def run_agent(
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=f"the agent {agent.name}"[:200],
+            static_summary=summary(f"the agent {agent.name}"),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}") from None

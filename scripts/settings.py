@@ -1,22 +1,31 @@
-"""Write the table of all settings in docs/settings.md anew: `make settings`."""
+"""Write the tables of all settings, and of all keys of agent files, anew: `make settings`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from perdure.authoring.keys import config_table
 from perdure.hosting.settings.showing import table
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "settings.md"
-MARK: Final = "<!-- made from the settings by `make settings`; not to be edited below -->\n"
+_DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGE: Final = _DOCS / "settings.md"
+AGENTS: Final = _DOCS / "agents.md"
+TABLES: Final[dict[Path, Callable[[], str]]] = {PAGE: table, AGENTS: config_table}
+MARKS: Final = {
+    PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
+    AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
+}
 
 
-def page() -> str:
+def page(path: Path = PAGE) -> str:
     """The page as it should be: its own words, and the table below the mark."""
-    head, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    assert mark, f"{PAGE} has lost its mark"
-    return f"{head}{MARK}\n{table()}"
+    head, mark, _ = path.read_text(encoding="utf-8").partition(MARKS[path])
+    assert mark, f"{path} has lost its mark"
+    return f"{head}{MARKS[path]}\n{TABLES[path]()}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for each in TABLES:
+        each.write_text(page(each), encoding="utf-8")

@@ -11,8 +11,8 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
-from perdure.cli.exchanges import print_exchanges
-from perdure.cli.render import print_run
+from perdure.cli.viewing.exchanges import print_exchanges
+from perdure.cli.viewing.render import print_run
 from perdure.client.audit import exchanges
 from perdure.hosting.worker import build_worker
 from perdure.model.endpoint import Endpoint

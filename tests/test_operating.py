@@ -15,7 +15,7 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWor
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, tool
-from perdure.cli.render import print_run
+from perdure.cli.viewing.render import print_run
 from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
 from perdure.client.runs import fetch_run

@@ -84,7 +84,7 @@ async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
     path = write(tmp_path, [{"_tool": "load", "p": "†state.user", "q": "†input.id"}])
     assert (await plan("validate", path)).code == 1
     good = await plan("validate", path, "--state", '{"user": 1}', "--input", '{"id": 2}')
-    assert (good.code, good.out) == (0, "1 calls, no problems\n")
+    assert (good.code, good.out) == (0, "1 call, no problems\n")
     assert "only known by name" in good.err
 
 
@@ -121,9 +121,14 @@ async def test_r5_6_draw_as_mermaid_and_svg(tmp_path: Path) -> None:
     assert "classDef skipped" in drawn
     assert 'c1_0 -- "†state.sunny" --> c1_1' in (await plan("draw", path, "--calls")).out
     svg = tmp_path / "plan.svg"
-    assert (await plan("draw", path, "--calls", "--svg", str(svg))).code == 0
+    assert (await plan("draw", path, "--calls", "--svg", str(svg))).err == f"{svg}: 5 calls, 4 edges\n"
+    assert (await plan("draw", path, "--svg", str(svg.with_name("paths.svg")))).err.startswith(
+        f"{svg.with_name('paths.svg')}: 5 calls, "
+    )
     root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
-    labels = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    labels = [
+        element.text for element in root.iterfind(".//{http://www.w3.org/2000/svg}g/{http://www.w3.org/2000/svg}text")
+    ]
     assert labels[::2] == [f"1.{n} {call['_tool']}" for n, call in enumerate(OUTING)]
     assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 4
 

@@ -162,7 +162,7 @@ async def test_a_decision_that_is_refused_says_why_and_lists_tell_what_waits(dev
         assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
         with pytest.raises(RunEndedError, match=f"{run.id} has already ended: cancelled"):
             await run.terminate()
-        with pytest.raises(DecisionRefusedError, match="has ended"):
+        with pytest.raises(RunEndedError, match="has ended"):
             await run.approve("1.1")
     found = {
         one.id: one.status async for one in perdure.list_runs(Selection(query=f"WorkflowId = '{run.id}'"), limit=1)

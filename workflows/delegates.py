@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.prompts import call_line
     from perdure.run.running import Run
     from perdure.run.stopping import Budget
+    from perdure.run.views.markdown import summary as line
     from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
 
@@ -154,7 +155,7 @@ async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sende
             execution_timeout=timedelta(seconds=child.timeout) if child.timeout else None,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=child.title[:200],
+            static_summary=line(child.title),
         )
         with sender.children.running(handle, told):
             sender.tell(child.name)
@@ -206,7 +207,7 @@ async def _tell(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spen
                 result_type=Spent,
                 schedule_to_close_timeout=_TELLS_WITHIN,
                 retry_policy=RetryPolicy(maximum_attempts=3),
-                summary=f"what {child.name} has used",
+                summary=line(f"what {child.name} has used"),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

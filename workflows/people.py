@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.approval import Kind
     from perdure.run.fitting import offer_size
     from perdure.run.views import observing
+    from perdure.run.views.markdown import summary as line
     from perdure.run.views.run import waiting_entry
     from perdure.run.wire import (
         DECIDE,
@@ -126,7 +127,7 @@ class People:
                     await self._asked(approver, offer),
                     schedule_to_close_timeout=PROGRAM_TIMEOUT,
                     retry_policy=RetryPolicy(maximum_attempts=1),
-                    summary=f"{approver} on {offer.title}"[:200],
+                    summary=line(f"{approver} on {offer.title}"),
                 )
             judged = None if decided.done() else self.desk.judge_program(offer, said, approver)
             if judged is not None:

@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
     from perdure.run.running import Run
     from perdure.run.views import observing
+    from perdure.run.views.markdown import summary as line
     from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY
 
 TIMEOUT: Final = timedelta(minutes=10)
@@ -102,6 +103,6 @@ async def _ask_one(run: Run, request: RequestInput, asked: int, attempts: int, l
         retry_policy=RetryPolicy(
             initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=attempts
         ),
-        summary=f"Request {request.number} · {request.model} · {request.reason}"[:200],
+        summary=line(f"Request {request.number} · {request.model} · {request.reason}"),
     )
     return result

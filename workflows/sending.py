@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.delegates import scoped_data
     from perdure.run.loops import LoopInput
     from perdure.run.prompts import call_line
+    from perdure.run.views.markdown import summary as line
     from perdure.run.wire import GRANTED, RunInput
     from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
@@ -189,7 +190,7 @@ class Sender:
                 if pause is None:
                     return outcome
                 if pause:
-                    await workflow.sleep(pause, summary=f"{call.id} {tool.name}: {outcome.error.message}"[:200])
+                    await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:
                 call.attempts = patience.started + result.attempt
                 self.sizes.note(result.value, result.size)
@@ -225,7 +226,7 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
         # A lost worker uses up no retry: `Patience` says what becomes of the call.
         retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
-        summary=f"{call_line(call.params)}{target}"[:200],
+        summary=line(f"{call_line(call.params)}{target}"),
     )
     return result
 

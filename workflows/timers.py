@@ -13,6 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.views.markdown import summary as line
     from perdure.values.durations import SHORTEST
 
 
@@ -65,7 +66,7 @@ class Alarm:
             self._timer = asyncio.create_task(self._ring(words))
 
     async def _ring(self, words: str) -> None:
-        await workflow.sleep(max(self._rings - workflow.time(), SHORTEST), summary=words[:200] or None)
+        await workflow.sleep(max(self._rings - workflow.time(), SHORTEST), summary=line(words) or None)
         while self._waiting and self._waiting[0][0] <= workflow.time():
             ring = heapq.heappop(self._waiting)[-1]
             if not ring.done():

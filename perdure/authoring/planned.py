@@ -49,6 +49,16 @@ class Planned:
         return plan
 
 
+def call_problems(plan: Plan) -> list[str]:
+    """What is wrong with its calls, a line each."""
+    return [
+        f"{call.id} {call.tool_name}: {message}"
+        for call in plan.calls
+        if call.error is not None and call.error.code != "assumed"
+        for message in call.error.problems or (call.error.message,)
+    ]
+
+
 def plan_of(
     calls: list[Json],
     context: Context,
@@ -56,10 +66,14 @@ def plan_of(
     *,
     parallel: int | None = None,
     state: JsonObject | None = None,
+    complete: bool = False,
 ) -> Planned:
-    """The calls with the tools of the context, and of the modules' `known` definitions; `state` is merged into the context's."""
+    """The calls with the tools of the context, and of the modules' `known` definitions; `state` is merged into the context's.
+
+    `complete`: there are no other tools than those, so that a call of one is invalid, as it is in a run.
+    """
     given = context.state.value if context.state.exists else {}
-    tools, unknown = _tools(context, calls, known)
+    tools, unknown = _tools(context, [] if complete else calls, known)
     return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), parallel)
 
 

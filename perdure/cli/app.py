@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from perdure.authoring.agent import Agent
 from perdure.authoring.files import json_option
@@ -19,8 +19,10 @@ from perdure.cli.lists.histories import histories_app
 from perdure.cli.model_commands import models_app
 from perdure.cli.options import DEV, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
-from perdure.cli.render import print_result, print_run
 from perdure.cli.settings_command import settings_app
+from perdure.cli.starting.commands import starting_app
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.render import print_result, print_run
 from perdure.hosting.settings import Settings
 from perdure.people.policies import ASKS, parse_policy
 from perdure.run.views.drawing import draw_run
@@ -33,7 +35,6 @@ app = typer.Typer(
     help="A durable engine for AI agents, on Temporal.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
@@ -41,6 +42,23 @@ app.add_typer(approvals_app)
 app.add_typer(lists_app)
 app.add_typer(histories_app)
 app.add_typer(settings_app)
+app.add_typer(starting_app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"perdure {version('perdure')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def perdure(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """A durable engine for AI agents, on Temporal."""
+    del version
 
 
 @app.command()
@@ -122,7 +140,7 @@ def show(
     if as_json:
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
-        print_run(Console(), view)
+        print_run(screen(), view)
 
 
 @app.command()
@@ -187,5 +205,5 @@ def _finish(view: RunView, as_json: bool) -> None:
     if as_json:
         print(dumps(view.result().as_json()))
     else:
-        print_result(Console(), view)
+        print_result(screen(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)

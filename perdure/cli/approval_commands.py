@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import click
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
-from rich.table import Table
-from rich.text import Text
 
 from perdure.authoring.files import json_option
 from perdure.cli import commands
@@ -19,6 +17,9 @@ from perdure.cli.errors import CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.keys import read_key
 from perdure.cli.options import configured
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.render import deciding
+from perdure.cli.viewing.tables import table
 from perdure.client.ages import age
 from perdure.hosting.settings import Settings
 from perdure.values.jsons import JsonObject, dumps, loads, shorten
@@ -54,36 +55,34 @@ def approvals(
     if as_json:
         print(dumps([one.as_json() for one in waiting]))
     else:
-        _print_rows([_whole_row(one) for one in waiting], run_id)
+        _print_rows([_whole_row(one) for one in waiting], [deciding(one.run_id, one.offer) for one in waiting])
     for why in silent:
-        Console(stderr=True).print(why, soft_wrap=True, markup=False)
+        screen(stderr=True).print(why, soft_wrap=True, markup=False)
 
 
 def _print_page(found: Any, as_json: bool) -> None:
     if as_json:
         print(dumps([one.as_json() for one in found.waiting]))
     else:
-        _print_rows([_listed_row(one) for one in found.waiting], "RUN")
-    said = Console(stderr=True, soft_wrap=True, highlight=False)
+        _print_rows(
+            [_listed_row(one) for one in found.waiting], [deciding(one.run_id, one.entry) for one in found.waiting]
+        )
+    said = screen(stderr=True)
     for run, more in found.unnamed.items():
         said.print(f"{more} more in {run}: perdure approvals {run}")
     if found.following is not None:
         said.print(f"more runs wait: perdure approvals --page {found.following}")
 
 
-def _print_rows(rows: list[list[str]], run_id: str) -> None:
+def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
     if not rows:
         print("nothing waits for a person")
         return
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("run", "call", "agent", "tool", "parameters", "why", "waits"):
-        table.add_column(title, no_wrap=title in ("run", "call", "waits"), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console()
-    console.print(table)
-    hint = f"decide with: perdure approve {run_id} CALL · reject · edit · replace · answer"
-    console.print(Text(hint, style="dim"))
+    console = screen()
+    titles = ("run", "call", "agent", "tool", "parameters", "why", "waits")
+    gives, drops = ("parameters", "why", "tool"), ("agent", "waits", "parameters")
+    console.print(table(titles, rows, console.width, gives=gives, drops=drops))
+    print(commands[0])
 
 
 def _listed_row(one: Any) -> list[str]:
@@ -228,7 +227,7 @@ def _edited(one: Any) -> tuple[Any, str]:
 
 def _walk(run_id: str | None, by: str) -> None:
     """One after the other, as they come, until `q`."""
-    console = Console()
+    console = screen()
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:

@@ -7,12 +7,11 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.live import Live
-
 from perdure.cli.errors import INTERRUPTED, CommandError
-from perdure.cli.exchanges import print_exchanges
-from perdure.cli.render import run_table
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.exchanges import print_exchanges
+from perdure.cli.viewing.live import LiveRun
+from perdure.cli.viewing.render import deciding, run_table
 from perdure.client.lists import Offered
 from perdure.errors import RunError
 from perdure.run.wire import RunView
@@ -44,7 +43,7 @@ async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunVi
     """The run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
     view = await run.view()
     if verbose:
-        print_exchanges(Console(stderr=aside), await run.exchanges())
+        print_exchanges(screen(stderr=aside), await run.exchanges())
     return view
 
 
@@ -53,7 +52,7 @@ async def watch(run: Run, *, verbose: bool = False) -> RunView:
     await run.view()
     view = await _follow(run)
     if verbose:
-        print_exchanges(Console(), await run.exchanges())
+        print_exchanges(screen(), await run.exchanges())
     return view
 
 
@@ -73,19 +72,28 @@ async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[st
 
 async def _follow(run: Run) -> RunView:
     view = RunView(run_id=run.id)
-    with Live(console=Console(), refresh_per_second=8, transient=False) as live:
+    console = screen()
+    with LiveRun(console) as live:
         async for view in run.views():
-            live.update(run_table(view))
-    print()
+            live.show(view)
+    console.print(run_table(view, console.width))
     return view
 
 
 async def _wait(run: Run) -> RunView:
-    telling = asyncio.create_task(_tell_troubles(run))
+    telling = [asyncio.create_task(_tell_troubles(run)), asyncio.create_task(_tell_waiting(run))]
     try:
         return await run.wait()
     finally:
-        telling.cancel()
+        for each in telling:
+            each.cancel()
+
+
+async def _tell_waiting(run: Run) -> None:
+    async for one in run.waits():
+        why = "" if one.entry.question else f" {one.entry.tool}"
+        print(f"perdure: {one.entry.call}{why} waits for a person: {one.entry.reason}", file=sys.stderr)
+        print(deciding(one.run_id, one.entry), file=sys.stderr)
 
 
 async def _tell_troubles(run: Run) -> None:

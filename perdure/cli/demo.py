@@ -12,15 +12,16 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 from rich.console import Console
-from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
 from perdure.activities.registry import Registry, load_tools
 from perdure.authoring.agent import Agent
-from perdure.cli.errors import FAILED, USAGE, CommandError
+from perdure.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from perdure.cli.keys import next_key
-from perdure.cli.render import print_result, run_table
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.live import LiveRun
+from perdure.cli.viewing.render import print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.demo.script import SCRIPT
@@ -40,7 +41,7 @@ PACE = Pace(first_token=0.4, per_token=0.004)
 
 async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
     """Run the demo; with `yes` nobody is asked. Raises `CommandError` when the run did not complete."""
-    console = Console()
+    console = screen()
     ui_port = ui_port or free_port()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-demo-")))
@@ -72,14 +73,14 @@ async def _run(perdure: Perdure, folder: Path, ui_port: int, console: Console, *
     address = f"http://localhost:{ui_port}/namespaces/default/workflows/{run.id}/{execution}"
     console.print(Text(f"Web UI  {address}\n"), soft_wrap=True)
     view = RunView(run_id=run.id)
-    with Live(console=console, refresh_per_second=8) as live:
+    with LiveRun(console) as live:
         async for view in run.views():
-            live.update(run_table(view))
+            live.show(view)
             for offer in view.waiting:
-                live.stop()
+                live.pause()
                 await _answer(run, offer, console, yes=yes)
-                live.start()
-    console.print()
+                live.go_on()
+    console.print(run_table(view, console.width))
     return view
 
 
@@ -89,9 +90,16 @@ async def _answer(run: Run, offer: WaitingView, console: Console, *, yes: bool) 
         Panel(dumps(offer.params), title=f"{offer.call} {offer.tool} waits for you: {offer.reason}", style="yellow")
     )
     key = "a" if yes else ""
-    while key not in ("a", "r"):
+    if not yes:
         console.print("[a]pprove or [r]eject?", style="bold", markup=False)
-        key = await next_key()
+    while key not in ("a", "r"):
+        key = await next_key() or "q"
+        if key in ("q", "\x04"):
+            raise CommandError(
+                f"left without an answer, and {offer.call} with it: the demo's run has ended", INTERRUPTED
+            )
+        if key not in ("a", "r"):
+            console.print(f"{key!r} is neither: a lets it run, r does not, q leaves the demo", markup=False)
     if key == "a":
         await run.approve(offer, by="the demo's user")
     else:

@@ -7,6 +7,7 @@ import signal
 import sys
 
 from perdure.cli.app import app
+from perdure.cli.viewing.console import print_in_any_encoding
 
 
 def main(*words: str) -> None:
@@ -14,6 +15,7 @@ def main(*words: str) -> None:
     if os.getpid() == 1:
         # A container's first process gets no signal that it does not handle: one that still waits for its server could not be stopped.
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    print_in_any_encoding(as_json="--json" in sys.argv)
     try:
         app([*words, *sys.argv[1:]])
     except SystemExit as leaving:

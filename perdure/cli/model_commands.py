@@ -15,6 +15,7 @@ from perdure.checking.tasks import TASKS, Task
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, execute
 from perdure.cli.options import configured
+from perdure.cli.viewing.console import screen
 from perdure.hosting.settings import Settings
 from perdure.values.jsons import JsonObject, dumps
 
@@ -46,7 +47,7 @@ def check(
     with one_line_errors():
         dialects = _chosen("--dialect", dialect, {name: name for name in DIALECTS})
         tasks = _chosen("--task", task, {each.name: each for each in TASKS})
-    console = Console(stderr=True)
+    console = screen(stderr=True)
 
     def told(played: Played) -> None:
         words = "ok" if played.passed else played.problems[0]
@@ -56,7 +57,7 @@ def check(
     if as_json:
         print(dumps(report.as_json()))
     else:
-        print_report(Console(), report)
+        print_report(screen(), report)
     raise SystemExit(FAILED if report.recommendation.config is None else 0)
 
 

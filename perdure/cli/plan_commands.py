@@ -8,27 +8,34 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from perdure.activities.registry import load_tools
 from perdure.authoring.files import json_option
 from perdure.authoring.planned import Planned
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.options import configured
-from perdure.cli.plans import read_plan
+from perdure.cli.plans import Looked, look
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.tables import table
+from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
-from perdure.people.policies import Guard
+from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, Step, simulate
-from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid, to_svg
+from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid
+from perdure.run.views.svg import to_svg
 from perdure.values.jsons import dumps
+from perdure.values.references import MISSING
 
 plan_app = typer.Typer(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="An agent file with a plan, a Solution, or a list of calls.")
+    Path,
+    typer.Argument(metavar="FILE", help="An agent file with a plan; a Solution, calls or a script, in any dialect."),
+]
+ForAgent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="AGENT", help="The agent file, or the agent by name, that the plan is for."),
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
 State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="What the state holds before.")]
@@ -40,23 +47,27 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an
 
 @plan_app.command()
 @configured("tools")
-def validate(settings: Settings, file: File, input: Input = None, state: State = None, as_json: AsJson = False) -> None:
-    """List every problem of a plan, with call id and JSON path."""
+def validate(
+    settings: Settings,
+    file: File,
+    agent: ForAgent = None,
+    input: Input = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every problem of a plan, with call id and JSON path; with --agent of the agent too, as a run would refuse it."""
     with one_line_errors():
-        found = _read(file, input, state, settings.tools)
-        plan = found.checked()
-    problems = _problems(plan)
+        looked = _read(settings, file, agent, input, state)
+        plan = looked.planned.checked()
+    problems = _problems(plan) + [{"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems]
     if as_json:
         print(dumps({"ok": not problems, "calls": len(plan.calls), "problems": problems}))
     else:
         for problem in problems:
-            print(f"{problem['call']} {problem['tool']}: {problem['message']}")
-        print(
-            f"{len(plan.calls)} calls, {len(problems)} problems"
-            if problems
-            else f"{len(plan.calls)} calls, no problems"
-        )
-        _warn(found)
+            call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
+            print(f"{call}{problem['message']}")
+        print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}")
+        _warn(looked.planned, input, problems)
     raise SystemExit(FAILED if problems else 0)
 
 
@@ -65,21 +76,24 @@ def validate(settings: Settings, file: File, input: Input = None, state: State =
 def simulate_command(
     settings: Settings,
     file: File,
+    agent: ForAgent = None,
     input: Input = None,
     state: State = None,
     durations: Durations = None,
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
-    """A dry run: levels, what would run in parallel, what would need approval, and how long it would take."""
+    """A dry run: levels, what would run in parallel, what would need approval, and how long it would take. Ends with 1 where a call is invalid."""
     with one_line_errors():
-        found = _read(file, input, state, settings.tools)
-        simulation = _simulate(found, durations, assume)
+        looked = _read(settings, file, agent, input, state)
+        simulation = _simulate(looked, durations, assume)
     if as_json:
         print(dumps(_as_json(simulation)))
     else:
         _print_simulation(simulation)
-        _warn(found)
+        _warn(looked.planned, input, _problems_of(step.call for step in simulation.steps))
+    if any(step.status == "invalid" for step in simulation.steps):
+        raise SystemExit(FAILED)
 
 
 @plan_app.command()
@@ -87,6 +101,7 @@ def simulate_command(
 def draw(
     settings: Settings,
     file: File,
+    agent: ForAgent = None,
     input: Input = None,
     state: State = None,
     assume: Assume = None,
@@ -95,7 +110,7 @@ def draw(
 ) -> None:
     """Draw a plan as Mermaid, or as SVG: calls, and the paths between them; with --assume as it would end."""
     with one_line_errors():
-        found = _read(file, input, state, settings.tools)
+        found = _read(settings, file, agent, input, state).planned
         if assume:
             plan = found.new_plan()
             simulate(plan, found.calls, assume=_assumed(found, assume))
@@ -113,35 +128,50 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
         svg.write_text(to_svg(drawing) + "\n", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{svg} cannot be written: {error.strerror}", USAGE) from None
-    print(f"{svg}: {len(drawing.nodes)} calls, {len(drawing.edges)} edges", file=sys.stderr)
+    calls = sum(node.status != "path" for node in drawing.nodes)
+    print(f"{svg}: {_count(calls, 'call')}, {_count(len(drawing.edges), 'edge')}", file=sys.stderr)
 
 
-def _read(file: Path, input: str | None, state: str | None, tools: Iterable[str]) -> Planned:
-    return read_plan(
+def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> Looked:
+    """The tools are complete where modules were named: then they are what a worker with these options has."""
+    return look(
         file,
-        registry=load_tools(tools),
-        run_input=None if input is None else json_option(input, "--input"),
-        has_input=input is not None,
+        registry_of(settings).definitions() if agent is not None or settings.tools else {},
+        agent=agent,
+        agents=settings.agents_folder,
+        complete=bool(settings.tools),
+        run_input=MISSING if input is None else json_option(input, "--input"),
         state=None if state is None else json_option(state, "--state"),
     )
 
 
-def _problems(plan: Plan) -> list[dict[str, str]]:
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _problems(plan: Plan) -> list[dict[str, Any]]:
+    return _problems_of(plan.calls)
+
+
+def _problems_of(calls: Iterable[Call]) -> list[dict[str, Any]]:
     return [
         {"call": call.id, "tool": call.tool_name, "code": call.error.code, "message": message}
-        for call in plan.calls
+        for call in calls
         if call.error is not None
         for message in call.error.problems or (call.error.message,)
     ]
 
 
-def _simulate(found: Planned, durations: str | None, assume: list[str] | None) -> Simulation:
+def _simulate(looked: Looked, durations: str | None, assume: list[str] | None) -> Simulation:
     known: Any = {} if durations is None else json_option(durations, "--durations")
     if not isinstance(known, dict) or not all(
         isinstance(value, int | float) and value >= 0 for value in known.values()
     ):
         raise CommandError("--durations must be a JSON object of seconds by tool name", USAGE)
-    return simulate(found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=Guard().asks)
+    found = looked.planned
+    return simulate(
+        found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=looked.guard.asks
+    )
 
 
 def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
@@ -175,13 +205,10 @@ def _as_json(simulation: Simulation) -> dict[str, Any]:
 
 
 def _print_simulation(simulation: Simulation) -> None:
-    console = Console()
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("level", "call", "tool", "from", "to", "approval", "status"):
-        table.add_column(title, no_wrap=title != "status", justify="right" if title in ("from", "to") else "left")
-    for step in sorted(simulation.steps, key=lambda step: (step.start is None, step.level, step.call.index)):
-        table.add_row(*_row(step))
-    console.print(table)
+    console = screen()
+    titles = ("level", "call", "tool", "from", "to", "approval", "status")
+    rows = [_row(step) for step in sorted(simulation.steps, key=lambda s: (s.start is None, s.level, s.call.index))]
+    console.print(table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
     for step in simulation.steps:
         if reason := step.call.reason or (step.call.error.message if step.call.error else ""):
             console.print(Text(f"{step.call.id} {reason}", style="dim"))
@@ -201,7 +228,9 @@ def _row(step: Step) -> list[str]:
     return [level, step.call.id, step.call.tool_name, *times, "asks" if step.asks else "", step.status]
 
 
-def _warn(found: Planned) -> None:
+def _warn(found: Planned, input: str | None, problems: list[dict[str, Any]]) -> None:
+    if input is None and any("†input" in problem["message"] for problem in problems):
+        print("perdure: the plan reads the run's input, and none was given: --input JSON|@FILE", file=sys.stderr)
     if found.unknown:
         names = ", ".join(dict.fromkeys(found.unknown))
         print(

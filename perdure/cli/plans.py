@@ -2,39 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from perdure.activities.registry import Registry
-from perdure.authoring.files import read_json
+from perdure.authoring.files import read_agent, read_json
 from perdure.authoring.planned import Planned, plan_of
+from perdure.authoring.plans import output_problems, planned_for, read_plan
 from perdure.cli.errors import USAGE, CommandError
+from perdure.errors import InputError, ProtocolError, SettingsError
+from perdure.model.dialects.answers import Solution
+from perdure.people.policies import Guard
 from perdure.run.agents import Agent, Context, parse_agent
 from perdure.run.documents import agent_document, is_context
-from perdure.values.jsons import Json
+from perdure.tools.tool import resolve_tools
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.references import MISSING
 
 
-def read_plan(
-    path: Path, *, registry: Registry, run_input: Json = None, has_input: bool = False, state: Json = None
-) -> Planned:
-    """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution, or a bare list of calls.
+class Looked(NamedTuple):
+    """A plan, and what is wrong beside its calls."""
 
-    Raises `CommandError` for a file that is none of them, `AgentError` or `InputError` for what is wrong in it.
+    planned: Planned
+    guard: Guard
+    problems: list[str]
+
+
+def look(
+    path: Path,
+    known: Mapping[str, JsonObject],
+    *,
+    agent: str | None = None,
+    agents: Path,
+    complete: bool = False,
+    run_input: Json = MISSING,
+    state: Json = None,
+) -> Looked:
+    """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
+
+    `agent`: the file or the name of the agent that it is for; without it, and without one in the file itself, tools are those that are
+    `known`, and others that calls name unless these are `complete`. Raises `CommandError` or `SettingsError` for a file that is no plan,
+    `AgentError` or `InputError` for what no run would start with.
     """
-    document = read_json(path)
-    if isinstance(document, list) and not is_context(document):
-        document = {"calls": document}
-    if isinstance(document, dict) and "calls" in document:
-        agent = Agent(name=path.stem)
-        calls = document["calls"]
-    else:
-        agent = parse_agent(agent_document(document, path.stem), source=str(path))
-        calls = Context(agent, run_input, has_input=has_input).plan
-    if not isinstance(calls, list) or not calls:
-        raise CommandError(
-            f"{path} has no plan: give an agent file with a 'plan' message, {{\"calls\": [...]}}, or a list of calls",
-            USAGE,
-        )
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
-    context = Context(agent, run_input, has_input=has_input)
-    return plan_of(calls, context, registry.definitions(), parallel=agent.config.parallel, state=state)
+    written = _written(path)
+    found = Agent(name=path.stem)
+    if agent is not None:
+        found, _ = read_agent(agent, agents, alone=True)
+    elif is_context(written) or (isinstance(written, dict) and "calls" not in written):
+        found = parse_agent(agent_document(written, path.stem), source=str(path))
+        written = _plan_in(found, path, run_input)
+    try:
+        read = read_plan(written, planned_for(found, known, run_input))
+    except InputError as error:
+        raise InputError(f"{error}{_hint(run_input)}") from None
+    if not read.calls and read.problem is None:
+        raise _no_plan(path)
+    planned = _planned(found, read, known, run_input, state, complete=complete)
+    problems = output_problems(found, read)
+    if complete:
+        problems += _tool_problems(planned.context.tools, known)
+    return Looked(planned, Guard(found.config.approval), problems)
+
+
+def _planned(
+    agent: Agent, read: Solution, known: Mapping[str, JsonObject], run_input: Json, state: Json, *, complete: bool
+) -> Planned:
+    context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
+    parallel = agent.config.parallel
+    return plan_of(read.calls, context, known, parallel=parallel, state=state, complete=complete)
+
+
+def _written(path: Path) -> Json:
+    """JSON, or the text of a script."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return read_json(path)  # which says what is wrong
+    looks = text.lstrip()[:1] in ("{", "[", "/") or path.suffix == ".json"
+    return read_json(path) if looks else text
+
+
+def _plan_in(agent: Agent, path: Path, run_input: Json) -> Json:
+    try:
+        context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
+    except InputError as error:
+        raise InputError(f"{error}{_hint(run_input)}") from None
+    if not context.plan:
+        raise _no_plan(path)
+    return {"calls": context.plan, "output": context.plan_output}
+
+
+def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]) -> list[str]:
+    """What a worker with these tools would refuse the agent for."""
+    problems = []
+    for tool in tools:
+        try:
+            resolve_tools([tool], known)
+        except ProtocolError as error:
+            problems.append(f"the agent: {error}")
+    return problems
+
+
+def _hint(run_input: Json) -> str:
+    return "; give the run's input by --input" if run_input is MISSING else ""
+
+
+def _no_plan(path: Path) -> SettingsError:
+    return SettingsError(
+        f"{path} has no plan: give an agent file with a 'plan' message, {{\"calls\": [...]}}, a list of calls, or a script"
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.execute import Json
 from perdure.cli.options import ALL, configured
+from perdure.cli.viewing.console import screen
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings.reading import unknown_variables
 from perdure.hosting.settings.showing import shown
@@ -31,6 +31,6 @@ def print_settings(settings: Settings, as_json: Json = False) -> None:
         for row in rows:
             value = row.value if isinstance(row.value, str) else dumps(row.value)
             table.add_row(row.name, Text(value), row.source, style="dim" if row.source == "default" else None)
-        Console().print(table)
+        screen().print(table)
     for problem in unknown_variables():
         typer.echo(f"perdure: {problem}", err=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
@@ -26,7 +27,7 @@ from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
-from perdure.errors import DecisionRefusedError, NoWorkerError, RunError, RunNotFoundError
+from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.run.wire import (
     AGENT_WORKFLOW,
     DECIDE,
@@ -57,15 +58,24 @@ async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = N
     with _clear_refusal(client):
         await found.fetch_next_page()
     runs = list(found.current_page or ())
-    waiting: list[Waiting] = []
-    unnamed: dict[str, int] = {}
-    for run in runs:
-        memo = await _memo(run)
-        waiting += [Waiting(run.id, memo.agent, entry) for entry in memo.calls]
-        if more := (run.typed_search_attributes.get(WAITING) or 0) - len(memo.calls):
-            unnamed[run.id] = more
+    waiting = [one for run in runs for one in await _named(run)]
+    named = Counter(one.run_id for one in waiting)
+    more = {run.id: (run.typed_search_attributes.get(WAITING) or 0) - named[run.id] for run in runs}
     waiting.sort(key=lambda one: one.entry.requested_at)
+    unnamed = {run_id: count for run_id, count in more.items() if count}
     return WaitingPage(waiting, len(runs), unnamed, following_page(found))
+
+
+async def listed_below(client: Client, run_id: str) -> list[Waiting]:
+    """What waits in a run and in those below it, as far as visibility names it: no run is asked, and it costs no Action. Raises `RunError`."""
+    below = f"(WorkflowId = {dumps(run_id)} OR WorkflowId STARTS_WITH {dumps(run_id + '/')})"
+    with _clear_refusal(client):
+        return [one async for run in client.list_workflows(f"{_QUERY} AND {below}") for one in await _named(run)]
+
+
+async def _named(run: WorkflowExecution) -> list[Waiting]:
+    memo = await _memo(run)
+    return [Waiting(run.id, memo.agent, entry) for entry in memo.calls]
 
 
 async def may_wait(client: Client, run_id: str, call: str) -> bool:
@@ -182,7 +192,7 @@ async def _update(client: Client, run_id: str, name: str, argument: JsonObject) 
         raise DecisionRefusedError(f"nothing changed: {reason}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
-            raise DecisionRefusedError(f"nothing changed: the run {run_id!r} has ended") from None
+            raise RunEndedError(f"nothing changed: the run {run_id!r} has ended") from None
         if error.status == RPCStatusCode.NOT_FOUND:
             words = f"nothing changed: the run {run_id!r} does not exist in namespace {client.namespace!r}"
             raise RunNotFoundError(words) from None

@@ -159,6 +159,11 @@ class Perdure:
         with clear_errors(self.client):
             return await listing.cancel_runs(self.client, selection)
 
+    async def terminate_runs(self, selection: Selection, *, reason: str = "") -> int:
+        """End all of them that run at once, as `Run.terminate` does; how many were. Raises as `list_runs` does."""
+        with clear_errors(self.client):
+            return await listing.terminate_runs(self.client, selection, reason)
+
     async def change_policies(self, selection: Selection, **change: Unpack[ApprovalOptions]) -> int:
         """Change what all of them that run ask about, also where no worker answers now; how many were told. Raises as `list_runs` does,
         and `DecisionError` for a policy that is none."""

@@ -14,7 +14,7 @@ from perdure.authoring.options import ApprovalOptions
 from perdure.client import approvals, runs, watching
 from perdure.client.errors import RunFailedError, clear_errors
 from perdure.client.listing import STATUS
-from perdure.client.lists import Offered
+from perdure.client.lists import Offered, Waiting
 from perdure.client.runs import AgentHandle
 from perdure.errors import RunEndedError
 from perdure.run.views.events import Event, events_between
@@ -105,6 +105,13 @@ class Run(Generic[OutputT]):
             async for words in troubles:
                 yield words
 
+    async def waits(self) -> AsyncGenerator[Waiting, None]:
+        """Once each, what waits for a person in it or below it, as lists know it; goes on until nobody listens any more, and costs no
+        Action."""
+        async with aclosing(watching.watch_waiting(self._client, self.id)) as found:
+            async for one in found:
+                yield one
+
     async def value(self, what: str) -> str:
         """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
 
@@ -143,7 +150,7 @@ class Run(Generic[OutputT]):
 
         `call`: its id (of a plan the Request's number), or what `waiting` and `Perdure.approvals` gave: then only exactly what was
         shown is decided (R7.2). `by` and `reason` are for the record. Raises `DecisionRefusedError` with the reason why nothing
-        changed, `NoWorkerError` where nobody takes it.
+        changed, `RunEndedError` where the run has ended, `NoWorkerError` where nobody takes it.
         """
         await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember}, call)
 
@@ -189,7 +196,8 @@ class Run(Generic[OutputT]):
     async def policy(self, **change: Unpack[ApprovalOptions]) -> JsonObject:
         """Change what this run asks about from now on; what waits is judged anew. The policy as it stands then (R7.7).
 
-        Raises `DecisionRefusedError` with the reason why nothing changed, `NoWorkerError` where nobody takes it.
+        Raises `DecisionRefusedError` with the reason why nothing changed, `RunEndedError` where the run has ended, `NoWorkerError` where
+        nobody takes it.
         """
         with clear_errors(self._client, self.id):
             return await approvals.change_policy(self._client, self.id, {**change})

@@ -31,6 +31,7 @@ from perdure.client.pending import note_progress, note_trouble, note_unserved
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent, check_run_id
+from perdure.run.views.markdown import summary
 from perdure.run.wire import (
     AGENT_WORKFLOW,
     RUN_QUERY,
@@ -91,7 +92,7 @@ async def start_run(
             # An id names one run for good: idempotency keys are made of it.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             result_type=RunResult,
-            static_summary=_task(agent, run_input)[:200],
+            static_summary=summary(_task(agent, run_input)),
             static_details=agent.description or None,
         )
     except WorkflowAlreadyStartedError:

@@ -10,8 +10,11 @@ from typing import Final
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from perdure.client.approvals import listed_below
+from perdure.client.lists import Waiting
 from perdure.client.pending import failure_words, note_progress, note_trouble, note_unserved
 from perdure.client.runs import QUERY_TIMEOUT, fetch_run, not_shown
+from perdure.errors import RunError
 from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
 
 SHORTEST_LOOK: Final = 0.5
@@ -55,6 +58,18 @@ async def watch_run(client: Client, run_id: str, *, answered: bool = False) -> A
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
     yield await fetch_run(client, run_id)
+
+
+async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[Waiting, None]:
+    """Until nobody listens any more, once each, what waits for a person in a run and below it, as far as lists name it."""
+    known: set[tuple[str, str, str]] = set()
+    while True:
+        await asyncio.sleep(TROUBLE_INTERVAL)
+        with contextlib.suppress(RPCError, RunError):
+            for one in await listed_below(client, run_id):
+                if (key := (one.run_id, one.entry.call, one.entry.requested_at)) not in known:
+                    known.add(key)
+                    yield one
 
 
 async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:

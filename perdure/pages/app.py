@@ -26,7 +26,8 @@ from perdure.errors import JsonError, RunError, ServerError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
 from perdure.pages.guards import Guards, TooManyGuessesError
 from perdure.pages.live import Live
-from perdure.run.views.drawing import Drawing, draw_run, to_svg
+from perdure.run.views.drawing import Drawing, draw_run
+from perdure.run.views.svg import to_svg
 from perdure.values.jsons import JsonObject, dumps, loads
 from perdure.values.marks import changes
 

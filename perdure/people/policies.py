@@ -41,6 +41,7 @@ class Policy(BaseModel):
     scope: Literal["calls", "plan"] = "calls"
     """`plan` offers a Request's whole plan once, in place of its calls one by one (R7.6)."""
     ask: Ask = "dangerous"
+    """What a person is asked about; `unsafe` is all that is not declared safe."""
     tools: dict[str, Any] = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
@@ -50,6 +51,7 @@ class Policy(BaseModel):
     timeout: Seconds | None = None
     """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
     on_timeout: Literal["reject", "approve", "fail"] = "reject"
+    """What it means that nobody decided in time."""
 
     @model_validator(mode="before")
     @classmethod

@@ -43,7 +43,9 @@ class Models(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fast: str = "gpt-4o-mini"
+    """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker knows."""
     smart: str = "gpt-4o"
+    """The model after errors and for final answers; by default the worker's."""
     policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
     """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""
     fallback: list[str] = Field(default_factory=list)
@@ -56,10 +58,15 @@ class Sampling(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     temperature: float | None = None
+    """As the server takes it, like all of these."""
     top_p: float | None = None
+    """Share of the likeliest tokens that are drawn from."""
     max_tokens: int | None = None
+    """Tokens of one answer at most."""
     seed: int | None = None
+    """For answers that are the same again, as far as the server can."""
     reasoning_effort: str | None = None
+    """How long it thinks: `low`, `medium`, …"""
 
     def said(self) -> JsonObject:
         """Only what was written, as it was."""
@@ -70,7 +77,9 @@ class ModelSampling(Sampling):
     """For all models, and under `fast` and `smart` what is another for these."""
 
     fast: Sampling = Field(default_factory=Sampling)
+    """What is another for the fast model."""
     smart: Sampling = Field(default_factory=Sampling)
+    """What is another for the smart one."""
 
     def of(self, model: str, models: Models) -> JsonObject:
         """What is sent to this model. Where one model is both, `smart` has the last word."""
@@ -84,6 +93,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Models = Field(default_factory=Models)
+    """Which models answer (R9.4)."""
     sampling: ModelSampling = Field(default_factory=ModelSampling)
     """Temperature and the like (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
@@ -130,12 +140,14 @@ class Agent(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str = Field(min_length=1, max_length=200)
+    """By default the file's."""
     config: Config = Field(default_factory=Config)
     context: list[Any] = Field(default_factory=list)
     """Messages; what the model reads of them keeps their order (R2.7)."""
     output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
+    """What it is for, as lists show it, and a model that may delegate to it."""
     schema_of_file: str | None = Field(default=None, alias="$schema", exclude=True)
     """Where an editor finds the schema of agent files (`perdure schema`)."""
 

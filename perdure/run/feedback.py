@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from perdure.errors import CallError
-from perdure.model.wire import RequestResult
+from perdure.errors import CallError, clip
+from perdure.model.wire import RequestResult, RequestView
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.reading import Reading
@@ -49,6 +49,25 @@ def request_problems(
     problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in plan.errors if call.error]
     problems += [error_message(call.as_plan_entry(), told(call, note)) for call in plan.calls for note in call.notes]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
+
+
+def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
+    """A Request with what has led to it beside what calls tell: a wrong output, what a person changed, a note of the engine's."""
+    view.told = len(messages)
+    view.because = _reasons(messages[log[-1].told :]) if log else []
+    return view
+
+
+def _reasons(messages: Iterable[JsonObject]) -> list[str]:
+    found: list[str] = []
+    for message in messages:
+        if message["type"] == "error" and message.get("call") is None:
+            found.append(str(message["error"].get("message")))
+        elif message["type"] == "note":
+            found.append(message["text"])
+        elif message["type"] == "feedback":
+            found.append(f"a person decided: {dumps({key: value for key, value in message.items() if key != 'type'})}")
+    return [clip(each, 300) for each in found[:5]]
 
 
 def turn_message(

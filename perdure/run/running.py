@@ -18,7 +18,7 @@ from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
-from perdure.run.feedback import error_message, not_well, note, request_problems, results_of, turn_message
+from perdure.run.feedback import error_message, not_well, note, request_problems, results_of, turn_message, with_reasons
 from perdure.run.outputs import Outputs, Read, whole_output
 from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
 from perdure.run.past.keeping import Kept
@@ -152,7 +152,7 @@ class Run:
         context.parameters = {**context.parameters, **sampling}
         self._asked = (number, context)
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
-        self.past.log.append(view)
+        self.past.log.append(with_reasons(view, self.past.log, self.progress.messages))
         # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
         stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)

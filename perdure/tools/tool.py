@@ -269,6 +269,8 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
             raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
+    if tool.safe and tool.dangerous:
+        raise ToolDefinitionError(f"tool {name!r} is said to be safe and dangerous at once: it can be one of them")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
             f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"

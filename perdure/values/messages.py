@@ -145,10 +145,10 @@ Message: TypeAlias = _Typed | ChatMessage
 AnyData: TypeAlias = InputMessage | StateMessage | DataMessage
 
 _ADAPTER: TypeAdapter[_Typed] = TypeAdapter(_Typed)
-_CLASSES: Final[dict[str, type[BaseModel]]] = {
+CLASSES: Final[dict[str, type[BaseModel]]] = {
     each.model_fields["type"].default: each for each in get_args(get_args(_Typed)[0])
 }
-TYPES: Final = tuple(_CLASSES)
+TYPES: Final = tuple(CLASSES)
 
 
 def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
@@ -160,7 +160,7 @@ def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Mes
             messages.append(_parse(item))
         except ValidationError as error:
             tag = 0 if "type" not in item else 1
-            problems += problems_of(error, item, model=_CLASSES.get(item.get("type")), at=(where, index), skip=tag)
+            problems += problems_of(error, item, model=CLASSES.get(item.get("type")), at=(where, index), skip=tag)
         except AgentError as error:
             problems += [problem_at((where, index, *each.place), each.words) for each in error.problems]
     if problems:

@@ -1,13 +1,16 @@
-"""Drawings: who stands where."""
+"""Drawings: who stands where, what goes around whom, and whether it can be read."""
 
 from __future__ import annotations
 
 import itertools
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.run.views.drawing import COLOURS, Drawing, Node
 from perdure.run.views.layers import layered
+from perdure.run.views.svg import HEIGHT, picture, to_svg
 
 
 @st.composite
@@ -41,3 +44,41 @@ def test_a_chain_is_straight_and_a_long_edge_goes_around_it() -> None:
     assert [layer for layer, _ in places] == [0, 1, 2, 3]
     assert places[1][1] == places[2][1]
     assert layered(0, []) == []
+
+
+@given(graphs())
+def test_no_edge_passes_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    count, edges = graph
+    nodes = [Node(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
+    drawn = picture(Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges]))
+    assert len(drawn.lines) == len(edges)
+    for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
+        for (x, y), (to_x, to_y) in itertools.pairwise(line.points):
+            assert x <= to_x
+            for left, top, width in drawn.boxes:
+                over = x < left + width - 1 and to_x > left + 1
+                assert not over or max(y, to_y) <= top or min(y, to_y) >= top + HEIGHT, (line, left, top)
+    assert all(x + width <= drawn.size[0] and y + HEIGHT <= drawn.size[1] for x, y, width in drawn.boxes)
+
+
+def test_what_flows_is_said_once_beside_where_it_begins() -> None:
+    edges = [
+        ("1.0", "1.1", "†state.a"),
+        ("1.0", "1.2", "†state.a"),
+        ("1.0", "1.3", "†state.b"),
+        ("1.1", "1.3", "after 1.1"),
+    ]
+    svg = to_svg(Drawing([Node(f"1.{n}", "t", "done") for n in range(4)], edges))
+    assert re.findall(r'class="flows"[^>]*>([^<]*)<', svg) == ["†state.a", "†state.b", "after 1.1"]
+    assert svg.count("stroke-dasharray") == 1
+
+
+def test_words_are_read_on_their_colours() -> None:
+    def light(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    pairs = [*COLOURS.values(), *((fill, "#222222") for fill, _ in COLOURS.values()), ("#ffffff", "#555555")]
+    poor = [pair for pair in pairs if (light(pair[0]) + 0.05) / (light(pair[1]) + 0.05) < 4.5]
+    assert poor == []

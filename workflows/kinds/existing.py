@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.prompts import call_line
+    from perdure.run.views.markdown import summary as line
     from perdure.tools.existing import Existing
     from perdure.tools.tool import Tool
     from perdure.values.jsons import Json, check
@@ -73,7 +74,7 @@ def _child(call: Call, existing: Existing) -> str:
 
 
 async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
-    summary = call_line(call.params)[:200]
+    summary = line(call_line(call.params))
     limit = timedelta(seconds=tool.timeout) if tool.timeout else None
     if existing.kind == "activity":
         return await workflow.execute_activity(
@@ -98,7 +99,7 @@ async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]
             retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=f"{tool.name}: {summary}"[:200],
+            static_summary=line(f"{tool.name}: {call_line(call.params)}"),
         )
     client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
     argument = given[0] if given else None

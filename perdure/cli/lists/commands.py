@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from perdure.authoring.files import json_option
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
@@ -25,6 +25,8 @@ from perdure.cli.lists.selecting import (
     one_or_many,
     running,
 )
+from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.tables import table
 from perdure.client.lists import ListedRun
 from perdure.client.selection import Selection
 from perdure.people.policies import ASKS, parse_policy
@@ -63,7 +65,7 @@ def list_command(
     else:
         _print_rows(found.rows)
     if found.following is not None:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"more: perdure list --page {found.following}")
+        screen(stderr=True).print(f"more: perdure list --page {found.following}")
 
 
 @lists_app.command()
@@ -84,11 +86,37 @@ def cancel(
         one_or_many(run_id, chosen)
     if run_id is not None:
         connected(lambda perdure: perdure.get_run(run_id).cancel())
-        print(f"{run_id}: cancellation requested")
+        print(dumps({"runId": run_id}) if as_json else f"{run_id}: cancellation requested")
         return
     assert chosen is not None
     count = connected(lambda perdure: _cancel(perdure, chosen, yes=yes))
     print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
+
+
+@lists_app.command()
+def terminate(
+    run_id: OneRun = None,
+    reason: Annotated[str, typer.Option(help="For the record.")] = "",
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """End a run, or many, at once, without telling it: for what no worker can go on with. What its tools are doing goes on."""
+    with one_line_errors():
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        connected(lambda perdure: perdure.get_run(run_id).terminate(reason))
+        print(dumps({"runId": run_id, "status": "terminated"}) if as_json else f"{run_id}: terminated")
+        return
+    assert chosen is not None
+    count = connected(lambda perdure: _terminate(perdure, chosen, reason, yes=yes))
+    print(dumps({"runs": count}) if as_json else f"terminated {count:,} runs")
 
 
 @lists_app.command()
@@ -133,6 +161,11 @@ async def _cancel(perdure: Perdure, chosen: Selection, *, yes: bool) -> int:
     return await perdure.cancel_runs(chosen) if go_on else 0
 
 
+async def _terminate(perdure: Perdure, chosen: Selection, reason: str, *, yes: bool) -> int:
+    go_on = confirm(await perdure.count_runs(chosen), "terminate", yes=yes)
+    return await perdure.terminate_runs(chosen, reason=reason) if go_on else 0
+
+
 async def _change(perdure: Perdure, chosen: Selection, keys: dict[str, Any], *, yes: bool) -> int:
     parse_policy(keys)  # before anybody is asked
     go_on = confirm(await perdure.count_runs(chosen), "change the policy of", yes=yes)
@@ -140,14 +173,22 @@ async def _change(perdure: Perdure, chosen: Selection, keys: dict[str, Any], *, 
 
 
 def _print_rows(rows: list[ListedRun]) -> None:
-    table = Table(box=None, header_style="dim")
-    for title in ("run", "status", "why", "waits", "cost", "started", "ended"):
-        table.add_column(title, no_wrap=title == "run", justify="right" if title in ("waits", "cost") else "left")
-    for row in rows:
-        cost = "" if row.cost is None else f"${row.cost:.4f}"
-        about = (row.stop_reason or "", str(row.waiting or ""), cost)
-        table.add_row(row.id, row.status, *about, _local(row.started_at), _local(row.ended_at))
-    Console().print(table if rows else "no runs")
+    if not rows:
+        print("no runs")
+        return
+    console = screen()
+    titles = ("run", "status", "why", "waits", "cost", "started", "ended")
+    shown = [(*_cells(row), _local(row.started_at), _local(row.ended_at)) for row in rows]
+    drops = ("ended", "why", "cost", "started")
+    console.print(table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
+    if first := next((row for row in rows if row.waiting), None):
+        print(f"what waits: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
+
+
+def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:
+    waits = {0: "", 1: "1 decision"}.get(row.waiting or 0, f"{row.waiting} decisions")
+    cost = "" if row.cost is None else f"${row.cost:.4f}"
+    return row.id, row.status, row.stop_reason or "", waits, cost
 
 
 def _local(time: datetime | None) -> str:

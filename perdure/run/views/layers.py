@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import networkx
 
@@ -12,8 +12,24 @@ SWEEPS: Final = 8
 """Times that the layers are put in order, to and fro; more change little."""
 
 
-def layered(count: int, edges: Iterable[tuple[int, int]]) -> list[tuple[int, float]]:
-    """Layer and place in it of each node, both from 0, places at least 1 apart.
+Place: TypeAlias = tuple[int, float]
+"""A layer, and a place in it."""
+
+
+class Layout(NamedTuple):
+    places: list[Place]
+    """Of each node."""
+    routes: dict[tuple[int, int], list[Place]]
+    """Where an edge passes the layers between its ends, by these; one that closes a cycle is not among them."""
+
+
+def layered(count: int, edges: Iterable[tuple[int, int]]) -> list[Place]:
+    """Layer and place in it of each node, both from 0, places at least 1 apart."""
+    return laid_out(count, edges).places
+
+
+def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
+    """Where nodes stand, places at least 1 apart, and edges pass.
 
     A reader stands in a later layer than all that it reads; of a cycle an edge is left out of account. An edge over several
     layers has a place in each between them, so that nothing is drawn over it.
@@ -36,7 +52,21 @@ def layered(count: int, edges: Iterable[tuple[int, int]]) -> list[tuple[int, flo
     for layer in layers:
         places |= _spread(layer, before, places)
     lowest = min(places.values(), default=0.0)
-    return [(layer_of[node], places[node] - lowest) for node in range(count)]
+    at = {node: (layer_of[node], place - lowest) for node, place in places.items()}
+    routes = {edge: [at[node] for node in _between(*edge, before, count)] for edge in graph.edges}
+    return Layout([at[node] for node in range(count)], routes)
+
+
+def _between(writer: int, reader: int, before: Mapping[int, list[int]], count: int) -> list[int]:
+    """The places that were kept for an edge, in its direction."""
+    for last in before[reader]:
+        passed = []
+        while last >= count:  # what comes after the nodes are places alone, each with one before it
+            passed.append(last)
+            last = before[last][0]
+        if last == writer:
+            return passed[::-1]
+    return []
 
 
 def _acyclic(count: int, edges: Iterable[tuple[int, int]]) -> networkx.DiGraph[int]:

@@ -13,14 +13,16 @@ from perdure.run.running import RECENT, Run
 from perdure.values.limits.sizes import preview
 
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
+_STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
+"""What begins emphasis, code, a link or HTML within a line."""
 
 
 def details(run: Run) -> str:
     """Where the run stands: its Requests, and its last calls with what each reads and writes."""
-    lines = [f"**{_cell(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    lines = [f"**{plain(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
     if run.past.log:
         last = run.past.log[-1]
-        lines += ["", f"Request {last.number}: {_cell(last.model)} ({_cell(last.reason)}), {last.status}"]
+        lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
     if waiting := run.desk.waiting:
         lines += [
             "",
@@ -46,7 +48,7 @@ def _row(call: Call) -> str:
     # A narrow panel: the status first, and no column for what it reads, which its parameters say.
     return (
         "| "
-        + " | ".join(map(_cell, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " | ".join(map(plain, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
         + " |"
     )
 
@@ -54,18 +56,24 @@ def _row(call: Call) -> str:
 def _waiting(offer: Offer) -> str:
     what, shown = ("the whole plan", "") if offer.call is None else (offer.call.tool_name, call_line(offer.call.params))
     cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
-    return "| " + " | ".join(map(_cell, cells)) + " |"
+    return "| " + " | ".join(map(plain, cells)) + " |"
 
 
 def _note(call: Call) -> str:
     """Why a call did not end well, as an item of a list."""
     note = call.reason or (call.error.message if call.error else "")
-    return f"- {call.id} {_cell(note[:200])}" if note else ""
+    return f"- {call.id} {plain(note[:200])}" if note else ""
 
 
-def _cell(text: str) -> str:
+def plain(text: str) -> str:
     """The text as it is, whatever it looks like: no column, link, picture or markup of its own."""
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
+
+
+def summary(text: str) -> str:
+    """A line that a list of Temporal's shows as it is, up to 200 characters: a summary is Markdown there."""
+    shown = _STARTS.sub(r"\\\g<0>", " ".join(text[:200].split()))[:200]
+    return shown[:-1] if (len(shown) - len(shown.rstrip("\\"))) % 2 else shown
 
 
 def _code(text: str) -> str:

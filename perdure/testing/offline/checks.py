@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from perdure.authoring.agent import Agent
-from perdure.authoring.planned import Planned, plan_of
-from perdure.errors import AgentError
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import Solution, ToolDelta
+from perdure.authoring.planned import call_problems
+from perdure.authoring.plans import PlanLike, output_problems, planned_for, read_plan
 from perdure.people.policies import Guard
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, simulate
-from perdure.run.agents import Context
 from perdure.run.views.drawing import draw_plan, to_mermaid
 from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
-from perdure.values.schemas import Schema
-
-PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
-"""A plan as a model writes it, in any dialect: a Solution (`{"calls": […], "output": …}`) or its JSON, a list of calls, native tool
-calls as OpenAI has them, or `script`'s text."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +76,13 @@ def check(
     """
     known = as_agent(agent)
     named = functions_of(known, tools).definitions()
-    solution = read_plan(plan, planned_for(known, named, input, state))
-    planned = planned_for(known, named, input, state, solution.calls)
+    solution = read_plan(plan, planned_for(known.parsed, named, input, state))
+    planned = planned_for(known.parsed, named, input, state, solution.calls)
     guard = Guard(known.parsed.config.approval)
     played = planned.new_plan()
     simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)
     return Checked(
-        problems=[*_solution_problems(solution), *_problems(played), *_output_problems(known, solution)],
+        problems=[*call_problems(played), *output_problems(known.parsed, solution)],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
         approvals=_approvals(simulation, guard),
         makespan=simulation.makespan,
@@ -101,66 +91,6 @@ def check(
         plan=played,
         unknown=planned.unknown,
     )
-
-
-def planned_for(
-    agent: Agent[Any],
-    definitions: Mapping[str, JsonObject],
-    input: Any = MISSING,
-    state: Mapping[str, Any] | None = None,
-    calls: Sequence[Json] = (),
-) -> Planned:
-    """The calls with the agent's context and tools. Raises `InputError`."""
-    given = input is not MISSING
-    context = Context(agent.parsed, input if given else None, has_input=given)
-    return plan_of(list(calls), context, definitions, parallel=agent.parsed.config.parallel, state=dict(state or {}))
-
-
-def read_plan(plan: PlanLike, planned: Planned) -> Solution:
-    """The plan as its dialect's reader reads it. Raises `AgentError` for what is none."""
-    kinds = [merged.kind for merged in planned.context.data]
-    if isinstance(plan, str):
-        dialect = DIALECTS["solution" if plan.lstrip().startswith(("{", "[")) else "script"]
-        reader = dialect.reader(dialect.vocabulary(planned.tools, kinds))
-        text = f'{{"calls": {plan}}}' if plan.lstrip().startswith("[") else plan
-        calls = reader.push(text)
-        closed = reader.close("stop")
-        return closed if closed.calls else Solution([*calls], closed.output, closed.problem)
-    if isinstance(plan, Mapping):
-        if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
-            raise AgentError(f'{shorten(dict(plan), 80)} is no plan: expected {{"calls": [...], "output": ...}}')
-        return Solution(list(plan["calls"]), plan.get("output"))
-    calls = list(plan)
-    if calls and all(isinstance(call, Mapping) and "function" in call for call in calls):
-        native = DIALECTS["tools"]
-        reader = native.reader(native.vocabulary(planned.tools, kinds))
-        for index, call in enumerate(calls):
-            function = call["function"]
-            arguments = function.get("arguments", "{}")
-            said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            reader.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), said))
-        return reader.close("tool_calls")
-    return Solution(calls)
-
-
-def _solution_problems(solution: Solution) -> list[str]:
-    return [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
-
-
-def _problems(plan: Plan) -> list[str]:
-    return [
-        f"{call.id} {call.tool_name}: {message}"
-        for call in plan.calls
-        if call.error is not None and call.error.code != "assumed"
-        for message in call.error.problems or (call.error.message,)
-    ]
-
-
-def _output_problems(agent: Agent[Any], solution: Solution) -> list[str]:
-    wanted = agent.parsed.output_schema
-    if solution.output is None or isinstance(wanted, bool):
-        return []
-    return [f"the output: {problem}" for problem in Schema(wanted).errors(solution.output, references=True)]
 
 
 def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from perdure.authoring.plans import planned_for
 from perdure.errors import AgentError
 from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of
-from perdure.testing.offline.checks import planned_for
 from perdure.testing.offline.making import make
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
@@ -42,7 +42,7 @@ def plans(
     schemas; hypothesis shrinks them like any other. Raises `AgentError` for an agent that has no tools.
     """
     known = as_agent(agent)
-    planned = planned_for(known, functions_of(known, tools).definitions(), input)
+    planned = planned_for(known.parsed, functions_of(known, tools).definitions(), input)
     offered = [tool for tool in planned.tools.values() if tool.delegate is None]
     if not offered or not planned.context.tools:
         raise AgentError(f"the agent {known.name!r} has no tools to plan with")

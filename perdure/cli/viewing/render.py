@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from perdure.cli.viewing.tables import table
 from perdure.model.wire import RequestView
-from perdure.run.wire import CallView, RunView
+from perdure.run.wire import CallView, RunView, WaitingEntry, WaitingView
 from perdure.values.jsons import dumps, shorten
 
 _STYLE: Final = {
@@ -28,8 +29,11 @@ _STYLE: Final = {
 }
 
 
-def run_table(view: RunView) -> RenderableType:
-    """The whole run: each Request with its model, under it its calls with what they read and write."""
+_INDENT: Final = 2
+
+
+def run_table(view: RunView, width: int) -> RenderableType:
+    """The whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
     parts: list[RenderableType] = []
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
     for number in numbers:
@@ -37,7 +41,7 @@ def run_table(view: RunView) -> RenderableType:
         calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
         parts.append(_heading(number, request, calls, str(view.output)))
         if calls:
-            parts.append(_calls_table(calls, view))
+            parts.append(_calls_table(calls, view, width))
     return Group(*parts)
 
 
@@ -53,7 +57,7 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView], an
     usage = request.usage
     tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
     state = tokens if request.status == "done" else "  running" if calls else "  asking…"
-    lines = [line, Text(state, style="dim")]
+    lines = [line, Text(state, style="dim"), *(Text(f"  because {words}", style="dim") for words in request.because)]
     if request.status == "running" and request.trouble:
         lines.append(Text(f"  {request.trouble}", style="yellow"))
     if request.text and not answer.startswith(request.text):
@@ -61,13 +65,10 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView], an
     return Group(*lines)
 
 
-def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for title in ("call", "tool", "reads", "writes", "when", "status"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("call", "tool", "when"))
+def _calls_table(calls: list[CallView], view: RunView, width: int) -> RenderableType:
     starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
-    for call in calls:
-        table.add_row(
+    rows = [
+        (
             call.id,
             call.tool,
             _short(", ".join(view.reads.get(call.id, []))),
@@ -75,8 +76,13 @@ def _calls_table(calls: list[CallView], view: RunView) -> RenderableType:
             _span(call, min(starts, default=0.0)),
             _status(call),
         )
+        for call in calls
+    ]
+    titles = ("call", "tool", "reads", "writes", "when", "status")
+    gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
+    shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
     notes = [line for call in calls for line in _lines(call, view.run_id)]
-    return Padding(Group(table, *notes), (0, 0, 1, 2))
+    return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
 
 
 def _lines(call: CallView, run_id: str) -> list[Text]:
@@ -111,12 +117,24 @@ def _note(call: CallView, run_id: str) -> str:
     if approval is None or call.status == "rejected" or (approval.decision is None and call.status != "waiting"):
         return why
     if approval.decision is None:
-        how = "answer" if call.tool == "ask_person" else "approve"
-        return f"waits for a person: perdure {how} {run_id} {call.id}"
+        how = (
+            f"answer {shlex.quote(run_id)} {call.id} TEXT"
+            if call.tool == "ask_person"
+            else f"approve {shlex.quote(run_id)} {call.id}"
+        )
+        return f"waits for a person: perdure {how}"
     by = f" by {approval.by}" if approval.by else ""
     return (
         f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
     )
+
+
+def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
+    """The commands that decide about it, ready to be pasted."""
+    named = f"{shlex.quote(run_id)} {one.call}"
+    if one.question:
+        return f"perdure answer {named} TEXT"
+    return f"perdure approve {named}\nperdure reject {named}"
 
 
 def _span(call: CallView, origin: float) -> str:
@@ -160,7 +178,7 @@ def print_result(console: Console, view: RunView) -> None:
 
 def print_run(console: Console, view: RunView) -> None:
     """Everything about a run, as `show` prints it."""
-    console.print(run_table(view))
+    console.print(run_table(view, console.width))
     if view.state:
         console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
     for line in view.cut:
