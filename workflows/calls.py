@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Start, Stopped, asks_person
     from perdure.run.running import Run
     from perdure.run.shares import rivals
-    from perdure.run.stopping import Limit, WorkClock
+    from perdure.run.stopping import Budget, Limit, WorkClock
     from perdure.run.views import observing
     from perdure.tools.tool import SLEEP_UNTIL
     from perdure.tools.wire import ToolReads
@@ -217,6 +217,8 @@ class CallLoop:
             plan.resume(call, _now())
             if was_offered:
                 self._on_change()
+            if call.loop is not None:
+                return await self._run_delegate(call)
             if call.tool.latent:
                 return Returned(call.result)
             if call.tool.activity == SLEEP_UNTIL:
@@ -231,7 +233,9 @@ class CallLoop:
     async def _run_delegate(self, call: Call) -> Outcome:
         """Its share of the budget is reserved until it has ended. Its time is counted then: as much as it worked (R18.7)."""
         run = self._agent_run
-        share = await self._rest(call, self._purse.take(call.id))
+        # What asks no model needs none of the budget.
+        free = call.loop is not None and not any(each.tool and each.tool.delegate for each in call.written())
+        share = Budget() if free else await self._rest(call, self._purse.take(call.id))
         if isinstance(share, Limit):
             return Failed(CallError(share.reason, f"{call.tool_name} was not run: {share.words}"))
         started = self._clock.worked(workflow.time())
@@ -248,7 +252,8 @@ class CallLoop:
                 call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, spent)
             )
         finally:
-            self._purse.settle(call.id, used)
+            if not free:
+                self._purse.settle(call.id, used)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Wait for what is not this run's own work."""

@@ -79,7 +79,9 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
     assert tool is not None
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
-    child = Child(call.id, tool.name, f"{tool.name}: {call_line(call.params)}", tool.task_queue, tool.timeout)
+    # The loop of a plain tool is the engine's own: only its calls are the tool's.
+    queue, timeout = (None, None) if call.loop is not None else (tool.task_queue, tool.timeout)
+    child = Child(call.id, tool.name, f"{tool.name}: {call_line(call.params)}", queue, timeout)
     argument: RunInput | LoopInput | None = None
 
     def given() -> RunInput | LoopInput:

@@ -78,7 +78,7 @@ class LoopWorkflow(Family):
             self._use_raised(self._raised)
         self._stays = False
         if loop.kind == "each":
-            self._state.results += [None] * (len(loop.items) - len(self._state.results))
+            loop.make_room()
         await self._record()
         while not self._over:
             await (self._lanes() if loop.kind == "each" else self._until())
@@ -147,7 +147,7 @@ class LoopWorkflow(Family):
             self._state.next += 1
             if self._state.failures:
                 return  # the next one would go on from nothing
-            self._state.satisfied = is_satisfied(self._loop.until, output)
+            self._state.satisfied = is_satisfied(self._loop.until, output, index)
             if self._pauses:
                 return
 
@@ -209,7 +209,10 @@ class LoopWorkflow(Family):
         else:
             value = outcome.value
             self._state.sources = sorted({*self._state.sources, *outcome.sources})
-            loop.keep(index, value, self._sizes.of(value))
+            if loop.call is not None:
+                loop.keep_part(index, value, self._sizes)
+            else:
+                loop.keep(index, value, self._sizes.of(value))
             self._sizes.retain(())
         workflow.set_current_details(f"**{loop.title}**: {loop.progress()}")
         return value

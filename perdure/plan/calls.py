@@ -13,6 +13,7 @@ from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL, INDEX,
 from perdure.tools.tool import Tool
 from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_INSIDE
 from perdure.values.output_paths import Alternatives, parse_output_path, show
 from perdure.values.references import Path, Reference
 from perdure.values.sources import NOWHERE, Sources
@@ -43,8 +44,8 @@ class LoopForm:
     """Under which kinds the item and its place are read."""
     parallel: int = DEFAULT_PARALLEL
     most: int = DEFAULT_MAX
-    first: int = 0
-    """The place of the first item: of a part of a longer list."""
+    first: int | None = None
+    """The place of the first item, of a part of a longer list; `None`: it is all."""
     until: Until | None = None
     before: Until | None = None
     """Asked after, and before, each iteration."""
@@ -111,6 +112,9 @@ class Call:
     """Where these values come from."""
     place: tuple[int, ...] = ()
     """Its index; inside a loop before it the loop's place and the iteration's number."""
+    given: JsonObject = field(default_factory=dict)
+    """What a delegate that is made for an item reads beside its parameters: `item` and `index` (R8.5)."""
+    given_sources: Sources = NOWHERE
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
     approved: str | None = None
@@ -168,6 +172,11 @@ class Call:
             return " || ".join(" && ".join(map(show, paths)) for paths in self.paths)
         fixed = self.tool.output_path if self.tool is not None else None
         return str(self.raw.get("_outputPath") or fixed or "")
+
+    @property
+    def far(self) -> bool:
+        """Whether it goes through more items than run inside the run: then a workflow of its own does (R16.1)."""
+        return self.loop is not None and len(self.items or ()) > MAX_INSIDE
 
     def written(self) -> Iterator[Call]:
         """Itself, and all that its body is made of, as written."""

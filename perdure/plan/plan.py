@@ -19,7 +19,7 @@ from perdure.errors import CallError, clip
 from perdure.plan import refusals
 from perdure.plan.calls import Call, find_branch
 from perdure.plan.checks import check_call
-from perdure.plan.control.iteration import EACH
+from perdure.plan.control.iteration import EACH, INDEX, ITEM
 from perdure.plan.edges.order import AFTER_ID
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
@@ -33,7 +33,6 @@ from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
 from perdure.plan.writing import write
 from perdure.tools.tool import Tool
-from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.steps import PART_STEPS, Checks
@@ -185,7 +184,7 @@ class Plan(Nesting):
             own = self._take_own(time)
             named = []
             for call in own:
-                if self._dry_run or (call.loop is None and call.tool is not LET):
+                if self._dry_run or call.far or (call.loop is None and call.tool is not LET):
                     taken.append(call)
                 elif call.loop is None:
                     named.append(call)
@@ -214,7 +213,7 @@ class Plan(Nesting):
     def _loop(self, call: Call) -> Loop:
         """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
-        raws, around = call.loop.raws, self.values(call)
+        form, around = call.loop, self.values(call)
 
         def open_plan(number: int, kinds: Mapping[str, Json], state: State) -> Plan:
             inside = Inside(call, number, kinds, self._slots, self.checks, around, self.now, self)
@@ -230,11 +229,14 @@ class Plan(Nesting):
                 inside=inside,
                 known=replace(self.known, base=base, written=lambda _: call.origins.written),
             )
-            plan.extend(raws)
+            plan.extend(form.raws)
+            if form.single and form.kind == "each":
+                plan.calls[0].given = {ITEM: kinds[form.item], INDEX: kinds[form.place]}
+                plan.calls[0].given_sources = items.whole
             plan.close(drain=True)
             return plan
 
-        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload)
+        return Loop(call, form, open_plan, around, self.state, self.checks, self._max_payload)
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
@@ -328,8 +330,5 @@ class Plan(Nesting):
     def _write(
         self, call: Call, paths: Iterable[Path], value: Json, time: str, parts: Mapping[Path, Json] | None = None
     ) -> str | None:
-        if parts is not None and call.loop is not None:
-            body = [path if call.instance is None else scope_path(path, call.instance) for path in call.loop.writes]
-            paths = [path for path in paths if path not in body]
         schema, checks = self._state_schema, self.checks
         return write(call, paths, value, to=self.state, schema=schema, time=time, checks=checks, parts=parts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from perdure.errors import StateError
 from perdure.plan.calls import Call
 from perdure.tools.tool import ASK_PERSON
-from perdure.values.instances import without_instance
+from perdure.values.instances import scope_path, without_instance
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
@@ -40,19 +40,15 @@ def write(
             if problems := each.errors(value, root=("state", *write.path), checks=checks):
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
-    given = dict.fromkeys(paths, value) | {**(parts or {})}
+    own = {} if parts is None else {_own(path, call): each for path, each in parts.items()}
+    left_out = set() if call.loop is None or parts is None else {_own(path, call) for path in call.loop.writes}
     sources = call.sources
     writes = [
-        Write(
-            path=path,
-            value=each,
-            method="set" if path in (parts or ()) else call.method,
-            call=call.id,
-            time=time,
-            sources=sources,
-        )
-        for path, each in given.items()
+        Write(path=path, value=value, method=call.method, call=call.id, time=time, sources=sources)
+        for path in paths
+        if path not in left_out
     ]
+    writes += [Write(path=path, value=each, call=call.id, time=time, sources=sources) for path, each in own.items()]
     try:
         to.append_all(writes, check)
     except StateError as error:
@@ -69,3 +65,7 @@ def result_sources(call: Call, told: Sources = NOWHERE) -> Sources:
     if tool.activity == ASK_PERSON:
         return USER
     return join(join(tool_source(tool.name, tool.others_write), told), call.origins.all)
+
+
+def _own(path: Path, call: Call) -> Path:
+    return path if call.instance is None else scope_path(path, call.instance)

@@ -9,10 +9,11 @@ from typing import Any, Final
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.model.usage import RunUsage
 from perdure.people.policies import Policy
-from perdure.plan.calls import Call
+from perdure.plan.calls import Call, LoopForm
 from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.agents import Config, parse_agent
 from perdure.run.loops import LoopInput, LoopState, most_items
+from perdure.run.loops.parts import part_call, part_document, part_policy, part_sources
 from perdure.run.reading import references_of
 from perdure.run.running import Run
 from perdure.run.shares import Expected
@@ -24,6 +25,7 @@ from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
+from perdure.values.output_paths import show
 from perdure.values.paths import get
 from perdure.values.problems import close_names
 from perdure.values.references import MISSING
@@ -202,6 +204,8 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     """The input of the workflow that runs a call's delegate, or all its iterations; `base` is the run's data by kind."""
     tool, prepared, guard = call.tool, run.prepared, run.desk.guard
     assert tool is not None
+    if call.loop is not None:
+        return _parts(call, call.loop, base, run, budget)
     document = child_document(
         call, prepared.delegates, prepared.delegate_problems, base=base, tools=run.tools, policy=guard.base
     )
@@ -211,12 +215,13 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     scoped_references = references_of(call.scopes, base.get("state", {}))
     home = None if run.plan is None else run.plan.home(call)
     sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
+    sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}
     givers = guard.given(given_tools(call.scopes, run.tools))
     # Neither is validated, nor copied: it is the run's own data, however large.
     if not call.loops:
         return RunInput.model_construct(
             agent=document,
-            input=call.params,
+            input={**call.params, **call.given},
             has_input=True,
             approval=approval,
             floor=guard.floor,
@@ -252,6 +257,40 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
         budget=budget,
         sources=sources,
         state=LoopState(expected=expected),
+    )
+
+
+def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
+    """The same of a loop over a plain tool, or with a body, through more items than run inside the run (R16.1)."""
+    prepared, guard = run.prepared, run.desk.guard
+    items, lists = call.items or [], len(form.writes)
+    if len(items) > (most := most_items(prepared.max_payload) // (1 + lists)):
+        many = (
+            f"{call.tool_name} would go through {len(items):,} items, and the results of {most:,} at most fit into one"
+        )
+        return CallError("too_many_items", many)
+    approval, givers = part_policy(guard, call)
+    known = {} if run.plan is None else run.plan.home(call).known.base
+    return LoopInput.model_construct(
+        kind="each",
+        agent=part_document(call, run.tools, base, guard),
+        params={},
+        call=part_call(call),
+        lists=[show(path) for path in form.writes],
+        items=items,
+        parallel=form.parallel,
+        until="",
+        title=call.tool_name,
+        max_payload=prepared.max_payload,
+        approval=approval,
+        floor=guard.floor,
+        floor_flows=guard.floor_flows,
+        givers=givers,
+        lineage=run.lineage,
+        delegates=prepared.delegates,
+        budget=budget,
+        sources=part_sources(call, known),
+        state=LoopState(),
     )
 
 

@@ -46,7 +46,7 @@ class Inside:
     def id(self, index: int) -> str:
         """A call's: `1.3[0].1`, or `1.3[0]` of one that loops over itself."""
         assert self.loop.loop is not None
-        id = f"{self.loop.id}[{self.loop.loop.first + self.number}]"
+        id = f"{self.loop.id}[{(self.loop.loop.first or 0) + self.number}]"
         return id if self.loop.loop.single else f"{id}.{index}"
 
     def data(self) -> dict[str, Json]:

@@ -55,8 +55,15 @@ BODY_KEYS: Final = {FOR.name: frozenset({BODY}), WHILE_TOOL.name: frozenset({BOD
 
 
 def is_inside(raw: JsonObject, tool: Tool) -> bool:
-    """Whether the call is a loop that the plan runs itself."""
-    return tool.name in LOOP_TOOLS or (tool.delegate is None and (EACH in raw or UNTIL in raw))
+    """Whether the call is a loop that the plan runs itself: any but that of a delegate whose parameters are the same for all items."""
+    if tool.name in LOOP_TOOLS:
+        return True
+    if tool.delegate is None:
+        return EACH in raw or UNTIL in raw
+    names = (raw.get(AS, ITEM), raw.get(AT, INDEX))
+    given = {key: value for key, value in raw.items() if not key.startswith("_")}
+    read = [*parse_template(given)[0].references(), *(parse_condition(raw[IF])[0].references() if IF in raw else ())]
+    return EACH in raw and any(reference.kind in names for reference in read)
 
 
 def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternatives) -> list[str]:
@@ -101,7 +108,7 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
         place=str(raw.get(AT, INDEX)),
         parallel=int(raw.get("_parallel", DEFAULT_PARALLEL)),
         most=int(raw.get("_max", DEFAULT_MAX)),
-        first=int(raw.get("_from", 0)),
+        first=raw.get("_from"),
         until=until,
         before=before,
         writes=tuple(scan.writes()) if not single else (),

@@ -9,7 +9,6 @@ from perdure.errors import CallError, FormulaError, StateError
 from perdure.plan.calls import Call, LoopForm
 from perdure.plan.control.iteration import INDEX, TOLD_FAILURES, Until
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
-from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.limits import RESULT_TOO_LARGE, said
 from perdure.values.limits.fitting import clipped
@@ -19,6 +18,10 @@ from perdure.values.references import MISSING, Missing, Path, Reference, evaluat
 from perdure.values.sources import NOWHERE, Labels, join
 from perdure.values.state import State, Write, replay
 
+LOOP_RESULTS: Final = "_loop_results"
+LOOP_FAILED: Final = "_loop_failed"
+LOOP_DONE: Final = "_loop_done"
+"""Where the run of a part of a longer list keeps what it gives: results, what failed, and how many calls ended well."""
 OPENING: Final = 3_000
 """Steps that opening an iteration counts as: it is a plan of its own (R18.5)."""
 _MESSAGE: Final = 500
@@ -66,13 +69,14 @@ class Loop:
         self.running: dict[int, Iteration] = {}
         self._open_plan, self._checks, self._around = open_plan, checks, around
         self._sizes, self._room = state.sizes, max_payload
-        self._base = _outside(call)
+        self._base = outside_state(call)
         self._before = self._base
         self._carried = State([Write(path=(), value=self._base)], self._sizes)
         """What the iterations have written, over what stands outside: the next one reads it where they come one after another."""
         self._labels, self._sources = _labels_outside(call), NOWHERE
         """Where what the next iteration reads of the state comes from, and what all have given (R15.1)."""
         self._items: list[Any] = call.items or []
+        self._first = form.first or 0
         self._next = 0
         self._over: CallError | bool = False
         """Whether a loop that goes on until something holds is over, or why it cannot go on."""
@@ -80,6 +84,8 @@ class Loop:
         self._results: list[Json] = [None] * count
         self._lists: dict[Path, list[Json]] = {path: [None] * count for path in form.writes}
         self._told: list[CallError] = []
+        self._failed: list[Json] = []
+        """What is told, as data: of a part of a longer list."""
         self._ends: dict[str, int] = {}
         """How many calls, those of loops inside too, have ended in which way."""
         self._rejected = ""
@@ -118,8 +124,11 @@ class Loop:
         if len(told) > TOLD_FAILURES:
             more = f"{len(told) - TOLD_FAILURES} more calls failed; see the results"
             told = [*told[:TOLD_FAILURES], CallError("iteration_failed", more)]
-        bad = self._ends.get("error", 0)
-        if self.form.kind == "each" and not self._ends.get("done", 0) and (bad or self._rejected):
+        bad, done = self._ends.get("error", 0), self._ends.get("done", 0)
+        if self.form.first is not None:
+            parts = {**self._lists, (LOOP_FAILED,): self._failed, (LOOP_DONE,): done}
+            return Returned(self._results, parts=parts, sources=self._sources)
+        if self.form.kind == "each" and not done and (bad or self._rejected):
             if not bad:
                 return Rejected(self._rejected)
             return Failed(
@@ -128,14 +137,10 @@ class Loop:
             )
         self.call.notes = told
         if self.form.kind == "each":
-            parts: dict[Path, Json] = dict(self._lists)
-        else:
-            last = self._carried.snapshot()
-            parts = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
-        value = self._results if self.form.kind == "each" else self._last()
-        instance = self.call.instance
-        scoped = {path if instance is None else scope_path(path, instance): each for path, each in parts.items()}
-        return Returned(value, parts=scoped, sources=self._sources)
+            return Returned(self._results, parts=self._lists, sources=self._sources)
+        last = self._carried.snapshot()
+        left = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
+        return Returned(self._last(), parts=left, sources=self._sources)
 
     # Which iterations there are.
 
@@ -168,7 +173,7 @@ class Loop:
         number, form = self._next, self.form
         self._next += 1
         self._checks.taken += OPENING
-        kinds: dict[str, Json] = {form.place: form.first + number}
+        kinds: dict[str, Json] = {form.place: self._first + number}
         if form.kind == "each":
             kinds[form.item] = self._items[number]
         self._before = self._read()
@@ -191,7 +196,7 @@ class Loop:
     # What an iteration gave.
 
     def _close(self, number: int, plan: Iteration) -> None:
-        shown = number + self.form.first
+        shown = number + self._first
         for call in plan.calls:
             self._count(call, shown)
             self._sources = join(self._sources, join(call.sources, call.origins.all))
@@ -216,14 +221,15 @@ class Loop:
         if bad and call.error is not None:
             self._ends["error"] = self._ends.get("error", 0) + 1
             who = "" if self.form.single else f"{call.title}: "
-            self._told.append(
-                CallError(
-                    "iteration_failed", f"iteration {number} failed: {who}{call.error.code}: {call.error.message}"
-                )
-            )
+            self._tell(number, call.error, who)
         elif call.status == "rejected":
             self._rejected = self._rejected or call.reason
         self._told += call.notes
+
+    def _tell(self, number: int, error: CallError, who: str = "") -> None:
+        words = f"iteration {number} failed: {who}{error.code}: {error.message}"
+        self._told.append(CallError("iteration_failed", words))
+        self._failed.append({"index": number, "code": error.code, "message": clipped(who + error.message, _MESSAGE)})
 
     def _end_turn(self, number: int, plan: Iteration) -> None:
         """Whether an iteration was the last: one that failed is, for the next would go on from nothing (R8.6)."""
@@ -266,13 +272,13 @@ class Loop:
         size = self._sizes.of(value)
         if size > self._room:
             message = f"its result has {said(size)}, and the loop's results have room for {self._room:,} more"
-            self._told.append(CallError(RESULT_TOO_LARGE, f"iteration {number}: {message}"))
+            self._tell(number, CallError(RESULT_TOO_LARGE, message))
             return _error(number, RESULT_TOO_LARGE, message)
         self._room -= size if self.form.kind == "each" else 0
         return value
 
 
-def _outside(call: Call) -> JsonObject:
+def outside_state(call: Call) -> JsonObject:
     """The part of the state that the loop reads, each value where it stands."""
     state = State()
     for reference, value in sorted(call.outside.items(), key=lambda pair: len(pair[0].path)):

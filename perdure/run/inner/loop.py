@@ -101,9 +101,12 @@ class InnerLoop:
                 if (refused := desk.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                offer = (desk.offer_question if asks_person(call) else desk.offer_call)(home, call, now)
+                offer_it = desk.offer_question if asks_person(call) else desk.offer_call
+                offer = None if call.loop is not None else offer_it(home, call, now)  # its calls are asked about
                 assert call.tool is not None
-                if offer is None and call.tool.latent:  # the model has written the result itself: nothing runs
+                if (
+                    call.loop is None and offer is None and call.tool.latent
+                ):  # the model has written the result itself: nothing runs
                     home.end(call, Returned(call.result), now)
                 else:
                     self.running[call.id] = call

@@ -48,6 +48,8 @@ class Reading:
         for reference, names in self._given:
             if reference.kind in self.data:
                 self.data[reference.kind].write(reference.path, None, "set", names)
+        self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
+        """Who has written the plan that the run was given: of a part of a loop, who has written the loop."""
         self._types: dict[str, JsonObject] = {}
         """By call what its result is known to be, of those whose results are hidden."""
         self.asked: Sources = NOWHERE
@@ -85,7 +87,7 @@ class Reading:
     def known(self, number: int, progress: Progress, vouched: Callable[[str, Json], bool]) -> Known:
         """For the plan of a Request; `vouched` says what people stand for. What a clean one had planned before, and was not made, stays clean."""
         if not number:
-            return Known(self.data, lambda _: AGENT, vouched)
+            return Known(self.data, lambda _: self._planned, vouched)
         wrote = join(MODEL, self.asked)
         planned = list(progress.planned) if self.asked else []
 

@@ -10,21 +10,23 @@ from perdure.errors import CallError
 from perdure.model.usage import RunUsage
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
-from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
+from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL, TOLD_FAILURES
 from perdure.plan.outcomes import Failed, Returned
+from perdure.run.loops.parts import part_plan
 from perdure.run.shares import Expected
 from perdure.run.stopping import Budget
 from perdure.values.jsons import JsonObject, shorten
-from perdure.values.limits import MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, said
 from perdure.values.limits.fitting import clipped
+from perdure.values.limits.sizes import Sizes
+from perdure.values.output_paths import parse_output_path
 from perdure.values.packing import Packed
+from perdure.values.references import Path
 from perdure.values.wire import Wire
 
 LOOP_WORKFLOW: Final = "Loop"
 KEPT_FAILURES: Final = 100
 """Failed iterations that are told with their messages."""
-TOLD_FAILURES: Final = 10
-"""Failed iterations that the model is told of one by one."""
 _MESSAGE: Final = 500
 """Bytes of such a message as JSON."""
 _CODE: Final = 45
@@ -62,6 +64,10 @@ class LoopState(Wire):
     failed: list[IterationError] = Field(default_factory=list)
     """The first `KEPT_FAILURES`."""
     failures: int = 0
+    lists: list[list[Any]] = Field(default_factory=list)
+    """Of a body what it writes, a list for each path, as `results`."""
+    well: int = 0
+    """Calls of a plain tool, or a body, that ended well."""
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: Expected = Field(default_factory=Expected)
     """What an iteration is thought to use of the budget (R18.7)."""
@@ -86,10 +92,14 @@ class LoopInput(Wire):
     kind: Literal["each", "until"]
     agent: JsonObject
     """The delegate's agent file, with its scopes."""
-    params: JsonObject
+    params: JsonObject = Field(default_factory=dict)
+    call: JsonObject | None = None
+    """Of a loop over a plain tool, or with a body: the call as each part of the items makes it (R16.1)."""
+    lists: list[str] = Field(default_factory=list)
+    """What its body writes."""
     items: list[Any] = Field(default_factory=list)
     parallel: int = DEFAULT_PARALLEL
-    until: str = ""
+    until: Any = ""
     max: int = DEFAULT_MAX
     max_payload: int = MAX_PAYLOAD
     title: str = ""
@@ -114,16 +124,24 @@ class LoopInput(Wire):
 
     @property
     def count(self) -> int:
-        """Iterations at most."""
+        """Iterations at most, or parts."""
+        if self.call is not None:
+            return -(-len(self.items) // MAX_INSIDE)
         return len(self.items) if self.kind == "each" else self.max
 
     @property
     def lanes(self) -> int:
         """Iterations at a time."""
+        if self.call is not None:
+            return -(-self.parallel // MAX_INSIDE)
         return self.parallel if self.kind == "each" else 1
 
     def iteration(self, index: int) -> tuple[JsonObject, JsonObject]:
         """The agent and the input of one iteration: the call's parameters, `index`, and what is the iteration's own."""
+        if self.call is not None:
+            first = index * MAX_INSIDE
+            given = part_plan(self.call, self.lists, self.items[first : first + MAX_INSIDE], first)
+            return {**self.agent, "context": [*self.agent["context"], *given]}, {}
         if self.kind == "each":
             return self.agent, {**self.params, "item": self.items[index], "index": index}
         previous = self.state.results[-1] if self.state.results else None
@@ -134,6 +152,32 @@ class LoopInput(Wire):
         """Of what one iteration is given: its item is of what the loop goes through, and what an output led to of that output."""
         item = {"†input.item": self.sources["†input._each"]} if "†input._each" in self.sources else {}
         return self.sources | item | ({"†state.previous": self.state.sources} if self.kind == "until" else {})
+
+    def make_room(self) -> None:
+        """A place for what each item gives."""
+        for values in (self.state.results, *self.state.lists):
+            values += [None] * (len(self.items) - len(values))
+        self.state.lists += [[None] * len(self.items) for _ in self.lists[len(self.state.lists) :]]
+
+    def keep_part(self, index: int, value: JsonObject, sizes: Sizes) -> None:
+        """Take in what a part gives; what has no room beside the others is its item's error (R18.4)."""
+        state, first = self.state, index * MAX_INSIDE
+        state.done += 1
+        state.well += value["done"]
+        given = [(state.results, value["results"]), *zip(state.lists, value["lists"], strict=True)]
+        left = (len(self.items) - first) * len(given)
+        for failed in value["failed"]:
+            state.fail(failed["index"], failed["code"], failed["message"])
+        for number in range(first, min(first + MAX_INSIDE, len(self.items))):
+            for kept, values in given:
+                left -= 1
+                each, size = values[number - first], sizes.of(values[number - first]) + 1
+                room = self.max_payload - _FRAME - state.size - _SLOT * left
+                if size > room:
+                    message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+                    each, size = state.fail(number, RESULT_TOO_LARGE, message), _SLOT
+                kept[number] = each
+                state.size += size
 
     def keep(self, index: int, value: Any, size: int) -> None:
         """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
@@ -149,6 +193,14 @@ class LoopInput(Wire):
 
     def keep_error(self, index: int, code: str, message: str) -> None:
         """An iteration failed, or was not run; an until-loop ends with it, for the next one would go on from nothing."""
+        if self.call is not None:
+            self.state.done += 1
+            for number in range(index * MAX_INSIDE, min((index + 1) * MAX_INSIDE, len(self.items))):
+                error = self.state.fail(number, code, message)
+                for values in (self.state.results, *self.state.lists):
+                    values[number] = error
+                self.state.size += _SLOT * (1 + len(self.state.lists))
+            return
         self._put(index, self.state.fail(index, code, message), _SLOT)
         self.state.satisfied = self.kind == "until"
 
@@ -164,6 +216,8 @@ class LoopInput(Wire):
     def progress(self) -> str:
         """For the current details: `312 of 1000, 2 failed`."""
         failed = f", {self.state.failures} failed" if self.state.failures else ""
+        if self.call is not None:
+            return f"{min(self.state.done * MAX_INSIDE, len(self.items))} of {len(self.items)}{failed}"
         return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"
 
     def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
@@ -180,10 +234,15 @@ class LoopInput(Wire):
                 return Failed(CallError("max_iterations", message)), []
             return Returned(state.results[-1], sources=frozenset(state.sources)), []
         count = state.failures
-        if told and count == len(self.items):
+        if told and (count == len(self.items) if self.call is None else not state.well):
             message = f"all {count} iterations failed; the first: {told[0].message}"
             return Failed(CallError("iterations_failed", message)), []
         if count > TOLD_FAILURES:
             more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
             told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]
-        return Returned(state.results, sources=frozenset(state.sources)), told
+        parts = dict(zip(map(_path, self.lists), state.lists, strict=True)) if self.call is not None else None
+        return Returned(state.results, parts=parts, sources=frozenset(state.sources)), told
+
+
+def _path(text: str) -> Path:
+    return parse_output_path(text)[0][0]
