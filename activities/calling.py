@@ -18,7 +18,7 @@ from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
-from perdure.activities.underway.beginning import say_begun
+from perdure.activities.underway.beginning import is_only_attempt, say_begun
 from perdure.activities.underway.ending import Underway, Work
 from perdure.activities.underway.threads import in_thread
 from perdure.errors import JsonError, ToolError
@@ -61,7 +61,7 @@ class ToolActivity:
             return await self._run(function, call, work)
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: Work) -> ToolResult:
-        work.begun = False
+        work.begun = not is_only_attempt()
         try:
             async with supervised_heartbeat() as say:
                 reads = call.reads or await ask_reads(call.call_id)

@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +29,7 @@ from perdure import ToolContext, ToolError, tool
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.activities.underway.beginning import say_begun
+from perdure.activities.underway.ending import Underway
 from perdure.client.approvals import decide
 from perdure.client.runs import AgentHandle, start_run
 from perdure.plan.patience import NOT_BEGUN
@@ -147,6 +148,35 @@ async def test_what_may_not_be_tried_again_is_told_as_cut_off(dev_server: Workfl
     assert result.calls[0].error is not None
     assert result.calls[0].error["code"] == "Interrupted"
     assert "whether it took effect is not known" in result.calls[0].error["message"]
+
+
+class EndsAtFirst(Registry):
+    """Of a worker that hands over what it is about to begin the first time."""
+
+    def __init__(self, underway: Underway, *functions: Callable[..., Any]) -> None:
+        super().__init__([function for each in functions if (function := tool_function(each)) is not None])
+        self._underway, self.taken = underway, 0
+
+    def get(self, name: str) -> ToolFunction | None:
+        self.taken += 1
+        if self.taken == 1:
+            asyncio.get_running_loop().call_soon(self._underway.hand_over)
+        return super().get(name)
+
+
+async def test_what_is_cut_off_before_it_begins_is_begun_all_the_same(dev_server: WorkflowEnvironment) -> None:
+    paid: list[int] = []
+
+    @tool(retries=0)
+    def pay(context: ToolContext) -> None:
+        paid.append(context.attempt)
+
+    underway = Underway()
+    tools = EndsAtFirst(underway, pay)
+    script = [{"calls": [{"_tool": "pay"}], "output": None}, DONE]
+    async with harness(dev_server.client, [], script, registry=tools, underway=underway) as it:
+        view = await it.run(agent("pay"))
+    assert (tools.taken, paid, view.errors) == (2, [1], [])
 
 
 async def test_a_request_cut_off_by_a_deploy_is_asked_again(dev_server: WorkflowEnvironment) -> None:

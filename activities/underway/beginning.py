@@ -28,14 +28,20 @@ def said_begun() -> list[Json]:
     return _SAID.get([])
 
 
+def is_only_attempt() -> bool:
+    """Whether this attempt may not be repeated."""
+    policy = activity.info().retry_policy
+    return policy is not None and policy.maximum_attempts == 1
+
+
 async def say_begun() -> None:
     """Return when an attempt that is the only one may begin: its server has it that it did (`BEGUN`). An Action, and milliseconds.
 
     Raises an `ApplicationError` of type `NOT_BEGUN` where it is not taken: the attempt was taken for lost meanwhile, or nobody answers.
     """
-    info = activity.info()
-    if info.retry_policy is None or info.retry_policy.maximum_attempts != 1:
+    if not is_only_attempt():
         return
+    info = activity.info()
     said: Json = {BEGUN: info.attempt}
     _SAID.get().append(said)
     try:
