@@ -35,10 +35,11 @@ def own_run() -> _Run:
     """The execution that this activity belongs to."""
     info = activity.info()
     assert info.workflow_id is not None
-    return _client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
 
 
-def _client() -> Client:
+def client() -> Client:
+    """The worker's, with Perdure's converter."""
     return OWN_CLIENT.get(None) or activity.client()
 
 
@@ -105,14 +106,14 @@ async def ask_granted(call_id: str) -> bool:
 
 async def ask_given(wanted: GivenInput) -> Any:
     """What a run below was given by the one above. All that ask in this process do so one after the other: it may be large."""
-    above = _client().get_workflow_handle(wanted.above, run_id=wanted.execution)
+    above = client().get_workflow_handle(wanted.above, run_id=wanted.execution)
     return await _line(GIVEN_QUERY, dict[str, Any], above).ask(wanted.name)
 
 
-async def ask_other(run_id: str, query: str, result_type: Any) -> Any:
+async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
     """What another run answers, whether it still runs or not; asked once."""
-    other = _client().get_workflow_handle(run_id)
-    return await other.query(query, result_type=result_type, rpc_timeout=_TIMEOUT)
+    other = client().get_workflow_handle(run_id)
+    return await other.query(query, args=arguments, result_type=result_type, rpc_timeout=_TIMEOUT)
 
 
 def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:

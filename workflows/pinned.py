@@ -1,4 +1,4 @@
-"""The same workflows for workers that have a version: a run stays with it (R13.7). A server refuses the word from a worker without one."""
+"""The same workflows for workers that have a version: a run stays with it, what lasts does not (R13.7). A server refuses the word from a worker without one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from temporalio.common import VersioningBehavior
 
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.sessions.archive import SegmentWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.run.loops import LOOP_WORKFLOW, LoopState
     from perdure.run.wire import AGENT_WORKFLOW, RunResult
+    from perdure.sessions.segments import SEGMENT_WORKFLOW
 
 
 @workflow.defn(
@@ -43,3 +45,17 @@ class PinnedLoopWorkflow(LoopWorkflow):
     async def run(self, *given: Any) -> LoopState:
         """See `LoopWorkflow.run`."""
         return await super().run(*given)
+
+
+@workflow.defn(
+    name=SEGMENT_WORKFLOW,
+    failure_exception_types=[PerdureError, ValidationError],
+    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+)
+class LastingSegmentWorkflow(SegmentWorkflow):
+    """See `SegmentWorkflow`. It outlives all versions, so whichever is current answers for it."""
+
+    @workflow.run
+    async def run(self, *given: Any) -> None:
+        """See `SegmentWorkflow.run`."""
+        await super().run(*given)

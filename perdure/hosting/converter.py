@@ -18,10 +18,11 @@ from temporalio.converter import CompositePayloadConverter, DataConverter, Encod
 
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
+from perdure.sessions.segments import SEGMENT_WORKFLOW
 from perdure.values.wire import Unread
 
 _ENCODING: Final = "perdure/unreadable"
-_TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW})
+_TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
 """What S3 says where asking again would not help."""
 

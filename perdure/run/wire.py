@@ -22,6 +22,7 @@ from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.packing import Packed
+from perdure.values.state.writes import OutputMethod
 from perdure.values.wire import Wire
 
 TASK_QUEUE: Final = "perdure"
@@ -127,6 +128,13 @@ class Prepared(Wire):
     """What has a task queue of its own, for its rate."""
 
 
+class Wrote(Wire):
+    """Where a call's result was written, or its error, and how."""
+
+    path: list[str | int]
+    method: OutputMethod = "set"
+
+
 class CallView(Wire):
     """A call as `show` and `run --json` print it."""
 
@@ -152,12 +160,12 @@ class CallView(Wire):
     """The beginning of the result, for `show`; not part of `run --json`."""
     result: str | None = None
     """The result as text, cut as a transcript keeps it (R10.18), in a run that `records`; not part of `run --json`."""
-    path: str = ""
-    """Its output path, in a run that `records`; not part of `run --json`."""
+    wrote: list[Wrote] = Field(default_factory=list)
+    """What it has written to the state, in a run that `records`; not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        del plain["shown"], plain["result"], plain["path"]
+        del plain["shown"], plain["result"], plain["wrote"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
 

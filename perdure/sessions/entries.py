@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
+from perdure.model.usage import Usage
 from perdure.run.past import cut_text
-from perdure.run.wire import CallView, RunResult
+from perdure.run.wire import CallView, RunResult, Wrote
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RUN
 from perdure.values.wire import Wire
@@ -20,13 +21,18 @@ _CALL: Final = 200
 
 class _Entry(Wire):
     n: int = 0
-    """Its place in the session, from 1 on and without gaps: the transcript says it."""
+    """Its place in the session, from 1 on and without gaps, but for what a fork leaves out: the transcript says it."""
     at: str
     """ISO 8601, UTC."""
 
+    @model_serializer(mode="wrap")
+    def _with_type(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        """The type stays where defaults are left out: it says how the entry is read."""
+        return {"type": self.type, **handler(self)}  # type: ignore[attr-defined]
+
     def as_json(self) -> JsonObject:
         """As `session show --json` prints it: what says nothing is left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"type": self.type}  # type: ignore[attr-defined]
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class MessageEntry(_Entry):
@@ -45,10 +51,14 @@ class MessageEntry(_Entry):
     branch: int = 0
     why: str | None = None
     """Why it has no answer: it was withdrawn, or stopped."""
+    known: JsonObject = Field(default_factory=dict)
+    """What its lane needs to answer for it when it is sent once more; not printed."""
 
     def as_json(self) -> JsonObject:
         whole = {"messageId": self.message_id, "sender": self.sender, "text": self.text, "mode": self.mode}
-        return super().as_json() | whole | {"runId": self.run_id}
+        plain = super().as_json() | whole | {"runId": self.run_id}
+        plain.pop("known", None)
+        return plain
 
 
 class CallEntry(Wire):
@@ -63,8 +73,8 @@ class CallEntry(Wire):
     """As a `CallView` has it, and `unknown`: nobody knows whether it has taken effect."""
     result: str | None = None
     """As text, without images, cut as R10.18 says."""
-    path: str = ""
-    """Where it was written."""
+    wrote: list[Wrote] = Field(default_factory=list)
+    """Where its result was written, or its error."""
     reason: str | None = None
     error: JsonObject | None = None
 
@@ -138,6 +148,9 @@ class CompactionEntry(_Entry):
     after: int
     problem: str | None = None
     """Why it is an extract."""
+    model: str = ""
+    usage: Usage = Field(default_factory=Usage)
+    """What that model has used for it, also where nothing came of it."""
     branch: int = 0
 
 
@@ -195,7 +208,7 @@ def _call_entry(call: CallView) -> CallEntry:
         params=call.params,
         status=status,
         result=call.result if call.result is not None else call.shown,
-        path=call.path,
+        wrote=call.wrote,
         reason=call.reason if status == call.status else _WHY[status],
         error=call.error,
     )

@@ -16,6 +16,7 @@ from perdure.sessions.entries import (
     ReplyEntry,
     RunEntry,
 )
+from perdure.sessions.segments import Span
 from perdure.sessions.steps import Place, Step, estimate, steps_of
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
@@ -27,6 +28,8 @@ BRANCHES: Final = ("new", "reset")
 """Commands that begin a branch."""
 _LEAST_LIMIT: Final = 1_000
 """Tokens. No model takes less."""
+_SHOWN: Final = 50
+"""Entries that stay at hand in any case, for whoever looks."""
 EARLIER: Final = "# earlier in this conversation, in short; the tool `recall` reads it word for word\n"
 
 
@@ -44,6 +47,8 @@ class Carried(Wire):
     """What was thought of the conversation then."""
     limit: int = CONTEXT_TOKENS
     """Tokens from which on it is compacted."""
+    spans: list[Span] = Field(default_factory=list)
+    """The segments before those at hand, the oldest first: of the sessions that it is a fork of, and its own."""
 
 
 class Transcript:
@@ -59,6 +64,8 @@ class Transcript:
         """Of the entries at hand, as JSON."""
         self.limit = carried.limit
         """Tokens of the context from which on the conversation is compacted (R10.11)."""
+        self.spans = carried.spans
+        """The segments that hold what is not at hand: the oldest first, the last are the session's own."""
         self.compactions_in_a_row = 0
         """Since the last run."""
         self._reported, self._thought = carried.reported, carried.thought
@@ -243,7 +250,7 @@ class Transcript:
         ended = {run.run_id for run in self._runs.values()}
         waiting = [each for each in self._messages.values() if each.why is None and each.run_id not in ended]
         branches = {self.branch, *(message.branch for message in waiting)}
-        needed = min((message.n for message in waiting), default=self.last + 1)
+        needed = min([self.last - _SHOWN, *(message.n for message in waiting)])
         for branch in branches:
             compaction = self.compaction(branch)
             first = 0 if compaction is None else compaction.up_to
@@ -253,6 +260,17 @@ class Transcript:
             if compaction is not None:
                 needed = min(needed, compaction.n)
         return needed
+
+    def behind(self, place: int, room: int) -> tuple[list[Entry], bool]:
+        """The entries at hand behind a place, as many as have so many bytes and one in any case; whether there are more."""
+        found: list[Entry] = []
+        for n, entry in self._entries.items():
+            if n > place:
+                room -= self._sizes[n]
+                if found and room < 0:
+                    return found, True
+                found.append(entry)
+        return found, False
 
     def let_go(self, last: int) -> None:
         """Forget the entries up to a place: they are in a segment now."""
@@ -282,4 +300,5 @@ class Transcript:
             reported=self._reported,
             thought=self._thought,
             limit=self.limit,
+            spans=self.spans,
         )

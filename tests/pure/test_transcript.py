@@ -15,6 +15,7 @@ from perdure.sessions.transcript import Carried, Transcript
 from perdure.values.limits import MAX_RESULT, MAX_RUN
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import parse_messages
+from perdure.values.packing import pack
 
 AT = "2026-11-21T10:00:00Z"
 
@@ -92,7 +93,7 @@ def test_r10_10_a_branch_begins_anew_and_deletes_nothing() -> None:
 def test_r10_13_what_is_carried_gives_the_same_conversation() -> None:
     transcript = Transcript()
     exchange(transcript, "s/1", "tea?", "3", call("1.0", result="3"), context_tokens=900)
-    carried = Carried.model_validate_json(transcript.carried().model_dump_json(by_alias=True))
+    carried = pack(transcript.carried(), 1).read(Carried, 1, "it")
     again = Transcript(carried)
     assert again.conversation() == transcript.conversation()
     assert (again.tokens, again.bytes) == (transcript.tokens, transcript.bytes)

@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from perdure.activities import below
+from perdure.activities import archiving, below
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
@@ -18,6 +18,7 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
+from perdure.activities.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
@@ -29,7 +30,8 @@ from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
-from perdure.workflows.pinned import PinnedAgentWorkflow, PinnedLoopWorkflow
+from perdure.workflows.pinned import LastingSegmentWorkflow, PinnedAgentWorkflow, PinnedLoopWorkflow
+from perdure.workflows.sessions.archive import SegmentWorkflow
 
 PURE: Final = (
     "perdure",
@@ -73,6 +75,7 @@ class Parts:
         keep_secret(*secrets_of(settings))
         max_payload = MAX_STORED if stored else MAX_PAYLOAD
         underway = underway or Underway()
+        models = {"fast": settings.fast_model, "smart": settings.smart_model}
         named = NamedFunctions(settings.functions)
         prepare = PrepareActivity(
             registry,
@@ -82,17 +85,17 @@ class Parts:
             settings.prices,
             attribute,
             named,
-            {"fast": settings.fast_model, "smart": settings.smart_model},
+            models,
             limited(settings.model_limits, settings.tool_limits),
             settings.untrusted,
             settings.approval_flows,
         )
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
-        self._request = RequestActivity(
-            more if isinstance(more, Endpoints) else Endpoints(model, more), underway
-        ).request
+        asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
+        self._request = RequestActivity(asked, underway).request
         ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
+        ours.append(LastingSegmentWorkflow if versioned else SegmentWorkflow)
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
         if not settings.tools_only:
@@ -104,6 +107,9 @@ class Parts:
                 ApproveActivity(named).approve,
                 below.given,
                 below.spent,
+                SummaryActivity(asked, models, underway).summarize,
+                archiving.archive,
+                archiving.find,
             ]
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:

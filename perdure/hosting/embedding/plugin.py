@@ -40,14 +40,16 @@ from perdure.hosting.settings.tuning import deployment
 from perdure.model.endpoint import Endpoint
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
+from perdure.sessions.segments import SEGMENT_WORKFLOW
 from perdure.tools.functions import tool_function
 from perdure.tools.limited import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.sessions.archive import SegmentWorkflow
 
-_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW})
+_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
 _DEFINITION: Final = "__temporal_activity_definition"
 
 
@@ -127,7 +129,7 @@ class PerdurePlugin(SimplePlugin):
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """See `temporalio.worker.Plugin`."""
         config = super().configure_replayer(config)
-        config["workflows"] = [*config.get("workflows", ()), AgentWorkflow, LoopWorkflow]
+        config["workflows"] = [*config.get("workflows", ()), AgentWorkflow, LoopWorkflow, SegmentWorkflow]
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:

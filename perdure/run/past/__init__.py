@@ -7,7 +7,7 @@ from typing import Final
 
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.run.wire import CallView
+from perdure.run.wire import CallView, Wrote
 from perdure.values.jsons import Json, dumps
 from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
 from perdure.values.limits.fitting import cut_to
@@ -50,7 +50,7 @@ def record(views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes) -> No
     """
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
-        view.path = call.target
+        view.wrote = [Wrote(path=list(write.path), method=write.method) for write in call.writes]
         if call.status == "done" and left > 0:
             view.result = result_text(call.result, sizes.of(call.result))
             left -= len(view.result)

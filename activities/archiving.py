@@ -1,0 +1,78 @@
+"""Old entries of a session go to segments, and a message of before is found there (R10.13)."""
+
+from __future__ import annotations
+
+from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from perdure.activities.asking import ask_other, ask_run, client
+from perdure.sessions.entries import MessageEntry
+from perdure.sessions.segments import (
+    SEGMENT_ENTRIES_QUERY,
+    SEGMENT_FIND_QUERY,
+    SEGMENT_INDEX_QUERY,
+    SEGMENT_WORKFLOW,
+    Entries,
+    Index,
+    asked,
+    joined_below,
+)
+from perdure.sessions.tending import (
+    ARCHIVE_ACTIVITY,
+    FIND_ACTIVITY,
+    SEGMENT_QUERY,
+    Archived,
+    ArchiveInput,
+    FindInput,
+    Found,
+    SegmentSource,
+)
+
+
+@activity.defn(name=ARCHIVE_ACTIVITY)
+async def archive(wanted: ArchiveInput) -> Archived:
+    """Start the next segment of the session that asks; one that is there already, from an attempt before, stays as it is."""
+    number = wanted.span.segments + 1
+    name = wanted.span.id(number)
+    try:
+        source: SegmentSource = await ask_run(SEGMENT_QUERY, number, SegmentSource)
+    except (RPCError, WorkflowQueryFailedError) as error:
+        raise ApplicationError(f"the session does not say what is old: {error}", type="Archive") from None
+    segment = source.segment
+    if segment is None:
+        raise ApplicationError("nothing is old any more", type="Archive", non_retryable=True)
+    index = Index(segment.index)
+    for below in joined_below(number):
+        index = index.joined(Index(await ask_other(wanted.span.id(below), SEGMENT_INDEX_QUERY, str)))
+    segment.index = index.text
+    try:
+        await client().start_workflow(
+            SEGMENT_WORKFLOW,
+            segment,
+            id=name,
+            task_queue=activity.info().task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            static_summary=f"entries {segment.first:,} to {segment.last:,} of {activity.info().workflow_id}"[:200],
+        )
+    except WorkflowAlreadyStartedError:
+        entries: Entries = await ask_other(name, SEGMENT_ENTRIES_QUERY, Entries)
+        return Archived(last=entries.entries[-1].n)
+    return Archived(last=segment.last)
+
+
+@activity.defn(name=FIND_ACTIVITY)
+async def find(wanted: FindInput) -> Found:
+    """A message's entry, wherever it lies: a few questions, however many segments there are."""
+    for span in reversed(wanted.spans):
+        for number in asked(span.segments):
+            held = await ask_other(span.id(number), SEGMENT_FIND_QUERY, int, wanted.message_id)
+            if not held:
+                continue
+            entries: Entries = await ask_other(span.id(held), SEGMENT_ENTRIES_QUERY, Entries)
+            for entry in entries.entries:
+                if isinstance(entry, MessageEntry) and entry.message_id == wanted.message_id and entry.n <= span.last:
+                    return Found(entry=entry)
+    return Found()

@@ -1,0 +1,202 @@
+"""A session's transcript over a real server: summaries by a model, however bad, and segments of old entries (R10.11, R10.13)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from perdure.activities import archiving
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.summarizing import SummaryActivity
+from perdure.activities.underway.ending import Underway
+from perdure.sessions.entries import CommandEntry, MessageEntry
+from perdure.sessions.segments import Index, Remembered, asked, joined_below, segment_of
+from perdure.sessions.tending import ENTRIES_QUERY, AtHand
+from perdure.sessions.transcript import Carried, Transcript
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest, Turn, server_error
+from perdure.values.messages import parse_messages
+from perdure.workflows.sessions.archive import SegmentWorkflow
+from perdure.workflows.sessions.tending import Tending
+from tests.pure.test_compaction import AT, exchange, long_one
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@workflow.defn(name="Tended")
+class Tended(Tending):
+    """Keeps a transcript, and nothing else of a session."""
+
+    @workflow.init
+    def __init__(self, carried: Carried) -> None:
+        super().__init__()
+        self._kept = Transcript(carried)
+        self._over = False
+
+    @property
+    def _transcript(self) -> Transcript:
+        return self._kept
+
+    @workflow.run
+    async def run(self, carried: Carried) -> None:
+        del carried
+        await workflow.wait_condition(lambda: self._over)
+
+    @workflow.update
+    async def look_after(self, why: Any = None) -> str | None:
+        return await self.tend({"fast": "mini"}, why)
+
+    @workflow.update
+    async def look_for(self, message_id: str) -> int:
+        found = await self.find(message_id)
+        return 0 if found is None else found.n
+
+    @workflow.query
+    def told(self) -> list[Any]:
+        return self._kept.conversation()
+
+
+class Model:
+    """Answers what is written down here, whoever asks."""
+
+    def __init__(self) -> None:
+        self.says: list[Any] = []
+        self.asked: list[ChatRequest] = []
+
+    def __call__(self, request: ChatRequest) -> Turn:
+        self.asked.append(request)
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        return said if isinstance(said, Turn) else Turn(said, dialect="tools", usage=(100, 10))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def model(dev_server: WorkflowEnvironment) -> AsyncIterator[Model]:
+    """A worker for such sessions, and the model that it asks."""
+    script = Model()
+    async with ScriptedModel(script) as server:
+        summaries = SummaryActivity(Endpoints(server.client()), {}, Underway())
+        async with Worker(
+            dev_server.client,
+            task_queue="tending",
+            workflows=[Tended, SegmentWorkflow],
+            activities=[summaries.summarize, archiving.archive, archiving.find],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        ):
+            yield script
+
+
+async def tended(client: Client, transcript: Transcript) -> WorkflowHandle[Any, Any]:
+    id = f"session-{uuid.uuid4().hex[:8]}"
+    return await client.start_workflow("Tended", transcript.carried(), id=id, task_queue="tending")
+
+
+async def at_hand(handle: WorkflowHandle[Any, Any]) -> AtHand:
+    kept: AtHand = await handle.query(ENTRIES_QUERY, 0, result_type=AtHand)
+    return kept
+
+
+GOOD = "Anna ordered tea, A-1000 first."
+
+
+async def test_r10_11_a_model_sums_up_what_is_cut(dev_server: WorkflowEnvironment, model: Model) -> None:
+    model.says, model.asked = [GOOD], []
+    handle = await tended(dev_server.client, long_one(200, 400))
+    words = await handle.execute_update("look_after", None, result_type=str)
+    assert words is not None
+    assert "by summary" in words
+    [asked] = model.asked
+    assert (asked.model, "A-1000" in asked.shown) == ("mini", True)
+    chat = await handle.query("told", result_type=list)
+    parse_messages(chat)
+    assert GOOD in chat[0]["content"]
+    kept = await at_hand(handle)
+    assert kept.entries[-1].as_json() | {"kind": "summary", "model": "mini"} == kept.entries[-1].as_json()
+    assert await handle.execute_update("look_after", None, result_type=str) is None
+
+
+@pytest.mark.parametrize(
+    ("says", "kind", "asked"),
+    [
+        ([""], "extract", 2),
+        (["word " * 20_000], "extract", 2),
+        (["Anna ordered A-31337."], "extract", 2),
+        (["Anna ordered A-31337.", GOOD], "summary", 2),
+        ([Turn("", refusal="I will not")], "extract", 2),
+        ([server_error(500), GOOD], "summary", 2),
+        ([Turn("no such model", status=404)], "extract", 1),
+        ([Turn("maximum context length is 8192 tokens", status=400), GOOD], "summary", 2),
+        ([Turn("maximum context length is 8192 tokens", status=400)], "extract", 3),
+    ],
+)
+async def test_r10_11_a_model_that_sums_up_badly_blocks_no_session(
+    dev_server: WorkflowEnvironment, model: Model, says: list[Any], kind: str, asked: int
+) -> None:
+    model.says, model.asked = says, []
+    handle = await tended(dev_server.client, long_one(60, 400))
+    words = await handle.execute_update("look_after", "asked", result_type=str)
+    assert f"by {kind}" in str(words)
+    assert len(model.asked) == asked
+    chat = await handle.query("told", result_type=list)
+    parse_messages(chat)
+    assert "A-1000" in chat[0]["content"]
+    assert "31337" not in chat[0]["content"]
+
+
+async def test_r10_13_old_entries_are_archived_and_found_again(dev_server: WorkflowEnvironment, model: Model) -> None:
+    del model
+    transcript = Transcript()
+    for number in range(2_500):
+        exchange(transcript, number, f"message {number} of a long conversation", "noted " * 20)
+    transcript.append(CommandEntry(at=AT, command="new"))
+    last = transcript.last
+    handle = await tended(dev_server.client, transcript)
+    assert await handle.execute_update("look_after", None, result_type=str) is None
+    kept = await at_hand(handle)
+    [span] = kept.spans
+    assert span.segments >= 4
+    assert kept.last == last
+    assert kept.entries[0].n == span.last + 1
+    for number in (0, 1_000, 1_999):
+        assert await handle.execute_update("look_for", f"m{number}", result_type=int) == 3 * number + 1
+    assert await handle.execute_update("look_for", "m99999", result_type=int) == 0
+    segment = dev_server.client.get_workflow_handle(span.id(1))
+    history = await segment.fetch_history()
+    assert len(history.events) <= 10
+    described = await segment.describe()
+    assert described.raw_description.pending_activities == []
+    assert described.raw_description.execution_config.workflow_execution_timeout.ToTimedelta().total_seconds() == 0
+    size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
+    assert size < 1_500_000  # what it began with: the segments are not in it
+    await segment.signal("delete")
+    await segment.result()
+
+
+async def test_r10_1_messages_that_a_session_remembers() -> None:
+    remembered = Remembered()
+    ids = [f"m{number}" for number in range(20_000)]
+    for id in ids:
+        remembered.add(id)
+    again = Remembered(remembered.text)
+    assert all(id in again for id in ids)
+    assert sum(f"x{number}" in again for number in range(20_000)) < 20
+    indexes: dict[int, Index] = {}
+    for number in range(1, 201):
+        entries = [MessageEntry(at=AT, n=number, message_id=f"m{number}", text="")]
+        index = Index(segment_of(number, entries).index)
+        for below in joined_below(number):
+            index = index.joined(indexes[below])
+        indexes[number] = index
+    for segments in (1, 2, 63, 64, 65, 200):
+        questions = list(asked(segments))
+        assert len(questions) <= 6 + segments // 64
+        for number in range(1, segments + 1):
+            assert [found for each in questions if (found := indexes[each].find(f"m{number}"))] == [number]
+        assert not any(indexes[each].find("x") for each in questions)

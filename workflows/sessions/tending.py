@@ -1,0 +1,180 @@
+"""A session's transcript, kept short: compacted when it is too long for its model, its old entries archived (R10.11, R10.13).
+
+Nothing here fails a session: what cannot be done is left for the next time, and what a model does not summarise is taken out of the
+messages themselves.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.failures import message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.sessions.compaction import Cut, Why, compacted, cut_of, due
+    from perdure.sessions.entries import CompactionEntry, Entry, MessageEntry
+    from perdure.sessions.segments import Span, segment_of
+    from perdure.sessions.tending import (
+        ARCHIVE_ACTIVITY,
+        ENTRIES_QUERY,
+        FIND_ACTIVITY,
+        SEGMENT_QUERY,
+        SUMMARY_ACTIVITY,
+        SUMMARY_QUERY,
+        Archived,
+        ArchiveInput,
+        AtHand,
+        FindInput,
+        Found,
+        SegmentSource,
+        Summary,
+        SummaryInput,
+        SummarySource,
+    )
+    from perdure.sessions.transcript import Transcript
+    from perdure.values.jsons import JsonObject
+    from perdure.values.limits import AT_HAND
+
+_SUMMARY: Final = timedelta(minutes=5)
+"""For a summary with all attempts; the run that waits for it begins with an extract after that."""
+_ARCHIVE: Final = timedelta(minutes=1)
+
+
+class Tending:
+    """What the session's workflow can do for its transcript, and the questions that those activities ask it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cut: Cut | None = None
+        self._old: list[Entry] = []
+
+    @property
+    def _transcript(self) -> Transcript | None:
+        """The session's, once there is one."""
+        raise NotImplementedError
+
+    async def tend(self, models: JsonObject, why: Why | None = None) -> str | None:
+        """Compact and archive what is due; with `why` compact in any case. What was done, in words; `None`: nothing was due.
+
+        `models` is the agent file's `config.models`. To be called between runs, one call at a time. Raises only what cancels it.
+        """
+        transcript = self._transcript
+        assert transcript is not None
+        words = None
+        while (reason := why or due(transcript)) is not None:
+            entry = await self._compact(transcript, models, reason)
+            if entry is None:
+                words = words or (
+                    None if why is None else "there is nothing to compact: it would save less than a tenth"
+                )
+                break
+            words = f"compacted from about {entry.before:,} tokens to {entry.after:,}, by {entry.kind}"
+            why = None
+        await self._archive(transcript)
+        return words
+
+    async def _compact(self, transcript: Transcript, models: JsonObject, why: Why) -> CompactionEntry | None:
+        self._cut = cut = cut_of(transcript, why)
+        if cut is None:
+            return None
+        try:
+            summary: Summary = await workflow.execute_activity(
+                SUMMARY_ACTIVITY,
+                SummaryInput(models=models),
+                result_type=Summary,
+                schedule_to_close_timeout=_SUMMARY,
+                start_to_close_timeout=timedelta(minutes=3),
+                heartbeat_timeout=timedelta(seconds=10),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary=f"compaction: {cut.before:,} tokens",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            summary = Summary(problem=message_of(error)[:500])
+        finally:
+            self._cut = None
+        entry = compacted(cut, summary.text, summary.problem, _now())
+        if entry is None:
+            return None
+        entry.model, entry.usage = summary.model, summary.usage
+        return transcript.append(entry)
+
+    async def _archive(self, transcript: Transcript) -> None:
+        """Put away what is old. Where that fails it stays at hand until the next time."""
+        info = workflow.info()
+        name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
+        while old := transcript.old():
+            self._old = old
+            if not transcript.spans or transcript.spans[-1].name != name:
+                transcript.spans.append(Span(name=name))
+            span = transcript.spans[-1]
+            try:
+                archived: Archived = await workflow.execute_activity(
+                    ARCHIVE_ACTIVITY,
+                    ArchiveInput(span=span),
+                    result_type=Archived,
+                    schedule_to_close_timeout=_ARCHIVE,
+                    start_to_close_timeout=timedelta(seconds=20),
+                    retry_policy=RetryPolicy(maximum_attempts=3),
+                    summary="old entries",
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                workflow.logger.warning("old entries stay at hand: %s", message_of(error))
+                break
+            transcript.let_go(archived.last)
+            span.segments, span.last = span.segments + 1, archived.last
+        self._old = []
+
+    async def find(self, message_id: str) -> MessageEntry | None:
+        """A message that is not at hand any more. Raises `ActivityError` where that cannot be found out."""
+        transcript = self._transcript
+        assert transcript is not None
+        found: Found = await workflow.execute_activity(
+            FIND_ACTIVITY,
+            FindInput(message_id=message_id, spans=transcript.spans),
+            result_type=Found,
+            schedule_to_close_timeout=_ARCHIVE,
+            start_to_close_timeout=timedelta(seconds=20),
+            summary="a message of before",
+        )
+        return found.entry if isinstance(found.entry, MessageEntry) else None
+
+    @workflow.query(name=SUMMARY_QUERY)
+    def summary_source(self, room: int) -> SummarySource:
+        """What is to be summarised, in so many characters: asked by the activity, so that no history holds it."""
+        if self._cut is None:
+            raise ValueError("nothing is compacted now")
+        return SummarySource(text=self._cut.source(room), most=self._cut.most)
+
+    @workflow.query(name=SEGMENT_QUERY)
+    def segment_source(self, number: int) -> SegmentSource:
+        """What is to be archived as the segment of a number."""
+        return SegmentSource(segment=segment_of(number, self._old) if self._old else None)
+
+    @workflow.query(name=ENTRIES_QUERY)
+    def at_hand(self, after: int) -> AtHand:
+        """The entries at hand behind a place, as many as one answer holds, and where the older ones are."""
+        transcript = self._transcript
+        if transcript is None:
+            return AtHand()
+        entries, more = transcript.behind(after, AT_HAND)
+        return AtHand(
+            entries=entries,
+            more=more,
+            spans=transcript.spans,
+            last=transcript.last,
+            branch=transcript.branch,
+            limit=transcript.limit,
+        )
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
