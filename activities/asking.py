@@ -19,7 +19,8 @@ from perdure.run.wire import CLAIM, PARAMETERS_QUERY
 from perdure.tools.wire import ToolReads
 from perdure.values.limits import polling
 
-_TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
+TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
+"""For one question."""
 _LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,
     RPCStatusCode.NOT_FOUND,
@@ -54,7 +55,7 @@ async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
 async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
     for attempt in itertools.count(1):
         try:
-            return await run.query(query, argument, result_type=result_type, rpc_timeout=_TIMEOUT)
+            return await run.query(query, argument, result_type=result_type, rpc_timeout=TIMEOUT)
         except RPCError as error:
             pause = None if error.status in _LASTING else polling.after_failure(attempt)
             if pause is None:
@@ -90,7 +91,7 @@ async def is_wanted() -> bool:
 
 async def _look(run: _Run) -> dict[str, int]:
     """The attempts that work, by the ids of their activities."""
-    described = await run.describe(rpc_timeout=_TIMEOUT)
+    described = await run.describe(rpc_timeout=TIMEOUT)
     return {
         each.activity_id: each.attempt
         for each in described.raw_description.pending_activities
@@ -113,7 +114,7 @@ async def ask_given(wanted: GivenInput) -> Any:
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
     """What another run answers, whether it still runs or not; asked once."""
     other = client().get_workflow_handle(run_id)
-    return await other.query(query, args=arguments, result_type=result_type, rpc_timeout=_TIMEOUT)
+    return await other.query(query, args=arguments, result_type=result_type, rpc_timeout=TIMEOUT)
 
 
 def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:

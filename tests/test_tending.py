@@ -13,9 +13,9 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure.activities import archiving
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.summarizing import SummaryActivity
+from perdure.activities.transcripts import archiving
+from perdure.activities.transcripts.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
 from perdure.sessions.entries import CommandEntry, MessageEntry
 from perdure.sessions.segments import Index, Remembered, asked, joined_below, segment_of
@@ -153,7 +153,7 @@ async def test_r10_11_a_model_that_sums_up_badly_blocks_no_session(
 async def test_r10_13_old_entries_are_archived_and_found_again(dev_server: WorkflowEnvironment, model: Model) -> None:
     del model
     transcript = Transcript()
-    for number in range(2_500):
+    for number in range(900):
         exchange(transcript, number, f"message {number} of a long conversation", "noted " * 20)
     transcript.append(CommandEntry(at=AT, command="new"))
     last = transcript.last
@@ -161,10 +161,10 @@ async def test_r10_13_old_entries_are_archived_and_found_again(dev_server: Workf
     assert await handle.execute_update("look_after", None, result_type=str) is None
     kept = await at_hand(handle)
     [span] = kept.spans
-    assert span.segments >= 4
+    assert span.segments == 2
     assert kept.last == last
     assert kept.entries[0].n == span.last + 1
-    for number in (0, 1_000, 1_999):
+    for number in (0, 400, 800):
         assert await handle.execute_update("look_for", f"m{number}", result_type=int) == 3 * number + 1
     assert await handle.execute_update("look_for", "m99999", result_type=int) == 0
     segment = dev_server.client.get_workflow_handle(span.id(1))
@@ -174,7 +174,7 @@ async def test_r10_13_old_entries_are_archived_and_found_again(dev_server: Workf
     assert described.raw_description.pending_activities == []
     assert described.raw_description.execution_config.workflow_execution_timeout.ToTimedelta().total_seconds() == 0
     size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
-    assert size < 1_500_000  # what it began with: the segments are not in it
+    assert size < 700_000  # what it began with: the segments are not in it
     await segment.signal("delete")
     await segment.result()
 

@@ -13,6 +13,7 @@ from perdure.activities.tools.commands import command_tools
 from perdure.activities.tools.files import file_tools
 from perdure.activities.tools.finish import task_complete
 from perdure.activities.tools.http import http_tools
+from perdure.activities.transcripts.recalling import recall
 from perdure.tools.functions import ToolFunction, tool_function
 
 
@@ -33,7 +34,7 @@ class ToolSettings(BaseModel):
 
 def built_in(settings: ToolSettings) -> list[ToolFunction]:
     """The built-in tools that these settings allow. Raises `ToolDefinitionError`."""
-    functions: list[Callable[..., Any]] = [now, task_complete]
+    functions: list[Callable[..., Any]] = [now, task_complete, recall]
     if settings.files is not None:
         functions += file_tools(settings.files)
     if settings.http_hosts:

@@ -64,8 +64,13 @@ def steps_of(run: RunEntry, messages: Sequence[MessageEntry], reply: ReplyEntry 
     yield Step((run.n, END), [*(_user(said(message)) for message in left), *_ended(run, reply)])
 
 
+def call_id(n: int, call: CallEntry) -> str:
+    """What a conversation calls a call of the run in a place: `c12_1_0`."""
+    return f"c{n}_{_NAME.sub('_', call.id)}"[:60]
+
+
 def _called(n: int, calls: Iterable[CallEntry]) -> Iterator[JsonObject]:
-    ids = {id(call): f"c{n}_{_NAME.sub('_', call.id)}"[:60] for call in calls}
+    ids = {id(call): call_id(n, call) for call in calls}
     made = [
         {
             "id": ids[id(call)],

@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from perdure.activities import archiving, below
+from perdure.activities import below
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
@@ -18,7 +18,8 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
-from perdure.activities.summarizing import SummaryActivity
+from perdure.activities.transcripts import archiving
+from perdure.activities.transcripts.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError

@@ -1,0 +1,93 @@
+"""Recall as a tool, and who asks a session and its segments for it (R10.12)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.asking import TIMEOUT, client, own_run
+from perdure.errors import RunError, ToolError
+from perdure.run.wire import VALUE_QUERY, ValuePage
+from perdure.sessions.recall import recall as recalled
+from perdure.sessions.segments import SEGMENT_ENTRIES_QUERY, Entries
+from perdure.sessions.tending import ENTRIES_QUERY, AtHand
+from perdure.sessions.wire import SESSION_WORKFLOW
+from perdure.tools.functions import tool
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_DELEGATES_DEEP
+
+
+class SessionReader:
+    """Asks one session, its segments and its runs."""
+
+    def __init__(self, client: Client, session: str) -> None:
+        self._client = client
+        self._session = session
+
+    async def at_hand(self, after: int) -> AtHand:
+        """The entries that it has itself. Raises `RunError` where nobody answers."""
+        found: AtHand = await self._ask(self._session, ENTRIES_QUERY, AtHand, after)
+        return found
+
+    async def segment(self, id: str) -> Entries:
+        """Those of a segment. Raises `RunError` where it is gone."""
+        found: Entries = await self._ask(id, SEGMENT_ENTRIES_QUERY, Entries)
+        return found
+
+    async def whole(self, run_id: str, what: str) -> Json:
+        """A value of a run, as it shows it whole. Raises `RunError` where its history is gone, or it does not have it."""
+        parts: list[str] = []
+        offset: int | None = 0
+        while offset is not None:
+            page: ValuePage = await self._ask(run_id, VALUE_QUERY, ValuePage, what, offset)
+            if page.earlier:
+                raise RunError(f"{run_id} has gone on in a new execution since then")
+            parts.append(page.text)
+            offset = page.next
+        value: Json = json.loads("".join(parts))
+        return value
+
+    async def _ask(self, id: str, query: str, kind: Any, *arguments: Any) -> Any:
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id)
+        try:
+            return await handle.query(query, args=arguments, result_type=kind, rpc_timeout=TIMEOUT)
+        except WorkflowQueryFailedError as error:
+            raise RunError(f"{id} does not say: {error}") from None
+        except RPCError as error:
+            gone = error.status is RPCStatusCode.NOT_FOUND
+            raise RunError(
+                f"{id} is not there any more" if gone else f"{id} does not answer: {error.message}"
+            ) from None
+
+
+@tool(safe=True, timeout=60)
+async def recall(what: str, page: int = 1) -> JsonObject:
+    """Read again, word for word, what this conversation shows cut or in short.
+
+    Args:
+        what: the id of a call, such as c12_1_0; the number of an entry; or words to look for, which gives entries by their number.
+        page: 1 for the first; the answer says how many there are.
+    """
+    try:
+        return await recalled(SessionReader(client(), await _own_session()), what, page)
+    except RunError as error:
+        raise ToolError("not_found", str(error)) from None
+
+
+_NONE: Final = ToolError("no_session", "this run belongs to no session, so there is nothing to recall")
+
+
+async def _own_session() -> str:
+    """The session that this call's run belongs to: what the server says of its parents, not what its id looks like (R10.2)."""
+    run = own_run()
+    for _ in range(2 * MAX_DELEGATES_DEEP + 2):
+        described = await run.describe(rpc_timeout=TIMEOUT)
+        if described.workflow_type == SESSION_WORKFLOW:
+            return described.id
+        if described.parent_id is None:
+            break
+        run = client().get_workflow_handle(described.parent_id)
+    raise _NONE
