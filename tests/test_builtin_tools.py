@@ -650,9 +650,9 @@ async def test_a_tool_of_the_users_own_goes_before(tmp_path: Path) -> None:
     found = load_tools(["perdure.demo.tools"])
     before = len(found)
     found.add_missing(built_in(ToolSettings(files=tmp_path, http_hosts=["*"], commands=["ls"])))
-    assert len(found) == before + 7
+    assert len(found) == before + 8
     found.add_missing(built_in(ToolSettings()))
-    assert len(found) == before + 7
+    assert len(found) == before + 8
 
 
 async def test_the_worker_says_what_is_wrong_with_its_settings(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from perdure.run.agents import Context
 from perdure.run.past.wire import Progress
 from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
-from perdure.values.history import ChatMessage
+from perdure.values.history import ChatMessage, newest
 from perdure.values.instances import split_state
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 from perdure.values.limits.fitting import cut_to
@@ -104,7 +104,7 @@ def _given(
     states: dict[str | None, JsonObject] = {None: shared}
     states |= own.items()
     stale = context.starts_with_plan or (progress.plan_message is not None)
-    for item in context.items:
+    for item in newest(context.items, shown=TIGHT) if progress.tight else context.items:
         if isinstance(item, Merged):
             is_state = item.kind == "state"
             value = states.pop(item.instance) if is_state else reading.shown_data(item) if item.exists else None

@@ -22,7 +22,7 @@ from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.packing import Packed
-from perdure.values.state.writes import OutputMethod
+from perdure.values.state.writes import Wrote
 from perdure.values.wire import Wire
 
 TASK_QUEUE: Final = "perdure"
@@ -126,13 +126,6 @@ class Prepared(Wire):
     """All of `ATTRIBUTES` that it knows."""
     limited: Limited = Field(default_factory=Limited)
     """What has a task queue of its own, for its rate."""
-
-
-class Wrote(Wire):
-    """Where a call's result was written, or its error, and how."""
-
-    path: list[str | int]
-    method: OutputMethod = "set"
 
 
 class CallView(Wire):
@@ -263,6 +256,8 @@ class RunResult(Wire):
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
     context_tokens: int = 0
     """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
+    tight: bool = False
+    """Whether its context was too long for a model, and was shown cut since (R9.7). Not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}

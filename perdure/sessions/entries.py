@@ -8,9 +8,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_se
 
 from perdure.model.usage import Usage
 from perdure.run.past import cut_text
-from perdure.run.wire import CallView, RunResult, Wrote
+from perdure.run.wire import CallView, RunResult
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RUN
+from perdure.values.state.writes import Wrote
 from perdure.values.wire import Wire
 
 _SHOWN: Final = 160
@@ -107,6 +108,8 @@ class RunEntry(_Entry):
     requests: int = 0
     context_tokens: int = 0
     """What the model's server counted in its last Request: what it was told, and its answer; 0: it did not say."""
+    tight: bool = False
+    """Its context was too long for a model: the next is told less (R9.7)."""
     calls: list[CallEntry] = Field(default_factory=list)
     left_out: int = 0
     """Calls before these that there was no room for."""
@@ -187,7 +190,8 @@ def run_entry(result: RunResult, at: str) -> RunEntry:
         stop_reason=result.stop_reason,
         error=result.error,
         requests=result.requests,
-        context_tokens=result.context_tokens,
+        context_tokens=0 if result.tight else result.context_tokens,  # else it is of something else
+        tight=result.tight,
         calls=(kept := fit_calls(calls, MAX_RUN)),
         left_out=len(calls) - len(kept),
     )

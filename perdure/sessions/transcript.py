@@ -108,6 +108,8 @@ class Transcript:
         self._keep(entry)
         if isinstance(entry, RunEntry) and entry.context_tokens and entry.branch == self.branch:
             self._reported, self._thought = entry.context_tokens, self._estimate()
+        elif isinstance(entry, RunEntry) and entry.tight and entry.branch == self.branch:
+            self.refused()
         elif isinstance(entry, CompactionEntry) and self._reported:  # what the server counted was of something else
             more = self._reported - self._thought
             self._reported = entry.after + more if more >= 0 else entry.after * self._reported // self._thought

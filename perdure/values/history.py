@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from perdure.errors import AgentError
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.problems import problem_at
+
+T = TypeVar("T")
 
 
 class ChatFunction(BaseModel):
@@ -95,3 +97,35 @@ def _check_open(open_calls: Iterable[str], index: int, where: str) -> None:
 
 def _wrong(where: str, index: int, words: str) -> AgentError:
     return AgentError.of([problem_at((where, index), words)])
+
+
+NEWEST: Final = 24_000
+"""Characters of a history that are left where it was too long: what the smallest models of today take, with as much beside it."""
+_LEFT_OUT: Final = ChatMessage(role="user", content="[what was said before this is left out: it was too long]")
+
+
+def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
+    """The items with only the newest of the history among them (R9.7). It begins where nothing is the result of a call before it.
+
+    `shown`: characters of a result that are shown.
+    """
+    history = [
+        at
+        for at, item in enumerate(items)
+        if isinstance(item, ChatMessage) and item.role not in ("system", "developer")
+    ]
+    room, first = NEWEST, len(items)
+    for at in reversed(history):
+        item = items[at]
+        assert isinstance(item, ChatMessage)
+        room -= min(len(item.text), shown if item.role == "tool" else NEWEST)
+        room -= sum(len(dumps(call.function.arguments)) for call in item.tool_calls or ())
+        if room < 0:
+            break
+        if item.role != "tool":
+            first = at
+    if not history or first <= history[0]:
+        return list(items)
+    gone = {at for at in history if at < first}
+    kept = [item for at, item in enumerate(items) if at not in gone]
+    return [*kept[: history[0]], _LEFT_OUT, *kept[history[0] :]]

@@ -142,6 +142,35 @@ def test_r9_7_after_a_refusal_less_is_told() -> None:
     assert transcript.tokens < transcript.limit
 
 
+def test_r9_7_a_run_whose_context_was_too_long_has_the_next_told_less() -> None:
+    transcript = long_one()
+    exchange(transcript, 900, "more", "yes", tight=True, context_tokens=700)
+    assert transcript.limit < 20_000
+    assert due(transcript) == "tokens"
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS))
+def test_r9_7_a_conversation_that_was_too_long_is_told_by_its_newest_part(dialect: str) -> None:
+    context = [
+        {"type": "system", "text": "Plan."},
+        *long_one(60, 400).conversation(),
+        {"role": "user", "content": "now"},
+    ]
+    agent = parse_agent({"name": "desk", "config": {"dialect": dialect}, "context": context})
+    run = Run(agent, Context(agent), Prepared(tools=[], models=Models()))
+    run.situation()
+    run.begin_request(Choice("m", "r"))
+    whole = run.request_context(1).messages
+    run.ask_again(Choice("m", "too long"), tight=True)
+    tight = run.request_context(1).messages
+    assert len(tight) < 0.7 * len(whole)
+    assert tight[0] == whole[0]
+    assert "left out" in tight[1]["content"]
+    assert tight[-1] == whole[-1]
+    called = [call["id"] for message in tight for call in message.get("tool_calls", ())]
+    assert called == [message["tool_call_id"] for message in tight if message["role"] == "tool"]
+
+
 def test_r10_13_thousands_of_messages_are_carried_in_as_few_bytes_as_hundreds() -> None:
     transcript = Transcript()
     sizes, segments, compactions = [], 0, 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import RunError
-from perdure.run.wire import CallView, Wrote
+from perdure.run.wire import CallView
 from perdure.sessions.compaction import compacted, cut_of
 from perdure.sessions.entries import CommandEntry, MessageEntry
 from perdure.sessions.forking import fork
@@ -20,6 +20,7 @@ from perdure.sessions.transcript import Carried, Transcript
 from perdure.values.jsons import Json
 from perdure.values.messages import parse_messages
 from perdure.values.packing import pack
+from perdure.values.state.writes import Wrote
 from tests.pure.test_compaction import AT, exchange
 
 

@@ -7,12 +7,13 @@ from typing import Final
 
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.run.wire import CallView, Wrote
+from perdure.run.wire import CallView
 from perdure.values.jsons import Json, dumps
 from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.media import without_media
+from perdure.values.state.writes import Wrote
 
 SHOWN_RESULT: Final = 160
 """Characters of a result that `show` prints."""

@@ -34,6 +34,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         state=run.state.snapshot(),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
+        tight=run.progress.tight,
         sources=sorted(run.output_sources),
         waiting=waiting_views(run),
         refusals=run.desk.refusals,

@@ -11,6 +11,7 @@ from perdure.values.jsons import Json
 from perdure.values.paths import array_index, overlaps
 from perdure.values.references import Path
 from perdure.values.sources import NOWHERE, Sources
+from perdure.values.wire import Wire
 
 OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
 METHODS: Final[tuple[OutputMethod, ...]] = get_args(OutputMethod)
@@ -30,6 +31,13 @@ class Write(BaseModel):
     """ISO 8601, from the workflow's clock."""
     sources: SkipValidation[Sources] = Field(default=NOWHERE, exclude=True, repr=False)
     """Where the value comes from (R15.1). Not part of the write's JSON: a snapshot has a table of them."""
+
+
+class Wrote(Wire):
+    """Where a call's result was written, or its error, and how, without the value."""
+
+    path: list[str | int]
+    method: OutputMethod = "set"
 
 
 def covers(write: Write, path: Path) -> bool:
