@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import importlib
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,10 +20,12 @@ from typing import Any
 import pytest
 import typer
 from temporalio.testing import WorkflowEnvironment
+from typer.testing import CliRunner
 
 from perdure import Agent, Perdure
 from perdure.cli.app import app
-from perdure.testing import Turn
+from perdure.cli.starting.project import FILES
+from perdure.testing import ChatRequest, Turn
 from tests.support import ROOT, harness, perdure
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,29 +39,70 @@ def blocks(language: str, text: str = README) -> list[str]:
 def write(folder: Path, *texts: str) -> None:
     """Each block into the file that its first line names."""
     for text in texts:
-        name = re.match(r"# (\w+\.py)\n", text)
+        name = re.match(r"(?:#|//) ([\w./-]+)\n", text)
         assert name is not None, text
+        (folder / name[1]).parent.mkdir(exist_ok=True)
         (folder / name[1]).write_text(text, encoding="utf-8")
 
 
+ELSEWHERE = ("pip", "cd", "export", "pytest", "perdure init", "perdure dev", "perdure worker", "perdure models")
+"""What the test does itself, or another does: that the commands exist is tested below."""
+
+
+def answers(asked: ChatRequest) -> dict[str, Any]:
+    """What the README's plans say, for each of its agents."""
+    shopping, basket = (json.loads(block.partition("\n")[2]) for block in blocks("json") if "plan.json\n" in block)
+    if "price baskets" in asked.text:
+        return dict(basket)
+    order = {"_tool": "order", "euros": "†state.total"}
+    return {**shopping, "calls": [*shopping["calls"], *([order] if "Order three" in asked.text else [])]}
+
+
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_tools_the_agent_and_the_plan_run_together(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    write(tmp_path, *blocks("python"))
-    document, plan, policy = (json.loads(block) for block in blocks("json"))
-    assert Agent.of(document | {"config": {"approval": policy}}).parsed.config.approval.timeout == 86400
+async def test_the_readme_runs_as_it_stands_in_a_folder_with_nothing_else(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [*blocks("python"), *(block for block in blocks("json") if block.startswith("//"))]
+    write(tmp_path, *named)
+    monkeypatch.chdir(tmp_path)
     with on_path(tmp_path):
         shopper = importlib.import_module("shopping").shopper
-    assert shopper.document() == document
-    script: list[Any] = [plan, {"calls": [], "output": {"euros": 2.25}}]
     functions = [function.function for function in shopper.functions]
-    async with harness(dev_server.client, functions, script) as it:
-        env = {
-            "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host,
-            "PERDURE_TASK_QUEUE": it.task_queue,
-            "PYTHONPATH": str(ROOT),
-        }
-        ran = await perdure(env=env, program=str(tmp_path / "shopping.py"))
-    assert (ran.code, ran.out, ran.err) == (0, "2.25\n", "")
+    said: dict[str, str] = {}
+    async with harness(dev_server.client, functions, answers, agents=tmp_path / "agents") as it:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", dev_server.client.service_client.config.target_host)
+        monkeypatch.setenv("PERDURE_TASK_QUEUE", it.task_queue)
+        lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
+        for line in (line for line in lines if not line.startswith(ELSEWHERE)):
+            if line.startswith("perdure approvals"):
+                await it.until_waiting("fruit-2", "1.3")
+            if line.startswith("python"):
+                env = {**os.environ, "PYTHONPATH": str(ROOT)}
+                ran = await perdure(env=env, program=str(tmp_path / line.split()[1]))
+                said[line] = ran.out + ran.err
+                assert ran.code == 0, said
+            else:
+                found = await asyncio.to_thread(CliRunner().invoke, app, shlex.split(line)[1:])
+                said[line] = found.output
+                assert found.exit_code == 0, (line, found.output)
+    told = list(said.values())
+    assert "3 calls, no problems\n" in told
+    assert said["python shopping.py"] == "2.25\n"
+    assert "perdure approve fruit-2 1.3" in said["perdure approvals fruit-2"]
+    assert "1.3 order" not in said["perdure show fruit-1"]
+    assert '"fruit": "pear"' in told[-1]
+    assert (tmp_path / "plan.svg").exists()
+
+
+def test_the_readme_and_init_show_the_same_files() -> None:
+    shown = {text.split()[1]: text for text in [*blocks("python"), *blocks("json")] if text[0] in "#/"}
+    for name in ("mytools.py", "shopping.py", "test_shopping.py"):
+        assert shown[name] == FILES[name]
+    written = json.loads(FILES["agents/shopper.json"])
+    assert written.pop("$schema")
+    assert json.loads(shown["agents/shopper.json"].partition("\n")[2]) == written
+    (policy,) = (json.loads(block) for block in blocks("json") if "agents/" not in block and "plan.json" not in block)
+    assert Agent.of({"name": "a", "config": {"approval": policy}}).parsed.config.approval.timeout == 86400
 
 
 @pytest.mark.asyncio(loop_scope="session")
