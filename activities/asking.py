@@ -113,8 +113,12 @@ async def ask_given(wanted: GivenInput) -> Any:
 
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
     """What another run answers, whether it still runs or not; asked once."""
-    other = client().get_workflow_handle(run_id)
-    return await other.query(query, args=arguments, result_type=result_type, rpc_timeout=TIMEOUT)
+    return await other_run(run_id).query(query, args=arguments, result_type=result_type, rpc_timeout=TIMEOUT)
+
+
+def other_run(run_id: str) -> _Run:
+    """Another run, by its id."""
+    return client().get_workflow_handle(run_id)
 
 
 def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:

@@ -51,12 +51,12 @@ with workflow.unsafe.imports_passed_through():
         RunInput,
         RunResult,
         RunView,
-        ValuePage,
         WaitingView,
     )
     from perdure.tools.tool import Tool
     from perdure.tools.wire import ToolReads
     from perdure.values.limits import MAX_MESSAGE, NEAR
+    from perdure.values.wire import ValuePage
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.

@@ -11,12 +11,14 @@ from temporalio.common import VersioningBehavior
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.sessions.archive import SegmentWorkflow
+from perdure.workflows.sessions.session import SessionWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.run.loops import LOOP_WORKFLOW, LoopState
     from perdure.run.wire import AGENT_WORKFLOW, RunResult
     from perdure.sessions.segments import SEGMENT_WORKFLOW
+    from perdure.sessions.wire import SESSION_WORKFLOW
 
 
 @workflow.defn(
@@ -58,4 +60,23 @@ class LastingSegmentWorkflow(SegmentWorkflow):
     @workflow.run
     async def run(self, *given: Any) -> None:
         """See `SegmentWorkflow.run`."""
+        await super().run(*given)
+
+
+@workflow.defn(
+    name=SESSION_WORKFLOW,
+    failure_exception_types=[PerdureError, ValidationError],
+    # It lives for years, and idles in between: a version it was pinned to would have to be kept for as long.
+    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+)
+class UpgradedSessionWorkflow(SessionWorkflow):
+    """See `SessionWorkflow`."""
+
+    @workflow.init
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+
+    @workflow.run
+    async def run(self, *given: Any) -> None:
+        """See `SessionWorkflow.run`."""
         await super().run(*given)

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         PrepareInput,
         RunInput,
     )
+    from perdure.sessions.wire import SessionInput
     from perdure.values.packing import Packed, pack
 
 
@@ -39,7 +40,7 @@ def begins_anew() -> bool:
     return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
 
-def go_on_anew(argument: RunInput | LoopInput) -> NoReturn:
+def go_on_anew(argument: RunInput | LoopInput | SessionInput) -> NoReturn:
     """End this execution for one that stays with the version that is current now. A server without versions refuses the word."""
     changed = workflow.info().is_target_worker_deployment_version_changed()
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None

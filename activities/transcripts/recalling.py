@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.asking import TIMEOUT, client, own_run
 from perdure.errors import RunError, ToolError
-from perdure.run.wire import VALUE_QUERY, ValuePage
+from perdure.run.wire import VALUE_QUERY
 from perdure.sessions.recall import recall as recalled
 from perdure.sessions.segments import SEGMENT_ENTRIES_QUERY, Entries
 from perdure.sessions.tending import ENTRIES_QUERY, AtHand
@@ -18,6 +18,7 @@ from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.functions import tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
+from perdure.values.wire import ValuePage
 
 
 class SessionReader:

@@ -66,6 +66,17 @@ class ApprovalOptions(TypedDict, total=False):
     """`reject` by default."""
 
 
+class SessionOptions(TypedDict, total=False):
+    """How an agent's sessions take messages (R10.4, R10.8)."""
+
+    mode: Literal["steer", "followup", "collect", "interrupt", "reject"]
+    """What a message without a mode does; `steer` by default."""
+    cap: int
+    """Messages that may wait; 20 by default."""
+    quiet: float
+    """Seconds without another message after which those collected begin a run; 0.5 by default."""
+
+
 class AgentOptions(TypedDict, total=False):
     """The `config` of an agent; what is left out has the default of section 11."""
 
@@ -105,3 +116,5 @@ class AgentOptions(TypedDict, total=False):
     """Whether the model reads what untrusted tools return, or sees its shape alone; or so by tool (R15.4). `values` by default."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""
+    session: SessionOptions
+    """How its sessions take messages."""

@@ -13,17 +13,20 @@ from typing_extensions import TypeVar, Unpack
 
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
-from perdure.client import approvals, listing, runs
+from perdure.client import approvals, listing, runs, sessions
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
 from perdure.client.lists import ListedRun, RunPage, WaitingPage
 from perdure.client.run import Run
 from perdure.client.selection import Selection
+from perdure.client.session import Session
+from perdure.client.sessions import ListedSession
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
+from perdure.values.rules import Mode, Rules
 
 T = TypeVar("T")
 
@@ -131,6 +134,34 @@ class Perdure:
     def get_run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
         return Run(self.client, id, agent)
+
+    def session(
+        self,
+        key: str,
+        *,
+        tenant: str = "",
+        agent: Agent[Any] | None = None,
+        mode: Mode | None = None,
+        cap: int | None = None,
+        quiet: float | None = None,
+        task_queue: str | None = None,
+    ) -> Session:
+        """A session by its key (section 10): a conversation that outlives its runs. Asks nobody; the first message begins it.
+
+        `tenant`: of whoever is authenticated, never what they say themselves: who has another finds no such session (R10.2). `agent`: who
+        answers; it may be left out where the session is there already, and another one than before takes the right `agent`. `mode`, `cap`, `quiet`
+        (R10.4, R10.8): the session's own, from its beginning on, over its agent's.
+        """
+        rules = Rules(mode=mode, cap=cap, quiet=quiet)
+        queue = task_queue or self.task_queue
+        return Session(self.client, key, tenant=tenant, agent=agent, rules=rules, task_queue=queue)
+
+    async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
+        """The sessions of a tenant, the last that did something first. The server's index is a moment late; none is asked."""
+        with clear_errors(self.client):
+            async with aclosing(sessions.listed(self.client, tenant)) as found:
+                async for each in found:
+                    yield each
 
     async def list_runs(
         self, selection: Selection | None = None, *, limit: int | None = None

@@ -41,11 +41,11 @@ from perdure.run.wire import (
     RunResult,
     RunStatus,
     RunView,
-    ValuePage,
 )
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.limits.sizes import Sizes
+from perdure.values.wire import ValuePage
 
 QUERY_TIMEOUT: Final = timedelta(seconds=10)
 AgentHandle = WorkflowHandle[object, RunResult]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic import Field
+
 from perdure.values.jsons import JsonObject
+from perdure.values.limits import MAX_NAME
 from perdure.values.wire import Wire
 
 APPROVE_ACTIVITY: Final = "perdure.approve"
+STEER: Final = "steer"
+"""Signal: a new message for the run while it works, a `Said` (R10.5)."""
+WITHDRAW: Final = "withdraw"
+"""Update: a message, by its id, is taken back while no Request holds it (R10.7)."""
 
 
 class ApproveInput(Wire):
@@ -19,3 +26,22 @@ class ApproveInput(Wire):
     """The offer's name, as a decision has it."""
     offer: JsonObject | None = None
     """A `WaitingView` as JSON: what a person would be shown. `None`: too large to be sent; the activity asks its run (R18.2)."""
+
+
+class Said(Wire):
+    """A message that came while the run worked."""
+
+    id: str = Field(min_length=1, max_length=MAX_NAME)
+    """Its sender's: a second one of the same id is the same message."""
+    text: str = Field(min_length=1)
+    sender: str = Field(default="", max_length=MAX_NAME)
+    at: str = Field(default="", max_length=40)
+    """ISO 8601, UTC: when it was accepted."""
+
+
+class Heard(Wire):
+    """What became of such a message."""
+
+    id: str
+    request: int | None = None
+    """Number of the Request that held it; `None`: none has, or none did before the run ended."""

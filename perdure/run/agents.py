@@ -33,6 +33,7 @@ from perdure.values.messages import (
     parse_messages,
 )
 from perdure.values.problems import none_of, problem_at, problems_of
+from perdure.values.rules import Rules
 from perdure.values.schemas import Schema
 from perdure.values.schemas.nullable import or_null
 
@@ -128,6 +129,8 @@ class Config(BaseModel):
     """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool (R15.4)."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
+    session: Rules = Field(default_factory=Rules)
+    """How its sessions take messages (section 10)."""
 
     @property
     def teaches_control(self) -> bool:

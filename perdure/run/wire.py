@@ -14,6 +14,7 @@ from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
+from perdure.people.wire import Heard
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
 from perdure.run.stopping import Budget, StopReason
@@ -137,7 +138,8 @@ class CallView(Wire):
     params: JsonObject
     """With every reference resolved, once the call was ready."""
     status: str
-    """`done`, `failed`, `rejected`, `skipped`, `invalid` or `deferred` once it has ended (R5.4, R5.10); before that `pending`, `ready`, `waiting` or `running`."""
+    """`done`, `failed`, `rejected`, `skipped`, `invalid` or `deferred` once it has ended (R5.4, R5.10), `unknown` where the run ended while
+    it ran (R10.6); before that `pending`, `ready`, `waiting`, `held` (R10.5) or `running`."""
     started_at: str | None = None
     """ISO 8601, UTC, as all times of a view; `None`: it never started."""
     ended_at: str | None = None
@@ -244,6 +246,8 @@ class RunResult(Wire):
     """In the order of the plans, also those that never ran."""
     state: JsonObject = Field(default_factory=dict)
     """What calls wrote, as a reference to `†state` reads it now."""
+    messages: list[Heard] = Field(default_factory=list)
+    """What became of the messages that came while it worked, in the order of their acceptance; not printed where there were none."""
     error: str | None = None
     """Why the run failed, in one line."""
     worked: float = 0.0
@@ -262,20 +266,10 @@ class RunResult(Wire):
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["sources"]
-        for name in ("error", "cut"):
+        for name in ("error", "cut", "messages"):
             if not plain[name]:
                 del plain[name]
         return plain
-
-
-class ValuePage(Wire):
-    """A part of a value's JSON, as `VALUE_QUERY` answers it."""
-
-    text: str
-    next: int | None = None
-    """The offset, in characters, of the next page; `None`: this was the last."""
-    earlier: bool = False
-    """It is not known whole here: the execution is to be asked that this one went on from."""
 
 
 class RunView(RunResult):

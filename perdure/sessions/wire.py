@@ -9,6 +9,7 @@ from pydantic import Field
 
 from perdure.values.jsons import JsonObject, dumps
 from perdure.values.packing import Packed
+from perdure.values.rules import Mode, Rules
 from perdure.values.wire import Wire
 
 SESSION_WORKFLOW: Final = "Session"
@@ -22,16 +23,19 @@ SHOW: Final = "session"
 """Query: the session as `session show --json` prints it."""
 FATE: Final = "fate"
 """Query, a message's id or a run's: what has become of it, a `Fate`."""
-MORE_TIME: Final = "turn"
-"""Signal, a run's number: a worker has room for it (R10.3)."""
+END: Final = "end"
+"""Update, one `Ending`: the session ends, and what runs in it."""
+TURN: Final = "turn"
+"""Signal, a run's id: a worker has room for it (R10.3)."""
+AFTER_ACTIVITY: Final = "perdure.after"
+"""What a run that told nothing by its end has done: its `RunResult`."""
+SAY_ACTIVITY: Final = "perdure.say"
+"""Says something to a run that answers, a `Saying`: what it answered, an `Answered`."""
 
-REFUSED_MESSAGE: Final = "MessageRefused"
-"""Type of the failure of an update that changed nothing: a refused message, withdrawal or decision; its words say why."""
+ENDED: Final = "the session has ended"
+"""What a session answers that was deleted, while the server still has it."""
 UNKNOWN_AGENT: Final = "AgentUnknown"
 """Type of the failure of a message that names an agent file by a digest that the session does not have: send the file with it."""
-
-Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
-MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
 
 Done: TypeAlias = Literal["started", "steered", "queued", "collected", "interrupted", "stopped", "new", "reset"]
 """What acceptance did: the message begins a run now, was given to the running one, waits for its turn, was put together with others that
@@ -48,20 +52,6 @@ QUIET: Final = 0.5
 """Seconds without another message after which those collected begin a run (R10.4)."""
 WAIT: Final = 30.0
 """Seconds that `wait` waits (R10.1)."""
-
-
-class Rules(Wire):
-    """How a session takes its messages: the agent file's `config.session`, over which the session's own stand."""
-
-    mode: Mode | None = None
-    """`None`: `steer`."""
-    cap: int | None = Field(default=None, ge=1, le=1_000)
-    quiet: float | None = Field(default=None, ge=0, le=3_600)
-    """Seconds."""
-
-    def over(self, below: Rules) -> Rules:
-        """These, and where they say nothing those below."""
-        return below.model_copy(update=self.model_dump(exclude_none=True))
 
 
 class Message(Wire):
@@ -134,6 +124,8 @@ class Fate(Wire):
     known: bool = False
     run_id: str | None = None
     """Of a message: the run that has taken it, or is to."""
+    under_way: str | None = None
+    """The run that is under way, while the one that is asked about waits for it."""
     state: Literal["queued", "running", "ended", "withdrawn"] = "queued"
     status: Literal["ok", "error"] | None = None
     """Once it has ended."""
@@ -159,6 +151,28 @@ class SessionDecision(Wire):
     rights: list[str] = Field(default_factory=list)
 
 
+class Ending(Wire):
+    """The session is ended by whoever has the right `delete`."""
+
+    sender: str
+    rights: list[str] = Field(default_factory=list)
+
+
+class Saying(Wire):
+    """What an activity says to a run: an update of it, and its one argument."""
+
+    run_id: str
+    update: str
+    argument: Any
+
+
+class Answered(Wire):
+    """What it answered, or why it refused."""
+
+    answer: Any = None
+    refused: str | None = None
+
+
 class SessionInput(Wire):
     """The input of the `Session` workflow: whose it is and what answers in it, and all that it carries on."""
 
@@ -172,6 +186,8 @@ class SessionInput(Wire):
     """The agent file that answers."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """Agent files that come along with it (R8.1)."""
+    searchable: bool = False
+    """Whether the namespace knows the search attributes that a run is found by."""
     snapshot: Packed | None = None
     """A `SessionSnapshot`, set when the session goes on in a new execution; its form is `SESSION_FORM`."""
 
@@ -198,7 +214,12 @@ class SessionView(Wire):
     """`waiting`: messages wait and no run has begun, or the run waits for a person."""
     queue: list[QueuedView] = Field(default_factory=list)
     entries: list[dict[str, Any]] = Field(default_factory=list)
-    """The current branch, oldest first, as far as the session holds it itself."""
+    """Oldest first, as far as the session has them at hand."""
+    run_id: str | None = None
+    """The run under way."""
+
+    def as_json(self) -> JsonObject:
+        return {**super().as_json(), "queue": [each.as_json() for each in self.queue]}
 
 
 def session_id(tenant: str, key: str) -> str:

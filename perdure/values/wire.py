@@ -22,3 +22,13 @@ class Wire(BaseModel):
 
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True)
+
+
+class ValuePage(Wire):
+    """A part of a value's JSON, as a run answers it."""
+
+    text: str
+    next: int | None = None
+    """The offset, in characters, of the next page; `None`: this was the last."""
+    earlier: bool = False
+    """It is not known whole here: the execution is to be asked that this one went on from."""

@@ -20,6 +20,7 @@ from perdure.run import agents
 from perdure.run.agents import parse_agent
 from perdure.run.delegates import merge_upfront
 from perdure.tools.tool import parse_tool
+from perdure.values.rules import Rules
 from tests.support import ROOT
 
 
@@ -173,6 +174,7 @@ def test_what_is_wrong_is_one_line_when_it_is_written(wrong: Any, line: str) -> 
         (options.ModelSamplingOptions, agents.ModelSampling),
         (options.ApprovalOptions, Policy),
         (options.PriceOptions, Price),
+        (options.SessionOptions, Rules),
     ],
 )
 def test_every_key_of_config_is_a_keyword(typed: Any, read: type[BaseModel]) -> None:

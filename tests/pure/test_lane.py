@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import MessageRefusedError
-from perdure.sessions.lane import Lane
-from perdure.sessions.queued import Accepted, Begin, Busy, Carry, Idle, LaneState, Queued, Until
-from perdure.sessions.wire import Message, Mode, Rules, Withdrawal, session_id
+from perdure.sessions.lanes.lane import Lane
+from perdure.sessions.lanes.queued import Accepted, Begin, Busy, Carry, Idle, LaneState, Queued, Until
+from perdure.sessions.wire import Message, Withdrawal, session_id
+from perdure.values.rules import MODES, Rules
 
 SESSION = session_id("acme", "desk")
 ALL = ["*"]
@@ -299,7 +300,6 @@ def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
     assert say(it, "c", mode="followup").queued is None  # its receipt stays
 
 
-MODES: list[Mode] = ["steer", "followup", "collect", "interrupt", "reject"]
 said = st.tuples(
     st.just("say"),
     st.integers(0, 30),

@@ -18,6 +18,7 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
+from perdure.activities.sessions import runs as session_runs
 from perdure.activities.transcripts import archiving
 from perdure.activities.transcripts.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
@@ -31,8 +32,14 @@ from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
-from perdure.workflows.pinned import LastingSegmentWorkflow, PinnedAgentWorkflow, PinnedLoopWorkflow
+from perdure.workflows.pinned import (
+    LastingSegmentWorkflow,
+    PinnedAgentWorkflow,
+    PinnedLoopWorkflow,
+    UpgradedSessionWorkflow,
+)
 from perdure.workflows.sessions.archive import SegmentWorkflow
+from perdure.workflows.sessions.session import SessionWorkflow
 
 PURE: Final = (
     "perdure",
@@ -96,7 +103,7 @@ class Parts:
         asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
         self._request = RequestActivity(asked, underway).request
         ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
-        ours.append(LastingSegmentWorkflow if versioned else SegmentWorkflow)
+        ours += [LastingSegmentWorkflow, UpgradedSessionWorkflow] if versioned else [SegmentWorkflow, SessionWorkflow]
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
         if not settings.tools_only:
@@ -111,6 +118,8 @@ class Parts:
                 SummaryActivity(asked, models, underway).summarize,
                 archiving.archive,
                 archiving.find,
+                session_runs.after,
+                session_runs.say,
             ]
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:

@@ -7,11 +7,11 @@ from typing import Final
 from perdure.run.past import call_view
 from perdure.run.running import Run
 from perdure.run.views.run import run_view
-from perdure.run.wire import ValuePage
 from perdure.values.jsons import Json, dumps
 from perdure.values.limits import MAX_KEPT, said
 from perdure.values.paths import get
 from perdure.values.references import MISSING, evaluate, parse_expression
+from perdure.values.wire import ValuePage
 
 _PAGE: Final = 300_000
 """Characters of a page: at most six bytes each as JSON."""

@@ -191,6 +191,12 @@ MAX_SAID: Final = 100_000
 """Bytes of a message: 20 of them wait in one history, and no person writes a tenth of it."""
 MAX_NAME: Final = 200
 """Characters of a session's key, of a sender, of a message's id and of a right: they stand in lists and in ids."""
+MAX_WAITING_TEXT: Final = 500_000
+"""Characters of all messages that wait in a session: they go along whenever it continues as new, and one run may be given all of them."""
+MAX_STATE: Final = 500_000
+"""Bytes of a session's state, which goes along whenever it continues as new, and to each of its runs."""
+MAX_AGENT: Final = 500_000
+"""Bytes of the agent file of a session with those that come along with it, for the same reason."""
 MAX_STEERED: Final = 200
 """Messages that steer one run; more of them wait, so that what is said to a run does not fill its history."""
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from perdure.errors import MessageRefusedError
-from perdure.sessions.queued import (
+from perdure.sessions.lanes.queued import (
     Accepted,
     Begin,
     Busy,
@@ -23,9 +23,10 @@ from perdure.sessions.queued import (
     Step,
     Until,
 )
-from perdure.sessions.rights import check_command, covers, says
-from perdure.sessions.wire import CAP, QUIET, Done, Message, Mode, Receipt, Rules, Withdrawal
-from perdure.values.limits import MAX_STEERED
+from perdure.sessions.lanes.rights import check_command, covers, says
+from perdure.sessions.wire import CAP, QUIET, Done, Message, Receipt, Withdrawal
+from perdure.values.limits import MAX_STEERED, MAX_WAITING_TEXT
+from perdure.values.rules import Mode, Rules
 
 
 class Lane:
@@ -59,7 +60,7 @@ class Lane:
         if (known := self.state.known.get(message.message_id)) is not None:
             if known.body != message.body:
                 raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
-            return known.receipt
+            return self.receipt(message.message_id)
         check_command(message)
         running, queue = self.state.running, self.state.queue
         if message.command == "/stop":
@@ -67,10 +68,14 @@ class Lane:
         if self._mode(message) == "reject" and (running is not None or queue):
             what = "a run is under way" if running is not None else f"{len(queue)} wait"
             raise MessageRefusedError(f"{what}, and the message is not to wait (mode reject)")
-        if len(queue) >= self.cap and not self._steers(message)[0]:
+        if self._steers(message)[0]:
+            return None
+        if len(queue) >= self.cap:
             raise MessageRefusedError(
                 f"{len(queue)} messages wait already, which is the most (cap {self.cap}); send it later"
             )
+        if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
+            raise MessageRefusedError(f"what waits may have {MAX_WAITING_TEXT:,} characters in all; send it later")
         return None
 
     def accept(self, message: Message, now: float, at: str) -> Accepted:
@@ -82,7 +87,7 @@ class Lane:
             message_id=message.message_id,
             sender=message.sender,
             rights=sorted(set(message.rights)),
-            text=message.text,
+            text=message.command or message.text,
             mode=self._mode(message),
             route=message.route,
             seq=self.state.seq,
@@ -90,8 +95,28 @@ class Lane:
         )
         accepted = self._command(queued, message.command) if message.command else self._message(queued, message)
         receipt = accepted.receipt.model_copy(update={"accepted_at": at})
-        self.state.known[message.message_id] = Known(body=message.body, receipt=receipt, number=queued.number)
+        self.state.known[message.message_id] = Known(
+            body=message.body,
+            at=at,
+            done=receipt.done,
+            why=receipt.why,
+            position=receipt.position,
+            promised=None if receipt.run_id is None else self.number_of(receipt.run_id),
+            number=queued.number,
+        )
         return replace(accepted, receipt=receipt)
+
+    def receipt(self, message_id: str) -> Receipt:
+        """That of a message that is known: word for word what it was (R10.1)."""
+        known = self.state.known[message_id]
+        return Receipt(
+            run_id=None if known.promised is None else self.run_id(known.promised),
+            message_id=message_id,
+            position=known.position,
+            accepted_at=known.at,
+            done=known.done,
+            why=known.why,
+        )
 
     def _mode(self, message: Message) -> Mode:
         return message.mode or self.rules.mode or "steer"

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from pydantic import Field
 
-from perdure.sessions.wire import Mode, Receipt
+from perdure.sessions.wire import Done, Receipt
+from perdure.values.rules import Mode
 from perdure.values.wire import Wire
 
 
@@ -51,7 +52,13 @@ class Known(Wire):
     """What is kept of every message: enough to answer when it is sent again, or taken back."""
 
     body: str
-    receipt: Receipt
+    at: str
+    """As its receipt says it."""
+    done: Done
+    why: str | None = None
+    position: int = 0
+    promised: int | None = None
+    """The number of the run that its receipt names."""
     number: int | None = None
     """Of the run that has taken it, or is to."""
     request: int | None = None

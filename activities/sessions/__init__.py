@@ -1,0 +1,1 @@
+"""What a session does to its runs through activities."""

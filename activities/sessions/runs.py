@@ -1,0 +1,45 @@
+"""What a session asks of its runs through activities: a workflow can neither query nor update another (R10.3, R10.7, R10.9)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.asking import ask_other, other_run
+from perdure.run.wire import RUN_QUERY, RunResult, RunView
+from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, Answered, Saying
+
+_TIMEOUT: Final = timedelta(seconds=5)
+
+
+@activity.defn(name=AFTER_ACTIVITY)
+async def after(run_id: str) -> RunResult:
+    """What a run that was cancelled or terminated, or has timed out, has done: it knows that when it has ended, too."""
+    try:
+        view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
+    except (RPCError, WorkflowQueryFailedError) as error:
+        lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
+        raise ApplicationError(str(error), type="gone", non_retryable=lasting) from None
+    return view.result()
+
+
+@activity.defn(name=SAY_ACTIVITY)
+async def say(saying: Saying) -> Answered:
+    """An update of a run of this session, and its answer."""
+    try:
+        answer: Any = await other_run(saying.run_id).execute_update(
+            saying.update, saying.argument, rpc_timeout=_TIMEOUT
+        )
+    except WorkflowUpdateFailedError as error:
+        cause = error.cause
+        return Answered(refused=cause.message if isinstance(cause, ApplicationError) else str(cause))
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return Answered(refused=f"the run {saying.run_id} has ended")
+        raise
+    return Answered(answer=answer)

@@ -1,0 +1,231 @@
+"""One session, seen from outside (section 10). Sender and rights are what the caller has verified (R10.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final
+
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from perdure.authoring.agent import Agent
+from perdure.client import runs, sessions
+from perdure.client.errors import UNANSWERED, clear_errors
+from perdure.client.run import Run
+from perdure.errors import RunError, RunNotFoundError, RunTimeoutError
+from perdure.sessions.wire import (
+    DECIDE_IN_SESSION,
+    END,
+    ENDED,
+    EVERYTHING,
+    FATE,
+    SHOW,
+    WAIT,
+    WITHDRAW,
+    Ending,
+    Fate,
+    Message,
+    Receipt,
+    SessionDecision,
+    SessionView,
+    Waited,
+    Withdrawal,
+    digest,
+)
+from perdure.values.jsons import JsonObject
+from perdure.values.rules import Mode, Rules
+
+_PAUSE: Final = 0.05
+"""Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
+
+
+class Session:
+    """A session by its key: see `Perdure.session`. It holds nothing of the session itself.
+
+    What each method asks is asked then. Raises `RunNotFoundError` where there is no such session for this tenant, `MessageRefusedError` with
+    the reason why nothing changed, `NoWorkerError` where nobody answers, `ServerError` where no server does.
+    """
+
+    def __init__(
+        self, client: Client, key: str, *, tenant: str, agent: Agent[Any] | None, rules: Rules, task_queue: str
+    ) -> None:
+        self._client = client
+        self._address = sessions.Address(client, key, tenant)
+        self._agent = agent
+        self._rules = rules
+        self._task_queue = task_queue
+        self.key = key
+        self.tenant = tenant
+        self.id: str = self._address.id
+        """Its workflow's id: a digest of tenant and key (R10.2)."""
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        """Temporal's own handle, for what is not offered here."""
+        return self._address.handle
+
+    async def send(
+        self,
+        text: str,
+        *,
+        sender: str,
+        rights: Iterable[str] = (),
+        id: str | None = None,
+        mode: Mode | None = None,
+        route: str = "",
+    ) -> Receipt:
+        """Say something; the receipt, once it is in the session's history. The first message to a key begins the session.
+
+        `id`: the sender's key for it: sent again with the same text it is the same message, over any number of restarts (R10.1); by default
+        it is a new one. `rights`: what the sender may do here: `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, `delete`, `*` for
+        everything, and what else the caller compares: a run has its starter's (R10.9). `mode`: what it is to do (R10.4). `route`: where
+        the reply goes. Raises `MessageRefusedError` with the reason why it was not taken.
+        """
+        agent = self._agent
+        message = Message(
+            message_id=uuid.uuid4().hex if id is None else id,
+            sender=sender,
+            rights=list(rights),
+            text=text,
+            mode=mode,
+            route=route,
+            agent="" if agent is None else digest([agent.document(), agent.delegates()]),
+        )
+        return await sessions.send(self._client, self._address, message, agent, self._rules, self._task_queue)
+
+    async def wait(self, what: str | Receipt, timeout: float = WAIT) -> Waited:
+        """Wait for the end of the run that takes a message (by its id or its receipt), or of a run by its id. The time stops nothing."""
+        wanted = what if isinstance(what, str) else what.message_id
+        try:
+            async with asyncio.timeout(timeout):
+                fate = await self._end_of(wanted)
+        except TimeoutError:
+            started = await self._started(wanted)
+            return Waited(status="timeout", started_at=started)
+        status = fate.status or "error"
+        return Waited(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
+
+    async def reply(self, what: str | Receipt, timeout: float | None = None) -> str | None:
+        """The text that answers a message; `None` where there is nothing to say. Waits for it for `timeout` seconds, by default for ever.
+
+        Raises `RunError` where there is no answer, and why, `RunTimeoutError` where there is none yet.
+        """
+        wanted = what if isinstance(what, str) else what.message_id
+        try:
+            async with asyncio.timeout(timeout):
+                fate = await self._end_of(wanted)
+        except TimeoutError:
+            raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s; it goes on") from None
+        if fate.status != "ok":
+            raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not end well'}")
+        return fate.reply
+
+    async def show(self) -> SessionView:
+        """The session as it stands; one whose run waits for a person is `waiting`."""
+        view: SessionView = await self._ask(SHOW, SessionView)
+        if view.status == "running" and view.run_id is not None:
+            with clear_errors(self._client, view.run_id):
+                if await Run(self._client, view.run_id).waiting():
+                    view.status = "waiting"
+        return view
+
+    async def run(self) -> Run[Any] | None:
+        """The run that is under way, if one is."""
+        view: SessionView = await self._ask(SHOW, SessionView)
+        return None if view.run_id is None else Run(self._client, view.run_id)
+
+    async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = ()) -> None:
+        """Take a message back, until a Request holds it (R10.7)."""
+        await self._update(WITHDRAW, Withdrawal(message_id=id, sender=sender, rights=list(rights)))
+
+    async def stop(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
+        """End what runs; what waits goes on. The same as the message `/stop`."""
+        return await self.send("/stop", sender=sender, rights=rights)
+
+    async def new(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
+        """Begin an empty conversation, after what was accepted before; the state stays, and nothing is deleted. The same as `/new`."""
+        return await self.send("/new", sender=sender, rights=rights)
+
+    async def reset(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
+        """The same, and the state is again what the agent's file says. The same as `/reset`."""
+        return await self.send("/reset", sender=sender, rights=rights)
+
+    async def decide(self, decision: JsonObject, *, sender: str, rights: Iterable[str] = ()) -> JsonObject:
+        """Decide on a call of the run under way, `{"call", "decision": "approve", …}`, with the right `approve` (R10.9).
+
+        What was done, `{"call", "decision"}`.
+        """
+        asked = SessionDecision(decision=decision, sender=sender, rights=list(rights))
+        answer: JsonObject = await self._update(DECIDE_IN_SESSION, asked)
+        return answer
+
+    async def delete(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
+        """End the session and what runs in it, and have the server forget it and its runs. The key may then begin another one."""
+        await self._update(END, Ending(sender=sender, rights=list(rights)))
+        with clear_errors(self._client):
+            await sessions.forget(self._client, self.id)
+
+    async def _end_of(self, what: str) -> Fate:
+        """What has become of it, once it has ended."""
+        pause = _PAUSE
+        while True:
+            fate = await self._fate(what)
+            if fate is not None and fate.state in ("ended", "withdrawn"):
+                return fate if fate.status is not None else await sessions.past(self._client, fate)
+            run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
+            if run_id is not None:
+                await self._until_ended(run_id)
+            await asyncio.sleep(pause)  # it begins soon, or has just ended and is being taken in
+            pause = min(1.0, 2 * pause)
+
+    async def _until_ended(self, run_id: str) -> None:
+        try:
+            await runs.ended(self._client, run_id)
+        except RPCError as error:
+            if error.status not in UNANSWERED and "not found" not in error.message:
+                raise
+
+    async def _fate(self, what: str) -> Fate | None:
+        """`None`: nobody can tell now. Raises `RunNotFoundError` for what was never said here."""
+        try:
+            fate: Fate = await self._query(FATE, Fate, what)
+        except RPCError as error:
+            if error.status in UNANSWERED:
+                return None
+            with clear_errors(self._client, self.key):
+                raise
+        if not fate.known:
+            raise RunNotFoundError(f"the session {self.key!r} knows no message and no run {what!r}")
+        return fate
+
+    async def _started(self, what: str) -> str | None:
+        try:
+            async with asyncio.timeout(1):
+                fate = await self._fate(what)
+        except (TimeoutError, RunError):
+            return None
+        if fate is None or fate.state != "running" or fate.run_id is None:
+            return None
+        return await sessions.started(self._client, fate.run_id)
+
+    async def _ask(self, query: str, kind: type[Any]) -> Any:
+        with sessions.found(self._client, self.key):
+            return await self._query(query, kind)
+
+    async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
+        try:
+            return await self.handle.query(
+                query, args=list(arguments), result_type=kind, rpc_timeout=runs.QUERY_TIMEOUT
+            )
+        except WorkflowQueryFailedError as error:
+            if ENDED in str(error):
+                raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None
+            raise RunError(f"the session {self.key!r} cannot be asked: {error}") from None
+
+    async def _update(self, name: str, argument: Any) -> Any:
+        return await sessions.update(self._client, self._address, name, argument)
+
+    def __repr__(self) -> str:
+        return f"Session({self.key!r})"

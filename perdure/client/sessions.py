@@ -1,0 +1,292 @@
+"""How a session is spoken to through a Temporal client; `Session` is the face of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import SearchAttributeKey, WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.visibility import SearchAttributes
+from perdure.client.errors import UNANSWERED, clear_errors
+from perdure.client.listing import STATUS, names_attribute, start_attributes
+from perdure.errors import MessageRefusedError, NoWorkerError, RunNotFoundError
+from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, TENANT_ATTRIBUTE
+from perdure.sessions.documents import input_name
+from perdure.sessions.lanes.rights import check_name, says
+from perdure.sessions.wire import (
+    SEND,
+    SESSION_WORKFLOW,
+    UNKNOWN_AGENT,
+    Fate,
+    Message,
+    Receipt,
+    SessionInput,
+    digest,
+    session_id,
+)
+from perdure.values.jsons import JsonObject
+from perdure.values.limits import MAX_AGENT
+from perdure.values.limits.sizes import Sizes
+from perdure.values.rules import Rules
+
+if TYPE_CHECKING:
+    from perdure.authoring.agent import Agent
+
+ANSWERS_WITHIN: Final = 30.0
+"""Seconds: a message that has no receipt by then may still be taken, and is the same when it is sent again with its id."""
+_ONE: Final = timedelta(seconds=10)
+KEY_MEMO: Final = "session"
+"""Key of the memo that holds a session's key: its id is a digest."""
+_AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
+_AGAIN: Final = UNANSWERED | {
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.FAILED_PRECONDITION,
+}
+"""What passes: the session goes on as new at this moment, its worker is being replaced, the server restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a session is found."""
+
+    client: Client
+    key: str
+    tenant: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its workflow's id (R10.2)."""
+        return session_id(self.tenant, self.key)
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(self.id)
+
+
+async def send(
+    client: Client, session: Address, message: Message, agent: Agent[Any] | None, rules: Rules, task_queue: str
+) -> Receipt:
+    """Say it, and begin the session where there is none. What was sent and not answered is sent again: the message's id makes it one.
+
+    Raises `MessageRefusedError`, `RunNotFoundError` where there is no session and no agent that could begin one, `NoWorkerError`.
+    """
+    check_name(session.key, "the session's key")
+    says(message)
+    starts, searchable, registered = False, True, False
+
+    async def attempt() -> Any:
+        nonlocal starts, searchable, registered
+        try:
+            if not starts or agent is None:
+                return await _update(session, SEND, message)
+            given = _input(session, message, agent, rules, searchable)
+            return await _update_with_start(client, session, message, agent, given, task_queue)
+        except RPCError as error:
+            if names_attribute(error):
+                searchable = not registered
+                if not registered:  # as a worker does at its start; else it goes without
+                    await SearchAttributes().ensure(client)
+                    registered = True
+            elif error.status is RPCStatusCode.NOT_FOUND and agent is not None and not starts:
+                starts = True
+            else:
+                raise
+            return None
+
+    async with _patiently(client, session):
+        while True:
+            try:
+                if (answer := await _again(attempt)) is not None:
+                    return Receipt.model_validate(answer)
+            except WorkflowUpdateFailedError as error:
+                cause = error.cause
+                if agent is None or not isinstance(cause, ApplicationError) or cause.type != UNKNOWN_AGENT:
+                    raise
+                given = _input(session, message, agent, rules, searchable)
+                message = message.model_copy(update={"document": given.document, "delegates": given.delegates})
+    raise AssertionError
+
+
+async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
+    """An update of a session that is there, and its answer. Raises as `send` does."""
+    async with _patiently(client, session):
+        return await _again(lambda: _update(session, name, argument))
+
+
+async def _update(session: Address, name: str, argument: Any) -> Any:
+    # The server takes a second one of the same id for the first, as long as the execution lasts.
+    id = digest([argument.message_id, argument.body]) if isinstance(argument, Message) else None
+    return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
+
+
+async def _update_with_start(
+    client: Client, session: Address, message: Message, agent: Agent[Any], given: SessionInput, task_queue: str
+) -> Any:
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        SESSION_WORKFLOW,
+        given,
+        id=session.id,
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        memo={KEY_MEMO: session.key},
+        search_attributes=start_attributes(agent.name, None, session.tenant) if given.searchable else None,
+        static_summary=f"session {session.key}: {agent.name}"[:200],
+        static_details=agent.description or None,
+    )
+    try:
+        return await client.execute_update_with_start_workflow(
+            SEND,
+            message,
+            start_workflow_operation=start,
+            id=digest([message.message_id, message.body]),
+            rpc_timeout=_ONE,
+        )
+    except RPCError:
+        with contextlib.suppress(RPCError):  # it is told there as well, and would be logged as never heard
+            await asyncio.wait_for(start.workflow_handle(), 0.1)
+        raise
+
+
+def _input(session: Address, message: Message, agent: Agent[Any], rules: Rules, searchable: bool) -> SessionInput:
+    """What a session begins with. Raises `MessageRefusedError` for an agent that cannot answer in one."""
+    document, delegates = agent.document(), agent.delegates()
+    input_name(document)
+    if (size := Sizes().of([document, delegates])) > MAX_AGENT:
+        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most in a session")
+    return SessionInput(
+        key=session.key,
+        tenant=session.tenant,
+        rules=rules,
+        agent=message.agent,
+        document=document,
+        delegates=delegates,
+        searchable=searchable,
+    )
+
+
+async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of an attempt, as often as it takes: whoever asks has the time in hand."""
+    pause = 0.02
+    while True:
+        try:
+            return await attempt()
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            pass
+        except RPCError as error:
+            if error.status not in _AGAIN:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(1.0, 2 * pause)
+
+
+@asynccontextmanager
+async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
+    """What goes wrong in clear words, and after `ANSWERS_WITHIN` that nobody answers."""
+    try:
+        with found(client, session.key):
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                yield
+    except TimeoutError:
+        raise NoWorkerError(
+            f"no worker answers for the session {session.key!r}; what was sent may still be taken, and is the same when it is sent again"
+        ) from None
+    except WorkflowUpdateFailedError as error:
+        reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+        raise MessageRefusedError(reason) from None
+
+
+@contextmanager
+def found(client: Client, key: str) -> Iterator[None]:
+    """What the server says in clear words; also that there is no such session (R10.2)."""
+    try:
+        with clear_errors(client, key):
+            yield
+    except RunNotFoundError:
+        raise RunNotFoundError(f"there is no session {key!r} in namespace {client.namespace!r}") from None
+
+
+async def past(client: Client, fate: Fate) -> Fate:
+    """The end of a run that the session has not at hand any more, as the server knows it."""
+    if fate.run_id is None:
+        return fate
+    try:
+        described = await client.get_workflow_handle(fate.run_id).describe()
+    except RPCError:
+        return fate.model_copy(update={"status": "error", "error": "its end is not known any more"})
+    completed = described.status is not None and STATUS[described.status] == "completed"
+    return fate.model_copy(
+        update={
+            "status": "ok" if completed else "error",
+            "started_at": described.start_time.isoformat(timespec="milliseconds"),
+            "ended_at": None
+            if described.close_time is None
+            else described.close_time.isoformat(timespec="milliseconds"),
+            "error": None if completed else f"the run {fate.run_id} did not end well",
+        }
+    )
+
+
+async def started(client: Client, run_id: str) -> str | None:
+    """When a run began, in words; `None` where nobody knows."""
+    try:
+        return (await client.get_workflow_handle(run_id).describe()).start_time.isoformat(timespec="milliseconds")
+    except RPCError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A session, as visibility knows it."""
+
+    session: str
+    """Its key."""
+    id: str
+    agent: str | None
+    since: datetime
+    """When it last began to wait for messages, or to answer them."""
+
+    def as_json(self) -> JsonObject:
+        return {"session": self.session, "id": self.id, "agent": self.agent, "since": self.since.isoformat()}
+
+
+async def listed(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
+    """The sessions of a tenant, the last that did something first."""
+    whose = f"{TENANT_ATTRIBUTE} = {_quoted(tenant)}" if tenant else f"{TENANT_ATTRIBUTE} IS NULL"
+    query = f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {whose}"
+    async for each in client.list_workflows(query):
+        key = await each.memo_value(KEY_MEMO, "", type_hint=str)
+        yield ListedSession(key, each.id, each.typed_search_attributes.get(_AGENT), each.start_time)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text[:LONGEST_KEYWORD].replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+async def forget(client: Client, id: str) -> None:
+    """Have the server forget a session that has ended, and its runs."""
+    for query in (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'"):
+        async for each in client.list_workflows(query):
+            request = DeleteWorkflowExecutionRequest(
+                namespace=client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=each.id, run_id=each.run_id),
+            )
+            with contextlib.suppress(RPCError):  # it is gone already
+                await client.workflow_service.delete_workflow_execution(request)

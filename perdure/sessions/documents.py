@@ -1,0 +1,75 @@
+"""A session's run as an agent file made for it: the agent's own context, the conversation, the state, and what is said now (R10.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.errors import MessageRefusedError, ProtocolError
+from perdure.run.agents import Agent, parse_agent
+from perdure.values.instances import MARK
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data
+
+
+def document(
+    agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, said: Sequence[str]
+) -> JsonObject:
+    """The agent file of a run that is to answer `said`. `state`: what the session's state is now; `None`: what the file says."""
+    context = agent.get("context") or []
+    made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
+    made += conversation
+    if state is not None:
+        made += _state_messages(state)
+    name = input_name(agent)
+    if name is None:
+        made += [{"role": "user", "content": text} for text in said]
+    else:
+        made.append({"type": "input", "input": {name: "\n\n".join(said)}})
+    return agent | {"context": made}
+
+
+def input_name(agent: JsonObject) -> str | None:
+    """The property of the agent's input that takes what is said; `None`: its input, if it has any, needs nothing.
+
+    Raises `MessageRefusedError` for an agent that no text alone can start, and for one that is none.
+    """
+    try:
+        parsed: Agent = parse_agent(agent)
+        inputs = [message for message in parsed.messages() if isinstance(message, InputMessage)]
+        schema = next((each.data_schema for each in merge_data(inputs) if each.instance is None), None)
+    except ProtocolError as error:
+        raise MessageRefusedError(f"the agent cannot be used: {error}") from None
+    if schema is None:
+        return None
+    properties: dict[str, Any] = schema.get("properties") or {}
+    required: list[str] = schema.get("required") or []
+    texts = [name for name, each in properties.items() if isinstance(each, dict) and each.get("type") == "string"]
+    if len(texts) == 1 and set(required) <= set(texts):
+        return texts[0]
+    if required:
+        raise MessageRefusedError(
+            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a session has one text to give: "
+            "its input schema may require one property, a string"
+        )
+    return None
+
+
+def _is_state(message: Json) -> bool:
+    return is_message(message) and message.get("type") == "state"
+
+
+def _schema_only(message: JsonObject) -> JsonObject:
+    """A state message without its data: the session's own is the whole of it."""
+    read = StateMessage.model_validate(message)
+    return read.model_copy(update={"given": False}).as_json()
+
+
+def _state_messages(state: JsonObject) -> list[JsonObject]:
+    """The state as messages, that of each instance as one of its own (R8.8)."""
+    own = {key: value for key, value in state.items() if not key.startswith(MARK)}
+    below = {key[len(MARK) :]: value for key, value in state.items() if key.startswith(MARK)}
+    return [
+        {"type": "state", "state": own},
+        *({"type": "state", "state": value, "_instance": name} for name, value in below.items()),
+    ]

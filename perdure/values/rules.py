@@ -1,0 +1,27 @@
+"""How an agent's sessions take messages: the `session` of an agent file's `config` (R10.4, R10.8)."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
+MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
+
+
+class Rules(BaseModel):
+    """What is left out is for those above to say, or the default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Mode | None = None
+    """What a message without a mode does; `steer`."""
+    cap: int | None = Field(default=None, ge=1, le=1_000)
+    """Messages that may wait; 20."""
+    quiet: float | None = Field(default=None, ge=0, le=3_600)
+    """Seconds without another message after which those collected begin a run; 0.5."""
+
+    def over(self, below: Rules) -> Rules:
+        """These, and where they say nothing those below."""
+        return below.model_copy(update=self.model_dump(exclude_none=True))

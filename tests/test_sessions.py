@@ -1,0 +1,389 @@
+"""A session: what it accepts is not lost, however its runs end (R10.1 to R10.9, R10.13)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure, tool
+from perdure.client.session import Session
+from perdure.errors import MessageRefusedError, RunError, RunNotFoundError
+from perdure.run.wire import RUN_QUERY, RunView
+from perdure.sessions.wire import SEND, SESSION_WORKFLOW, Receipt
+from perdure.testing.turns import ChatRequest
+from tests.support import Harness, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ECHO: dict[str, Any] = {
+    "name": "echo",
+    "context": [{"type": "system", "text": "Answer."}],
+    "schema": {"type": "string"},
+}
+ALL = ["*"]
+
+
+def users(request: ChatRequest) -> list[str]:
+    return [str(each["content"]) for each in request.messages if each["role"] == "user"]
+
+
+def echo(request: ChatRequest) -> dict[str, Any]:
+    """Answers with the last thing that was said."""
+    return {"calls": [], "output": f"re: {users(request)[-1]}"}
+
+
+class Gate:
+    """A model that answers `hold` only once it may; everything else at once."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    @property
+    def tool(self) -> Any:
+        gate = self
+
+        @tool(timeout=60, retries=0)
+        async def hold() -> str:
+            """Wait until it may go on."""
+            gate.asked.set()
+            await gate.open.wait()
+            return "held"
+
+        return hold
+
+    def answer(self, request: ChatRequest) -> dict[str, Any]:
+        if "hold" in users(request)[-1] and "# result" not in request.text and '"held"' not in request.text:
+            return {"calls": [{"_tool": "hold"}], "output": None}
+        return echo(request)
+
+
+HOLD = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "hold"}]}
+
+
+@asynccontextmanager
+async def desk(
+    server: WorkflowEnvironment, script: Any = echo, document: Any = None, tools: Any = (), **options: Any
+) -> AsyncIterator[tuple[Session, Harness]]:
+    """A session of its own, with a worker that answers in it."""
+    rules = options.pop("rules", {})
+    async with harness(server.client, tools, script, **options) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        key = f"desk-{uuid.uuid4().hex[:8]}"
+        yield perdure.session(key, agent=Agent.of(document or ECHO), tenant="acme", **rules), it
+
+
+async def answers(session: Session, *receipts: Receipt) -> list[str | None]:
+    return [await session.reply(receipt, 20) for receipt in receipts]
+
+
+async def described_details(it: Harness, session: Session) -> str:
+    """What the Web UI shows as current details."""
+    found: Any = await it.client.get_workflow_handle(session.id).query("__temporal_workflow_metadata")
+    return str(found.current_details)
+
+
+async def idles(session: Session) -> int:
+    """The events of an execution in which nothing is to be done; nothing tells when that is."""
+    async with asyncio.timeout(20):
+        while True:
+            described = await session.handle.describe()
+            pending = described.raw_description.pending_activities or described.raw_description.pending_children
+            if described.history_length <= 10 and not pending:
+                return described.history_length
+            await asyncio.sleep(0.02)
+
+
+async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        receipt = await session.send("hello", sender="ann", id="m1")
+        assert receipt.as_json() == {
+            "runId": receipt.run_id,
+            "messageId": "m1",
+            "position": 0,
+            "acceptedAt": receipt.accepted_at,
+            "done": "started",
+        }
+        assert receipt.run_id is not None
+        assert receipt.run_id.startswith(f"{session.id}/")
+        waited = await session.wait(receipt, 20)
+        assert waited.status == "ok"
+        assert list(waited.as_json()) == ["status", "startedAt", "endedAt"]
+        assert await session.reply("m1") == "re: ann: hello"
+        assert await session.wait(receipt.run_id) == waited
+        # R10.13: it has gone on as new, with what was said, and its receipts.
+        first = (await session.handle.describe()).run_id
+        assert await idles(session) <= 10
+        again = await session.send("hello", sender="ann", id="m1")
+        assert again == receipt
+        with pytest.raises(MessageRefusedError, match="the id 'm1' is that of another message"):
+            await session.send("goodbye", sender="ann", id="m1")
+        await session.reply(await session.send("more", sender="ann"), 20)
+        assert (await session.handle.describe()).run_id != first
+        view = await session.show()
+        assert [entry["type"] for entry in view.entries] == ["message", "run", "reply"] * 2
+        assert set(view.as_json()) >= {"session", "agent", "status", "queue", "entries"}
+        assert "ann: hello" in it.model.requests[-1].text
+        with pytest.raises(RunNotFoundError, match="knows no message and no run 'm9'"):
+            await session.wait("m9", 5)
+
+
+async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, _):
+        await session.reply(await session.send("hello", sender="ann", id="m1"), 20)
+        before = await idles(session)
+        with pytest.raises(MessageRefusedError):
+            await session.send("other", sender="ann", id="m1")
+        for said in ([], [1, 2], ["x"], [{"messageId": 1}], [{"messageId": "x", "sender": "", "text": "x"}], [None]):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await session.handle.execute_update(SEND, args=said)
+        assert await idles(session) == before
+
+
+async def test_r10_2_a_foreign_session_is_one_that_does_not_exist(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        await session.send("hello", sender="ann")
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        for stranger in (
+            perdure.session(session.key, tenant="evil"),
+            perdure.session(session.key),
+            perdure.session(session.id, tenant="evil"),
+            perdure.session("never", tenant="acme"),
+        ):
+            words = f"there is no session '{stranger.key}'"
+            with pytest.raises(RunNotFoundError, match=words):
+                await stranger.send("hello", sender="eve", rights=ALL)
+            with pytest.raises(RunNotFoundError, match=words):
+                await stranger.show()
+            with pytest.raises(RunNotFoundError, match=words):
+                await stranger.withdraw("m1", sender="eve", rights=ALL)
+
+
+async def test_r10_4_steer_followup_and_what_the_receipts_say(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        second = await session.send("second", sender="ann", mode="followup")
+        third = await session.send("third", sender="bob", mode="followup")
+        assert [(one.done, one.position) for one in (first, second, third)] == [
+            ("started", 0),
+            ("queued", 1),
+            ("queued", 2),
+        ]
+        view = await session.show()
+        assert view.status == "running"
+        assert [(one.sender, one.text, one.mode) for one in view.queue] == [
+            ("ann", "second", "followup"),
+            ("bob", "third", "followup"),
+        ]
+        assert (await session.wait(second, 0.1)).status == "timeout"
+        gate.open.set()
+        assert (await answers(session, first, second, third))[1:] == ["re: ann: second", "re: bob: third"]
+
+
+async def test_r10_4_collected_messages_are_one_run(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server, rules={"mode": "collect", "quiet": 0.3}) as (session, it):
+        receipts = [await session.send(text, sender=sender) for text, sender in [("a", "ann"), ("b", "bob")]]
+        receipts.append(await session.send("c", sender="eve", rights=["refunds"]))
+        assert len({receipt.run_id for receipt in receipts}) == 2
+        assert await answers(session, *receipts) == ["re: bob: b", "re: bob: b", "re: eve: c"]
+        assert users(it.model.requests[0])[-2:] == ["ann: a", "bob: b"]
+        messages = [entry for entry in (await session.show()).entries if entry["type"] == "message"]
+        assert [(one["sender"], one["text"]) for one in messages] == [("ann", "a"), ("bob", "b"), ("eve", "c")]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "stop", "cancel", "terminate"])
+async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvironment, how: str) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, it):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        second = await session.send("second", sender="ann", mode="followup")
+        last = second
+        if how == "interrupt":
+            last = await session.send("third", sender="ann", mode="interrupt")
+            assert (last.done, last.why) == ("interrupted", "1 wait before it")
+        elif how == "stop":
+            assert (await session.stop(sender="ann")).done == "stopped"
+        else:
+            assert first.run_id is not None
+            await getattr(it.client.get_workflow_handle(first.run_id), how)()
+        assert await session.reply(second, 20) == "re: ann: second"
+        await session.reply(last, 20)
+        waited = await session.wait(first, 20)
+        assert waited.status == "error"
+        view = await session.show()
+        run = next(entry for entry in view.entries if entry["type"] == "run")
+        assert run["status"] == ("terminated" if how == "terminate" else "cancelled")
+        assert run["calls"][0]["tool"] == "hold"
+        assert run["calls"][0]["status"] != "done"
+        gate.open.set()
+
+
+async def test_r10_3_a_run_that_fails_is_told_and_the_next_begins(dev_server: WorkflowEnvironment) -> None:
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        return echo(request) if "good" in request.text else {"calls": [], "output": {"no": "text"}}
+
+    async with desk(dev_server, answer, {**ECHO, "config": {"max_requests": 1}}) as (session, _):
+        bad = await session.send("bad", sender="ann")
+        good = await session.send("good", sender="ann", mode="followup")
+        with pytest.raises(RunError, match=r"has no answer: the run may ask 1 times"):
+            await session.reply(bad, 20)
+        assert await session.reply(good, 20) == "re: ann: good"
+        assert (await session.wait(bad)).error is not None
+
+
+async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, it):
+        first = await session.send("hold", sender="ann", id="first")
+        await gate.asked.wait()
+        await session.send("second", sender="ann", mode="followup", id="second")
+        with pytest.raises(MessageRefusedError, match=r"a Request of .* holds 'first' already"):
+            await session.withdraw("first", sender="ann")
+        with pytest.raises(MessageRefusedError, match="'eve' may not take back what 'ann' has said"):
+            await session.withdraw("second", sender="eve")
+        await session.withdraw("second", sender="ann")
+        gate.open.set()
+        await session.wait(first, 20)
+        await idles(session)
+        assert (await session.wait("second")).error == "it was taken back"
+        assert all("second" not in request.text for request in it.model.requests)
+
+
+async def test_r10_9_commands_and_decisions_need_their_rights(dev_server: WorkflowEnvironment) -> None:
+    runs: list[str] = []
+
+    @tool(dangerous=True)
+    async def refund(order: str) -> str:
+        """Refund an order."""
+        runs.append(order)
+        return "refunded"
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "refund" in users(request)[-1] and not runs:
+            return {"calls": [{"_tool": "refund", "order": "7"}], "output": None}
+        return {"calls": [], "output": "done: /stop"}
+
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "refund"}]}
+    async with desk(dev_server, answer, document, [refund]) as (session, it):
+        receipt = await session.send("refund it", sender="ann", rights=["approve"])
+        assert receipt.run_id is not None
+        await it.until_waiting(receipt.run_id, "1.0")
+        assert (await session.show()).status == "waiting"
+        decision = {"call": "1.0", "decision": "approve"}
+        with pytest.raises(MessageRefusedError, match="'eve' may not decide here: it takes the right 'approve'"):
+            await session.decide(decision, sender="eve", rights=["refunds"])
+        with pytest.raises(MessageRefusedError, match="'eve' may not say /stop"):
+            await session.send("/stop", sender="eve")
+        strange = await session.send("never mind", sender="eve")
+        assert strange.done == "queued"
+        assert strange.why is not None
+        assert "does not have the rights" in strange.why
+        with pytest.raises(MessageRefusedError, match=r"9\.9"):
+            await session.decide({"call": "9.9", "decision": "approve"}, sender="ann", rights=["approve"])
+        assert await session.decide(decision, sender="ann", rights=["approve"]) == decision
+        assert await session.reply(receipt, 20) == "done: /stop"  # what a model or a tool says is no command
+        assert runs == ["7"]
+        view: RunView = await it.client.get_workflow_handle(receipt.run_id).query(RUN_QUERY, result_type=RunView)
+        assert view.calls[0].approval is not None
+        assert view.calls[0].approval.by == "ann"
+        assert await session.reply(strange, 20) == "done: /stop"
+
+
+async def test_r10_10_a_reset_begins_anew_and_the_state_goes_along_until_then(dev_server: WorkflowEnvironment) -> None:
+    @tool
+    async def note(text: str) -> str:
+        """Note it."""
+        return text
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        last = users(request)[-1]
+        if "note" in last and "†state.noted" not in request.text.split(last)[-1]:
+            call = {"_tool": "note", "text": last, "_outputPath": "†state.noted"}
+            return {"calls": [call], "output": "†state.noted"}
+        return {"calls": [], "output": f"knows: {'note this' in request.text}"}
+
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "note"}]}
+    async with desk(dev_server, answer, document, [note]) as (session, _):
+        assert await session.reply(await session.send("note this", sender="ann"), 20) == "ann: note this"
+        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: True"
+        assert (await session.new(sender="ann")).done == "new"
+        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: True"  # by the state
+        assert (await session.reset(sender="ann")).done == "reset"
+        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: False"
+        types = [entry["type"] for entry in (await session.show()).entries]
+        assert types.count("message") == 4
+        assert types.count("command") == 2
+
+
+async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        await session.reply(await session.send("hello", sender="ann"), 20)
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        other = Agent.of({**ECHO, "name": "other", "context": [{"type": "system", "text": "You are OTHER."}]})
+        changed = perdure.session(session.key, tenant="acme", agent=other)
+        with pytest.raises(MessageRefusedError, match="'eve' may not change the agent that answers here"):
+            await changed.send("hello", sender="eve")
+        await session.reply(await changed.send("hello", sender="ann", rights=["agent"]), 20)
+        assert "You are OTHER" in it.model.requests[-1].text
+        assert (await session.show()).agent == "other"
+        unfit = Agent.of(
+            {
+                **ECHO,
+                "context": [{"type": "input", "schema": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}],
+            }
+        )
+        with pytest.raises(MessageRefusedError, match="needs the input 'n', and a session has one text to give"):
+            await perdure.session("new", agent=unfit).send("hello", sender="ann")
+
+
+async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        receipt = await session.send("hello | there", sender="ann")
+        await session.reply(receipt, 20)
+        await idles(session)
+        described = await session.handle.describe()
+        assert await described.memo_value("session", "") == session.key
+        details = await described_details(it, session)
+        assert details.startswith(f"**{session.key}**, answered by echo\n\nNothing runs.")
+        assert "| message | ann | hello \\| there |" in details
+        assert receipt.run_id is not None
+        child = await it.client.get_workflow_handle(receipt.run_id).describe()
+        assert child.parent_id == session.id
+        assert await child.static_summary() == "echo: hello | there"
+        assert described.workflow_type == SESSION_WORKFLOW
+        perdure = Perdure(it.client)
+        async with asyncio.timeout(20):
+            listed: list[str] = []
+            while session.key not in listed:  # the index is a moment late
+                listed = [each.session async for each in perdure.list_sessions(tenant="acme")]
+        assert session.key not in [each.session async for each in perdure.list_sessions()]
+        runs = [run async for run in perdure.list_runs() if run.id == receipt.run_id]
+        assert [(run.agent, run.sender, run.tenant) for run in runs] == [("echo", "ann", "acme")]
+
+
+async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, _):
+        first = await session.send("hello", sender="ann", id="m1")
+        await session.reply(first, 20)
+        with pytest.raises(MessageRefusedError, match="may not delete the session"):
+            await session.delete(sender="eve", rights=["stop"])
+        await session.delete(sender="ann")
+        with contextlib.suppress(RunNotFoundError):
+            async with asyncio.timeout(20):
+                while True:
+                    await session.show()
+                    await asyncio.sleep(0.02)
+        again = await session.send("hello", sender="ann", id="m1")
+        assert again.run_id != first.run_id
+        assert await session.reply(again, 20) == "re: ann: hello"

@@ -1,0 +1,235 @@
+"""What a session keeps: its lane, its transcript, its state and the agent that answers, and what becomes of them (R10.10, R10.13)."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.agents import parse_agent
+    from perdure.run.wire import RunResult
+    from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
+    from perdure.sessions.lanes.lane import Lane
+    from perdure.sessions.lanes.queued import Accepted, LaneState, Queued, Running
+    from perdure.sessions.showing import details
+    from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot, plain
+    from perdure.sessions.steps import said
+    from perdure.sessions.transcript import Carried, Transcript
+    from perdure.sessions.wire import Fate, Message, QueuedView, SessionInput, SessionView, Withdrawal
+    from perdure.values.jsons import JsonObject
+    from perdure.values.limits import MAX_STATE
+    from perdure.values.limits import said as bytes_said
+    from perdure.values.limits.sizes import Sizes
+    from perdure.values.packing import pack
+
+
+class Kept:
+    """All of a session but the run that is under way. `born` tells its runs from those of a session that had its key before."""
+
+    def __init__(self, argument: SessionInput, session_id: str, born: str) -> None:
+        self._input = argument
+        snapshot = (
+            None
+            if argument.snapshot is None
+            else argument.snapshot.read(SessionSnapshot, SESSION_FORM, "the snapshot that the session goes on from")
+        )
+        self.transcript = Transcript(None if snapshot is None else Carried.model_validate(snapshot.transcript))
+        self.state: JsonObject | None = None if snapshot is None else snapshot.state
+        """What its runs have written; `None`: nothing."""
+        lane = LaneState(born=f"{born}-") if snapshot is None else snapshot.lane
+        self.lane = Lane(session_id, argument.rules, lane)
+        self._read_agent()
+
+    def _read_agent(self) -> None:
+        agent = parse_agent(self._input.document)
+        self.agent = agent.name
+        self.lane.rules = self._input.rules.over(agent.config.session)
+
+    @property
+    def key(self) -> str:
+        return self._input.key
+
+    @property
+    def tenant(self) -> str:
+        return self._input.tenant
+
+    @property
+    def searchable(self) -> bool:
+        return self._input.searchable
+
+    @property
+    def document(self) -> JsonObject:
+        """The agent file that answers."""
+        return self._input.document
+
+    @property
+    def delegates(self) -> dict[str, JsonObject]:
+        return self._input.delegates
+
+    @property
+    def agent_digest(self) -> str:
+        return self._input.agent
+
+    def change_agent(self, message: Message) -> None:
+        """From the next run on the message's agent file answers."""
+        given = {"agent": message.agent, "document": message.document, "delegates": message.delegates}
+        self._input = self._input.model_copy(update=given)
+        self._read_agent()
+
+    def carried(self) -> SessionInput:
+        """What a new execution goes on with."""
+        snapshot = SessionSnapshot(lane=self.lane.state, transcript=plain(self.transcript.carried()), state=self.state)
+        return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
+
+    # What happens.
+
+    def write(self, accepted: Accepted, queued: Queued) -> None:
+        """A message that was accepted, or a command."""
+        at, run_id = accepted.receipt.accepted_at, accepted.receipt.run_id
+        if queued.number is None:
+            command = CommandEntry(at=at, command=queued.text[1:], message_id=queued.message_id, sender=queued.sender)
+            self.transcript.append(command)
+            return
+        self.transcript.append(
+            MessageEntry(
+                at=at,
+                message_id=queued.message_id,
+                sender=queued.sender,
+                text=queued.text,
+                mode=queued.mode,
+                run_id=run_id,
+            )
+        )
+
+    def withdraw(self, asked: Withdrawal, at: str) -> None:
+        """A message that was taken back; it stays in the transcript, and says so."""
+        if self.lane.withdraw(asked.message_id) is not None:
+            self.transcript.settle(asked.message_id, f"taken back by {asked.sender!r}")
+            self.transcript.append(
+                CommandEntry(at=at, command="withdraw", message_id=asked.message_id, sender=asked.sender)
+            )
+
+    def carry_out(self, command: Queued) -> None:
+        """A command whose turn has come: its branch began when it was accepted; `/reset` forgets the state as well."""
+        if command.text == "/reset":
+            self.state = None
+
+    def never_ran(self, running: Running) -> None:
+        """A run that was told to end before it had begun."""
+        for message in running.messages:
+            self.transcript.settle(message.message_id, running.ending or "its run did not begin")
+        self.lane.ended()
+
+    def ended(self, running: Running, result: RunResult, started: str, at: str) -> None:
+        """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next."""
+        run_id = self.lane.run_id(running.number)
+        held = {heard.id: heard.request for heard in result.messages if heard.request is not None}
+        for message in running.messages:
+            self.transcript.assign(message.message_id, run_id, 1)
+        for message in running.steered:
+            request = held.get(message.message_id)
+            self.transcript.assign(message.message_id, None if request is None else run_id, request or 1)
+        entry = run_entry(result, at)
+        entry.run_id, entry.started_at = run_id, started
+        self._keep_state(result, entry)
+        self.transcript.append(entry)
+        completed = result.status == "completed"
+        why = None if completed else running.ending or result.error or f"the run was {result.status}"
+        self.transcript.append(
+            ReplyEntry(at=at, run_id=run_id, text=reply_of(result.output) if completed else None, why=why)
+        )
+        for message in self.lane.ended(held):
+            assert message.number is not None
+            self.transcript.assign(message.message_id, self.lane.run_id(message.number))
+
+    def _keep_state(self, result: RunResult, entry: RunEntry) -> None:
+        if not result.requests and not result.calls:
+            return
+        size = Sizes().of(result.state)
+        if size > MAX_STATE or any(line.startswith("state ") for line in result.cut):
+            words = f"its state is too large to be carried on ({bytes_said(MAX_STATE)} are the most): the session's is as it was before"
+            entry.error = f"{entry.error}; {words}" if entry.error else words
+            return
+        self.state = result.state
+
+    # What is told.
+
+    def conversation(self, running: Running) -> list[JsonObject]:
+        """What was said before, in the branch that the run's messages belong to."""
+        first = self.transcript.message(running.messages[0].message_id)
+        return self.transcript.conversation(None if first is None else first.branch)
+
+    def said(self, running: Running) -> list[str]:
+        """What the run is to answer, as a model reads it."""
+        found = [self.transcript.message(message.message_id) for message in running.messages]
+        return [said(entry) for entry in found if entry is not None]
+
+    def details(self) -> str:
+        """The session as Markdown, for the Web UI."""
+        running = self.lane.state.running
+        run_id = None if running is None else self.lane.run_id(running.number)
+        return details(self.key, self.agent, self.lane.state, run_id, self.transcript.entries)
+
+    def view(self) -> SessionView:
+        state = self.lane.state
+        running = state.running is not None and state.running.begun
+        waits = state.queue or state.running is not None
+        return SessionView(
+            session=self.key,
+            agent=self.agent,
+            status="running" if running else "waiting" if waits else "idle",
+            queue=[self._queued(each) for each in self._waiting()],
+            entries=[entry.as_json() for entry in self.transcript.entries],
+            run_id=self.lane.run_id(state.running.number) if state.running is not None and running else None,
+        )
+
+    def _waiting(self) -> list[Queued]:
+        running = self.lane.state.running
+        return [*([] if running is None or running.begun else running.messages), *self.lane.state.queue]
+
+    def _queued(self, queued: Queued) -> QueuedView:
+        return QueuedView(
+            message_id=queued.message_id,
+            sender=queued.sender,
+            text=queued.text,
+            mode=queued.mode,
+            run_id=None if queued.number is None else self.lane.run_id(queued.number),
+            accepted_at=self.lane.state.known[queued.message_id].at,
+        )
+
+    def fate(self, what: str) -> Fate:
+        """What has become of a message, or of a run of this session."""
+        state, number = self.lane.state, self.lane.number_of(what)
+        if number is None:
+            known = state.known.get(what)
+            if known is None:
+                return Fate()
+            if known.withdrawn:
+                return Fate(known=True, state="withdrawn", status="error", error="it was taken back")
+            number = known.number
+            if number is None:
+                queued = any(each.message_id == what for each in state.queue)
+                return Fate(known=True, state="queued" if queued else "ended", status=None if queued else "ok")
+            message = self.transcript.message(what)
+            if message is not None and message.why is not None:
+                return Fate(known=True, state="ended", status="error", error=message.why)
+        running = state.running
+        fate = Fate(known=number <= state.number, run_id=self.lane.run_id(number))
+        if running is not None:
+            fate.under_way = self.lane.run_id(running.number) if running.begun else None
+            if running.number == number:
+                return fate.model_copy(update={"state": "running" if running.begun else "queued"})
+        if any(each.number == number for each in state.queue):
+            return fate
+        return self._ended_fate(fate)
+
+    def _ended_fate(self, fate: Fate) -> Fate:
+        fate.state = "ended"
+        for entry in reversed(self.transcript.entries):
+            if isinstance(entry, ReplyEntry) and entry.run_id == fate.run_id:
+                fate.reply = entry.text
+                fate.error = entry.why
+            elif isinstance(entry, RunEntry) and entry.run_id == fate.run_id:
+                fate.status = "ok" if entry.status == "completed" else "error"
+                fate.started_at, fate.ended_at = entry.started_at, entry.at
+                break
+        return fate

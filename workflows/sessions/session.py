@@ -1,0 +1,298 @@
+"""A session: one workflow that accepts messages, has one run at a time, and keeps what was said (section 10)."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from perdure.workflows.arguments import only, read_input
+from perdure.workflows.preparing import begins_anew, go_on_anew
+from perdure.workflows.sending import full
+from perdure.workflows.sessions.keeping import Kept
+from perdure.workflows.sessions.runs import ChildRun, run_input, say
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import DecisionError, MessageRefusedError, PerdureError, ProtocolError
+    from perdure.people.wire import WITHDRAW as WITHDRAW_FROM_RUN
+    from perdure.run.delegates import GIVEN_QUERY
+    from perdure.run.wire import DECIDE, REFUSED, RunInput
+    from perdure.sessions.documents import document, input_name
+    from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
+    from perdure.sessions.lanes.rights import check_right
+    from perdure.sessions.wire import (
+        DECIDE_IN_SESSION,
+        END,
+        ENDED,
+        FATE,
+        SEND,
+        SESSION_WORKFLOW,
+        SHOW,
+        UNKNOWN_AGENT,
+        WITHDRAW,
+        Ending,
+        Fate,
+        Message,
+        Saying,
+        SessionDecision,
+        SessionInput,
+        SessionView,
+        Withdrawal,
+        digest,
+    )
+    from perdure.values.limits import MAX_AGENT, MAX_PAYLOAD, NEAR
+    from perdure.values.limits.sizes import Sizes
+    from perdure.values.problems import first_problem
+    from perdure.values.wire import Wire
+
+W = TypeVar("W", bound=Wire)
+
+IDLE_EVENTS: Final = 4
+"""Of an execution that has only begun: one that has more goes on as new before it idles (R10.13)."""
+
+
+@workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
+class SessionWorkflow:
+    """A conversation that outlives its runs.
+
+    Handlers take whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
+    """
+
+    @workflow.init
+    def __init__(self, *given: Any) -> None:
+        # A message may be looked at before `run` begins. What is wrong with the input, `run` says.
+        self._kept: Kept | None = None
+        self._refusal: Exception | None = None
+        self._child: ChildRun | None = None
+        self._happened = 0
+        """Counts what came in, for whoever waits for anything to."""
+        self._ended = False
+        try:
+            argument = read_input(SessionInput, given)
+            input_name(argument.document)
+            self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:])
+        except ApplicationError as error:
+            self._refusal = error
+        except MessageRefusedError as error:
+            self._refusal = ApplicationError(str(error), type=REFUSED, non_retryable=True)
+        except ProtocolError as error:
+            self._refusal = RuntimeError(
+                str(error)
+            )  # of another version: its task fails until a worker is there that can go on
+
+    @workflow.run
+    async def run(self, *_: Any) -> None:
+        """Keep the lane, for ever. Takes one `SessionInput`."""
+        if self._kept is None:
+            assert self._refusal is not None
+            raise self._refusal
+        kept = self._kept
+        self._show()
+        while not self._ended:
+            seen = self._happened
+            step = kept.lane.next(workflow.time())
+            if isinstance(step, Begin):
+                await self._run(kept, step.run)
+            elif isinstance(step, Carry):
+                kept.carry_out(step.command)
+            elif isinstance(step, Until):
+                await self._until(seen, step.at)
+            elif isinstance(step, Idle):
+                await self._idle(kept, seen)
+            if not isinstance(step, Carry) and workflow.all_handlers_finished() and begins_anew():
+                self._go_on(kept)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def _until(self, seen: int, at: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._happened > seen,
+                timeout=max(0.001, at - workflow.time()),
+                timeout_summary="until nothing more comes to be collected",
+            )
+
+    async def _idle(self, kept: Kept, seen: int) -> None:
+        """Wait for whatever comes in, with a history that is as short as it can be."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._happened > seen)
+        if self._happened == seen and workflow.info().get_current_history_length() > IDLE_EVENTS:
+            self._go_on(kept)
+        await workflow.wait_condition(lambda: self._happened > seen)
+
+    def _go_on(self, kept: Kept) -> None:
+        """End this execution for a new one: never while a run is under way, which would lose its parent."""
+        if kept.lane.state.running is not None and kept.lane.state.running.begun:
+            return
+        carried = kept.carried()
+        if len(carried.model_dump_json().encode()) <= MAX_PAYLOAD:
+            go_on_anew(carried)
+
+    async def _run(self, kept: Kept, running: Running) -> None:
+        """One run, from its start to what it leaves in the transcript."""
+        if running.ending is not None:
+            kept.never_ran(running)
+            return
+        agent = document(kept.document, kept.conversation(running), kept.state, kept.said(running))
+        kept.lane.begun()
+        run_id = kept.lane.run_id(running.number)
+        first = running.messages[0]
+        self._child = ChildRun(
+            run_id,
+            run_input(agent, kept.delegates),
+            sender=first.sender,
+            tenant=kept.tenant,
+            searchable=kept.searchable,
+        )
+        self._show()
+        started = _now()
+        try:
+            result = await self._child.result(f"{kept.agent}: {first.text}")
+        finally:
+            self._child = None
+        kept.ended(running, result, started, _now())
+        self._show()
+
+    # What comes in.
+
+    @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
+    def send(self, *said: Any) -> dict[str, Any]:
+        """A `Message`; its receipt, the same for the same message (R10.1)."""
+        kept, message = self._open(), _read(Message, said)
+        if message.document is not None and message.agent != kept.agent_digest:
+            kept.change_agent(message)
+        accepted = kept.lane.accept(message, workflow.time(), _now())
+        if accepted.queued is not None:
+            self._note(kept, accepted, accepted.queued)
+        return accepted.receipt.as_json()
+
+    @send.validator
+    def _check_message(self, *said: Any) -> None:
+        kept, message = self._open(), _read(Message, said)
+        if kept.lane.judge(message) is not None:
+            return
+        if (words := full(NEAR)) is not None:
+            raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
+        if message.agent and message.agent != kept.agent_digest:
+            check_right(message.sender, message.rights, "agent", "change the agent that answers here")
+            if message.document is None:
+                raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
+            if digest([message.document, message.delegates]) != message.agent:
+                raise MessageRefusedError("the agent file is another than the message names")
+            if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
+                raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+            input_name(message.document)
+
+    def _note(self, kept: Kept, accepted: Accepted, queued: Queued) -> None:
+        kept.write(accepted, queued)
+        if self._child is not None and accepted.steer:
+            self._child.steer(queued)
+        if self._child is not None and accepted.cancel:
+            self._child.end()
+        self._happened += 1
+        self._show()
+
+    @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
+    async def withdraw(self, *said: Any) -> dict[str, Any]:
+        """A `Withdrawal`, until a Request holds it (R10.7)."""
+        kept, asked = self._open(), _read(Withdrawal, said)
+        kept.lane.judge_withdrawal(asked)
+        number = kept.lane.steered_into(asked.message_id)
+        if number is not None:
+            answered = await say(
+                Saying(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=asked.message_id)
+            )
+            if answered.refused is not None and kept.lane.steered_into(asked.message_id) == number:
+                raise MessageRefusedError(answered.refused)
+        kept.lane.judge_withdrawal(asked)  # it may have been taken meanwhile
+        kept.withdraw(asked, _now())
+        self._happened += 1
+        self._show()
+        return {"messageId": asked.message_id, "withdrawn": True}
+
+    @withdraw.validator
+    def _check_withdrawal(self, *said: Any) -> None:
+        self._open().lane.judge_withdrawal(_read(Withdrawal, said))
+
+    @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
+    async def decide(self, *said: Any) -> dict[str, Any]:
+        """A `SessionDecision`, by whoever has the right `approve`; the run's own answer, or why it refuses (R10.9)."""
+        kept, asked = self._open(), _read(SessionDecision, said)
+        running = kept.lane.state.running
+        if running is None:
+            raise MessageRefusedError("nothing runs that waits for a decision")
+        decision = {**asked.decision, "by": asked.sender}
+        answered = await say(Saying(run_id=kept.lane.run_id(running.number), update=DECIDE, argument=decision))
+        if answered.refused is not None:
+            raise MessageRefusedError(answered.refused)
+        answer: dict[str, Any] = answered.answer
+        return answer
+
+    @decide.validator
+    def _check_decision(self, *said: Any) -> None:
+        kept, asked = self._open(), _read(SessionDecision, said)
+        check_right(asked.sender, asked.rights, "approve", "decide here")
+        if kept.lane.state.running is None or not kept.lane.state.running.begun:
+            raise MessageRefusedError("nothing runs that waits for a decision")
+
+    @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
+    def end(self, *_: Any) -> dict[str, Any]:
+        """An `Ending`: what runs is cancelled, and the session ends."""
+        kept = self._open()
+        running = kept.lane.state.running
+        if running is not None:
+            running.ending = "the session is deleted"
+        if self._child is not None:
+            self._child.end()
+        self._ended = True
+        self._happened += 1
+        return {"ended": kept.key}
+
+    @end.validator
+    def _check_end(self, *said: Any) -> None:
+        asked = _read(Ending, said)
+        check_right(asked.sender, asked.rights, "delete", "delete the session")
+
+    # What is asked.
+
+    @workflow.query(name=SHOW)
+    def view(self) -> SessionView:
+        """The session as it stands."""
+        return self._open().view()
+
+    @workflow.query(name=FATE)
+    def fate(self, what: str) -> Fate:
+        """What has become of a message, or of a run of this session."""
+        return self._open().fate(what)
+
+    @workflow.query(name=GIVEN_QUERY)
+    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
+        """What the run under way was given, for it to ask where it is too large to be sent (R18.2)."""
+        child = self._child
+        mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
+        return {name: child.given if child is not None and name == mine else None for name in names}
+
+    def _open(self) -> Kept:
+        if self._kept is None or self._ended:
+            raise MessageRefusedError(ENDED)
+        return self._kept
+
+    def _show(self) -> None:
+        if self._kept is not None:
+            workflow.set_current_details(self._kept.details())
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
+
+
+def _read(kind: type[W], said: tuple[Any, ...]) -> W:
+    """What anybody sends, as what it has to be. Raises `MessageRefusedError` for what it is not."""
+    try:
+        return kind.model_validate(only(said))
+    except ValidationError as error:
+        raise MessageRefusedError(f"this is none: {first_problem(error)}") from None
+    except (DecisionError, ProtocolError) as error:
+        raise MessageRefusedError(str(error)) from None
