@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, latency, limits, loops, plan, stream
+from benchmarks import engine, latency, limits, loops, plan, programs, stream
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
     "compose": plan.compose_table,
     "latency": latency.table,
+    "programs": programs.table,
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
     "growth": engine.run(engine.growth),

@@ -63,11 +63,13 @@ async def perdure_worker(client: Client, functions: Sequence[Callable[..., Any]]
 
 
 @asynccontextmanager
-async def loop_worker(client: Client, model_url: str, *, stream: bool = True) -> AsyncIterator[str]:
-    """The hand-written loop's worker, with the SDK's defaults; yields its task queue."""
+async def loop_worker(
+    client: Client, model_url: str, *, stream: bool = True, more: Sequence[Callable[..., Any]] = ()
+) -> AsyncIterator[str]:
+    """The hand-written loop's worker, with the SDK's defaults and these activities more; yields its task queue."""
     queue = uuid.uuid4().hex
     async with asking(model_url) as model:
-        activities: list[Callable[..., Any]] = [ModelActivity(model, stream=stream).ask, work]
+        activities: list[Callable[..., Any]] = [ModelActivity(model, stream=stream).ask, work, *more]
         async with Worker(client, task_queue=queue, workflows=[ReActLoop, Gather], activities=activities):
             yield queue
 

@@ -26,7 +26,7 @@ from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.cli.starting.project import FILES
 from perdure.testing import ChatRequest, Turn
-from tests.support import ROOT, harness, perdure
+from tests.support import ROOT, agent, harness, perdure
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -103,6 +103,20 @@ def test_the_readme_and_init_show_the_same_files() -> None:
     assert json.loads(shown["agents/shopper.json"].partition("\n")[2]) == written
     (policy,) = (json.loads(block) for block in blocks("json") if "agents/" not in block and "plan.json" not in block)
     assert Agent.of({"name": "a", "config": {"approval": policy}}).parsed.config.approval.timeout == 86400
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_script_with_loops_and_conditions_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    write(tmp_path, *(block for block in blocks("python") if block.startswith("# mytools.py")))
+    (script,) = blocks("py")
+    with on_path(tmp_path):
+        tools = importlib.import_module("mytools")
+    document = agent("price", "total", config={"dialect": "script"})
+    basket = [{"name": "apple", "count": 3}, {"name": "plum", "count": 0}, {"name": "pear", "count": 1}]
+    async with harness(dev_server.client, [tools.price, tools.total], [Turn(script)]) as it:
+        view = await it.run(document, {"basket": basket})
+    assert (view.output, view.requests) == ({"euros": 2.25}, 1)
+    assert view.state["cost"] == [1.5, None, 0.75]
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -33,6 +33,11 @@ _LOOP_PROPERTIES: Final[JsonObject] = {
     "_until": {"type": "string", "pattern": "†output"},
     "_max": {"type": "integer", "minimum": 1, "maximum": MAX_ROUNDS},
 }
+_CONTROL_PROPERTIES: Final[JsonObject] = _LOOP_PROPERTIES | {
+    "_each": REFERENCE,
+    "_until": {"type": "string", "description": "a Python expression over output: the call is made until it holds"},
+    "_if": _IF_SCHEMA,
+}
 
 
 def compose(
@@ -95,10 +100,8 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
         required.append("_output")
     if instances:
         properties["_instance"] = {"enum": list(instances), "description": "the context that it reads and writes"}
-    if tool.delegate is not None:
-        properties |= _LOOP_PROPERTIES
-    if control:
-        properties["_if"] = _IF_SCHEMA
+    if control or tool.delegate is not None:
+        properties |= _CONTROL_PROPERTIES if control else _LOOP_PROPERTIES
     if tool.scope_choice is not None:
         properties["_scopes"] = {
             "type": "array",

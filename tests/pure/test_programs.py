@@ -117,6 +117,13 @@ def test_r16_4_what_was_read_is_a_plan_without_a_mistake(program: Program) -> No
         assert wrong == {}
 
 
+def test_the_script_in_the_docs_is_read() -> None:
+    (script,) = re.findall(r"```text\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    reader = ScriptReader(Vocabulary())
+    reader.push(script)
+    assert refusals(reader.close("stop")) == []
+
+
 def test_the_share_of_programs_that_is_read_is_as_the_docs_say() -> None:
     good = sum(not refusals(read(program.text, program.domain)) for program in PROGRAMS)
     assert len(PROGRAMS) >= 300

@@ -18,8 +18,10 @@ LOOPS: Final = (
 CONTROL: Final = """\
 - Compute with {"_expr": "…"}, a Python expression, wherever a value stands: {"_expr": "[h.name for h in state.hosts if h.cpu > 90]"}. \
 It has operators, comparisons, comprehensions, f-strings and len sum min max sorted any all round str int float.
-- "_if": "len(state.hosts) > 3" makes a call only if that holds; what reads it is skipped otherwise."""
-"""How formulas and conditions are written in JSON (R16.2, R16.3)."""
+- "_if": "len(state.hosts) > 3" makes a call only if that holds; what reads it is skipped otherwise.
+- "_each": "†state.hosts", or {"_expr": "…"}, makes a call for each item, which is †item in its parameters and item in expressions (its \
+place is †index); eight at a time, or "_parallel". Its result is the array of theirs. "_until": "output.done" makes it again until that holds."""
+"""How formulas, conditions and loops are written in JSON (R16.1 to R16.3)."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class Nodes:
         self.references: dict[Reference, int] = {}
         self.bound: list[str] = []
         self._depth = 0
+        self._perhaps = 0
+        """Above 0 in what is only asked where something else holds: `rows[0].n if rows else 0`."""
 
     def read(self, node: ast.expr) -> Step:
         made = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -84,6 +86,12 @@ class Nodes:
                 wrong(node, clip(str(error), 200))
 
         return counted
+
+    def _read_perhaps(self, node: ast.expr) -> Step:
+        self._perhaps += 1
+        step = self.read(node)
+        self._perhaps -= 1
+        return step
 
     def _reference(self, kind: str, path: Path) -> Step:
         at = self.references.setdefault(Reference(kind, path), len(self.references))
@@ -200,7 +208,10 @@ class Nodes:
         return lambda frame: at_place(frame.steps, value(frame), at(frame))
 
     def _path(self, node: ast.expr) -> Step | None:
-        """The reference that a chain of keys and places is, if it begins with a kind."""
+        """The reference that a chain of keys and places is, if it begins with a kind.
+
+        In what is perhaps not asked, only what the chain begins with has to exist: a result, or all of another kind.
+        """
         steps: list[str | int] = []
         while isinstance(node, ast.Attribute | ast.Subscript):
             if isinstance(node, ast.Attribute):
@@ -211,6 +222,8 @@ class Nodes:
                 return None
             node = node.value
         if not isinstance(node, ast.Name) or node.id in self.bound or node.id in CONSTANTS or len(steps) > MAX_STEPS:
+            return None
+        if self._perhaps and len(steps) > (node.id == "state"):
             return None
         return self._reference(node.id, tuple(reversed(steps)))
 
@@ -271,7 +284,8 @@ class Nodes:
         return signed
 
     def _boolop(self, node: ast.BoolOp) -> Step:
-        parts = [self.read(value) for value in node.values]
+        first, *rest = node.values
+        parts = [self.read(first), *map(self._read_perhaps, rest)]
         ends = isinstance(node.op, ast.Or)
 
         def decide(frame: Frame) -> Json:
@@ -306,7 +320,7 @@ class Nodes:
         return compare
 
     def _ifexp(self, node: ast.IfExp) -> Step:
-        test, body, other = self.read(node.test), self.read(node.body), self.read(node.orelse)
+        test, body, other = self.read(node.test), self._read_perhaps(node.body), self._read_perhaps(node.orelse)
         return lambda frame: body(frame) if test(frame) else other(frame)
 
 

@@ -198,7 +198,9 @@ class Calls:
         calls = inner.calls
         if not calls:
             return
-        plain = calls[0]["_tool"] not in OWN_TOOLS and not calls[0].keys() & _OF_A_LOOP
+        # What a delegate is given of a loop of its own it reads as its input (R8.5), not as a name.
+        others = calls[0]["_tool"] in OWN_TOOLS or calls[0]["_tool"] in self._vocabulary.delegates
+        plain = not others and not calls[0].keys() & _OF_A_LOOP
         # A condition that reads no item would be the whole loop's.
         asks = IF not in calls[0] or any(_reads(str(calls[0][IF]), name) for name in (loop.item, loop.place))
         if len(calls) == 1 and plain and asks and not block.guards:
@@ -223,7 +225,7 @@ class Calls:
         self.compute(keep, ast.copy_location(element, node), inner)
         self.end_loop(loop, inner, block, node)
         if isinstance(node, ast.DictComp):
-            block.let(name, {EXPR: f"{{pair[0]: pair[1] for pair in state.{keep} if pair}}"}, node)
+            block.let(name, {EXPR: f"{{pair[0]: pair[1] for pair in state.{keep} if pair and len(pair) == 2}}"}, node)
         elif isinstance(node, ast.SetComp):
             block.let(name, {EXPR: f"{{x for x in state.{keep} if x is not None}}"}, node)
         elif asked:

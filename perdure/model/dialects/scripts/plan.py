@@ -270,7 +270,9 @@ class ScriptPlan:
         """What was appended to in a loop, as the list that it is after it."""
         for name, each in inner.collected.items():
             if each.how == "pair":
-                pairs = {EXPR: f"{{**state.{name}, **{{pair[0]: pair[1] for pair in state.{each.kept} if pair}}}}"}
+                pairs = {
+                    EXPR: f"{{**state.{name}, **{{pair[0]: pair[1] for pair in state.{each.kept} if pair and len(pair) == 2}}}}"
+                }
                 if block.kind == "for" and name not in block.written:
                     raise NotAllowedError(
                         node, f"{name} is filled two loops above: write [[key, value] …] lists inside"
