@@ -19,6 +19,32 @@ _METHODS: Final = frozenset(name for methods in METHODS.values() for name in met
 class Reader(Nodes):
     """Turns the nodes that are allowed into steps, and takes down the references."""
 
+    def _set(self, node: ast.Set) -> Step:
+        make = self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+        return lambda frame: FUNCTIONS["set"](frame.steps, make(frame))
+
+    def _dict(self, node: ast.Dict) -> Step:
+        pairs = [
+            (self.read(key) if key is not None else None, self.read(value))
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+
+        def make(frame: Frame) -> dict[str, Any]:
+            made: dict[str, Any] = {}
+            for key, value in pairs:
+                given = value(frame)
+                if key is not None:
+                    made[text_key(frame.steps, key(frame))] = given
+                elif isinstance(given, dict):
+                    frame.steps.take(len(given))
+                    frame.steps.text(sum(map(len, given)))
+                    made.update(given)
+                else:
+                    raise WrongError(f"** takes an object, not {kind(given)}")
+            return made
+
+        return make
+
     def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Step:
         with_variables, make = self._loops(node, node.generators, [node.elt])
         element = make[0]
