@@ -43,8 +43,6 @@ class Vocabulary(Wire):
     """As written → the tool's name, where they differ."""
     parameters: dict[str, list[str]] = Field(default_factory=dict)
     """Tool → its parameters in their order."""
-    delegates: list[str] = Field(default_factory=list)
-    """Those that are other agents."""
     kinds: list[str] = Field(default_factory=list)
     """The kinds of data that references can name."""
 

@@ -84,7 +84,6 @@ class ScriptDialect:
         return Vocabulary(
             names=script_names(tools),
             parameters={name: list(tool.parameters.get("properties", {})) for name, tool in tools.items()},
-            delegates=[name for name, tool in tools.items() if tool.delegate is not None],
             kinds=kinds,
         )
 

@@ -20,7 +20,6 @@ from perdure.values.formulas.operators import (
     items,
     kind,
     number,
-    text_key,
 )
 from perdure.values.formulas.steps import Steps
 from perdure.values.jsons import Json

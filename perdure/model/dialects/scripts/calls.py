@@ -198,9 +198,7 @@ class Calls:
         calls = inner.calls
         if not calls:
             return
-        # What a delegate is given of a loop of its own it reads as its input (R8.5), not as a name.
-        others = calls[0]["_tool"] in OWN_TOOLS or calls[0]["_tool"] in self._vocabulary.delegates
-        plain = not others and not calls[0].keys() & _OF_A_LOOP
+        plain = calls[0]["_tool"] not in OWN_TOOLS and not calls[0].keys() & _OF_A_LOOP
         # A condition that reads no item would be the whole loop's.
         asks = IF not in calls[0] or any(_reads(str(calls[0][IF]), name) for name in (loop.item, loop.place))
         if len(calls) == 1 and plain and asks and not block.guards:
