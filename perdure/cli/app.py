@@ -19,6 +19,7 @@ from perdure.cli.lists.histories import histories_app
 from perdure.cli.model_commands import models_app
 from perdure.cli.options import DEV, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
+from perdure.cli.session_commands import agent_app, session_app
 from perdure.cli.settings_command import settings_app
 from perdure.cli.starting.commands import starting_app
 from perdure.cli.viewing.console import screen
@@ -36,6 +37,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(agent_app, name="agent")
+app.add_typer(session_app, name="session")
 app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(approvals_app)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from perdure.errors import PerdureError, ProtocolError, RunTimeoutError, SettingsError
+from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -39,6 +39,8 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), USAGE)
     except RunTimeoutError as error:
         _leave(str(error), TIMEOUT)
+    except MessageRefusedError as error:
+        _leave(str(error), FAILED)
     except ProtocolError as error:  # what was written down is wrong, and nothing was started
         _leave(str(error), USAGE, [str(each) for each in getattr(error, "problems", ())])
     except PerdureError as error:

@@ -20,10 +20,12 @@ from perdure.client.lists import ListedRun, RunPage, WaitingPage
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.client.sessions import ListedSession
+from perdure.client.sessions import Address, ListedSession
+from perdure.errors import RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
+from perdure.sessions.wire import SESSION_PREFIX
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
 from perdure.values.rules import Mode, Rules
@@ -154,7 +156,14 @@ class Perdure:
         """
         rules = Rules(mode=mode, cap=cap, quiet=quiet)
         queue = task_queue or self.task_queue
-        return Session(self.client, key, tenant=tenant, agent=agent, rules=rules, task_queue=queue)
+        return Session(Address(self.client, key, tenant), agent=agent, rules=rules, task_queue=queue)
+
+    def session_of(self, run_id: str) -> Session:
+        """The session that a run belongs to, by what its receipt says. Asks nobody. Raises `RunNotFoundError` for a run of none."""
+        id, _, number = run_id.partition("/")
+        if not id.startswith(SESSION_PREFIX) or not number:
+            raise RunNotFoundError(f"{run_id!r} is no run of a session")
+        return Session(Address(self.client, id, known=id), task_queue=self.task_queue)
 
     async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
         """The sessions of a tenant, the last that did something first. The server's index is a moment late; none is asked."""

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Final
 
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from perdure.authoring.agent import Agent
@@ -49,15 +49,15 @@ class Session:
     """
 
     def __init__(
-        self, client: Client, key: str, *, tenant: str, agent: Agent[Any] | None, rules: Rules, task_queue: str
+        self, address: sessions.Address, *, agent: Agent[Any] | None = None, rules: Rules | None = None, task_queue: str
     ) -> None:
-        self._client = client
-        self._address = sessions.Address(client, key, tenant)
+        self._client = address.client
+        self._address = address
         self._agent = agent
-        self._rules = rules
+        self._rules = rules or Rules()
         self._task_queue = task_queue
-        self.key = key
-        self.tenant = tenant
+        self.key = address.key
+        self.tenant = address.tenant
         self.id: str = self._address.id
         """Its workflow's id: a digest of tenant and key (R10.2)."""
 

@@ -70,11 +70,13 @@ class Address:
     client: Client
     key: str
     tenant: str = ""
+    known: str | None = None
+    """Its workflow's id, where that alone is known."""
 
     @property
     def id(self) -> str:
         """Its workflow's id (R10.2)."""
-        return session_id(self.tenant, self.key)
+        return self.known or session_id(self.tenant, self.key)
 
     @property
     def handle(self) -> WorkflowHandle[Any, Any]:

@@ -13,6 +13,8 @@ from perdure.values.rules import Mode, Rules
 from perdure.values.wire import Wire
 
 SESSION_WORKFLOW: Final = "Session"
+SESSION_PREFIX: Final = "session-"
+"""With which the workflow id of each begins."""
 SEND: Final = "send"
 """Update, one `Message`: its `Receipt`, once the message stands in the session's history."""
 WITHDRAW: Final = "withdraw"
@@ -216,15 +218,17 @@ class SessionView(Wire):
     entries: list[dict[str, Any]] = Field(default_factory=list)
     """Oldest first, as far as the session has them at hand."""
     run_id: str | None = None
-    """The run under way."""
+    """The run under way; not part of `session show --json`."""
 
     def as_json(self) -> JsonObject:
-        return {**super().as_json(), "queue": [each.as_json() for each in self.queue]}
+        plain = super().as_json()
+        del plain["runId"]
+        return plain
 
 
 def session_id(tenant: str, key: str) -> str:
     """A session's workflow id: nobody who has another tenant can say it (R10.2)."""
-    return f"session-{digest([tenant, key], 32)}"
+    return f"{SESSION_PREFIX}{digest([tenant, key], 32)}"
 
 
 def digest(what: Any, length: int = 24) -> str:

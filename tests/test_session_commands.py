@@ -1,0 +1,110 @@
+"""`perdure agent` and `perdure session`: what scripts rely on (section 11 of the issue's last paragraph)."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+from typer.testing import CliRunner
+
+from perdure.cli.app import app
+from tests.support import Command, harness
+from tests.test_sessions import ECHO, HOLD, Gate, echo
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Cli = Callable[..., Awaitable[Command]]
+
+
+def commands(server: WorkflowEnvironment) -> Cli:
+    """The command line in this process: what it prints, and its exit code."""
+    env = {"TEMPORAL_ADDRESS": server.client.service_client.config.target_host, "COLUMNS": "160"}
+
+    async def run(*arguments: str) -> Command:
+        found = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=env)
+        return Command(found.exit_code, found.stdout, found.stderr)
+
+    return run
+
+
+def write(folder: Path, document: Any) -> str:
+    path = folder / "agent.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    perdure, key, me = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}", getpass.getuser()
+    async with harness(dev_server.client, [], echo) as it:
+        how = ("--agent", write(tmp_path, ECHO), "--task-queue", it.task_queue)
+        said = await perdure("agent", key, "hello", *how)
+        assert (said.code, said.out, said.err) == (0, f"re: {me}: hello\n", "")
+        receipt = await perdure("agent", key, "more", "--id", "m2", "--mode", "followup", "--json", *how)
+        assert receipt.code == 0
+        found = json.loads(receipt.out)
+        assert list(found) == ["runId", "messageId", "position", "acceptedAt", "done"]
+        assert (found["messageId"], found["position"], found["done"]) == ("m2", 0, "started")
+        waited = await perdure("agent", "wait", found["runId"], "--json")
+        assert (waited.code, list(json.loads(waited.out))) == (0, ["status", "startedAt", "endedAt"])
+        assert json.loads(waited.out)["status"] == "ok"
+        assert (await perdure("agent", "wait", "m2", "--session", key)).out == "ok\n"
+        again = await perdure("agent", key, "more", "--id", "m2", "--mode", "followup", "--json", *how)
+        assert again.out == receipt.out
+        refused = await perdure("agent", key, "another", "--id", "m2", "--json", *how)
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err == "perdure: the id 'm2' is that of another message of this session\n"
+        shown = json.loads((await perdure("session", "show", key, "--json")).out)
+        assert list(shown) == ["session", "agent", "status", "queue", "entries"]
+        assert (shown["session"], shown["agent"], shown["status"], shown["queue"]) == (key, "echo", "idle", [])
+        message, _, reply = shown["entries"][:3]
+        assert message["type"] == "message"
+        assert {"at", "messageId", "sender", "text", "mode", "runId"} <= set(message)
+        assert reply["type"] == "reply"
+        assert (reply["text"], reply["runId"]) == (f"re: {me}: hello", message["runId"])
+        plain = await perdure("session", "show", key)
+        assert f"{me}: hello" in plain.out
+        assert f"→ re: {me}: hello" in plain.out
+        foreign = await perdure("session", "show", key, "--tenant", "evil")
+        assert (foreign.code, foreign.err) == (1, f"perdure: there is no session '{key}' in namespace 'default'\n")
+        for command in ("new", "reset", "stop"):
+            done = await perdure("session", command, key, "--json")
+            assert (done.code, json.loads(done.out)["runId"]) == (0, None)
+        assert (await perdure("session", "delete", key, "--yes")).out == f"{key}: deleted\n"
+        assert (await perdure("session", "show", key)).code == 1
+
+
+async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    perdure, key, gate = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}", Gate()
+    async with harness(dev_server.client, [gate.tool], gate.answer) as it:
+        how = ("--agent", write(tmp_path, HOLD), "--task-queue", it.task_queue)
+        first = json.loads((await perdure("agent", key, "hold", "--json", *how)).out)
+        await gate.asked.wait()
+        queued = json.loads((await perdure("agent", key, "x", "--id", "x", "--mode", "followup", "--json", *how)).out)
+        assert (queued["done"], queued["position"]) == ("queued", 1)
+        shown = json.loads((await perdure("session", "show", key, "--json")).out)
+        assert shown["status"] == "running"
+        assert [(one["messageId"], one["text"], one["mode"]) for one in shown["queue"]] == [("x", "x", "followup")]
+        late = await perdure("agent", "wait", first["runId"], "--timeout", "0.2", "--json")
+        assert (late.code, json.loads(late.out)["status"]) == (3, "timeout")
+        busy = await perdure("agent", key, "y", "--mode", "reject", *how)
+        assert (busy.code, busy.err) == (
+            1,
+            "perdure: a run is under way, and the message is not to wait (mode reject)\n",
+        )
+        assert (await perdure("session", "withdraw", key, "x")).out == "x: taken back\n"
+        assert (await perdure("session", "withdraw", key, "nothing")).code == 1
+        stopped = await perdure("session", "stop", key)
+        assert (stopped.code, stopped.out) == (0, "stopped\n")
+        ended = await perdure("agent", "wait", first["runId"])
+        assert ended.code == 1
+        assert ended.out.startswith("error: stopped by ")
+        wrong = await perdure("agent", key, "y", "--mode", "loud", *how)
+        assert (wrong.code, "--mode is one of steer, followup" in wrong.err) == (2, True)
+        gate.open.set()
