@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
 from perdure.workflows.failures import message_of
+from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
 from perdure.workflows.people import Decidable
@@ -34,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.past import record
     from perdure.run.running import Run
     from perdure.run.stopping import Budget, Limit, WorkClock
+    from perdure.run.telling.inbox import heard
     from perdure.run.views.markdown import details
     from perdure.run.views.run import run_view, waiting_view, waiting_views
     from perdure.run.views.whole import Pages
@@ -61,7 +63,7 @@ with workflow.unsafe.imports_passed_through():
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family, Decidable):
+class AgentWorkflow(Family, Decidable, Steerable):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -85,6 +87,7 @@ class AgentWorkflow(Family, Decidable):
         run_input = await whole(read_input(RunInput, given))
         run = self._run = await prepare(run_input, self._people)
         run.records = run_input.records
+        self._mail.open(run, self._people.refuse, self._steer)
         if self._raised is not None:
             run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
@@ -97,9 +100,10 @@ class AgentWorkflow(Family, Decidable):
         self._report()
         watching = watch(run, self._clock, self._at_deadline, self._late if run_input.clocked else None)
         try:
-            result = await self._requests(run, run_input)
+            result = await self._to_end(run, run_input)
             if (refusal := await self._upward.refusal(run, result, run_input.free)) is not None:
                 raise self._failure(*refusal)
+            result.messages = heard(run.progress)  # one may have come since
             return result
         except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
             raise self._failure(str(error), type(error).__name__) from None
@@ -107,16 +111,34 @@ class AgentWorkflow(Family, Decidable):
             watching.cancel()
             end(run, sys.exception(), below=bool(run_input.lineage))
 
+    async def _to_end(self, run: Run, run_input: RunInput) -> RunResult:
+        """What runs when the run ends before its plan has settled is not lost sight of (R10.6)."""
+        try:
+            return await self._requests(run, run_input)
+        except (FailureError, asyncio.CancelledError) as error:
+            if run.plan is None or self._calls is None:
+                raise
+            cancelled = is_cancelled_exception(error)
+            await self._calls.break_off("the run was cancelled" if cancelled else "the run failed")
+            self._show()
+            if isinstance(error, ApplicationError) and not cancelled:
+                raise self._failure(error.message, error.type or MODEL_FAILED) from None
+            raise
+
     async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
         starts = run.context.starts_with_plan and run_input.snapshot is None
         if starts and await self._run_calls(0, _given(run.context.plan)):
             return self._result()
         continuing = Continuing()
         while True:
+            await self._mail.lull()
             run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number + 1)
             choice = await self._choose(run)
             run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number)  # choosing takes time too
             last = run.limit is not None
+            if run.limit is not None and run.plan is not None and self._calls is not None:
+                await self._calls.come_to_end(run.limit)
+                run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
             if last and run.end_with_draft():
                 return self._result()
             if run.limit is not None and run.shares.used_up(run.progress.usage):
@@ -128,7 +150,7 @@ class AgentWorkflow(Family, Decidable):
                 return self._result()
             if last:
                 break
-            if run.limit is None:
+            if run.limit is None and run.plan is None:
                 clocked = run_input.clocked and not self._late.done()
                 following = run_input.model_copy(update={"clocked": clocked})
                 continuing.go_on(following, run, self._clock.worked(workflow.time()))
@@ -140,6 +162,10 @@ class AgentWorkflow(Family, Decidable):
     def _use_raised(self, raised: Budget) -> None:
         if self._run is not None:
             self._run.shares.raise_to(raised)
+
+    def _steer(self) -> None:
+        if self._calls is not None and self._run is not None and self._run.plan is not None:
+            self._calls.steer()
 
     def _at_deadline(self, limit: Limit) -> None:
         """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
@@ -247,11 +273,15 @@ class AgentWorkflow(Family, Decidable):
         """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
         assert self._run is not None
         assert self._sender is not None
+        goes_on = self._run.plan is not None
         self._run.open_plan(number)
-        self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report)
+        if goes_on and self._calls is not None:
+            self._calls.go_on()
+        else:
+            self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report)
         self._report()
         result = await self._calls.run(answer)
-        over = self._run.close_request(self._calls.loop.plan, result)
+        over = self._run.close_request(self._calls.loop.plan, result, cut=self._calls.loop.cut)
         tell_request(self._run, number, result, self._calls.first_call)
         self._show()
         return over

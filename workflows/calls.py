@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.kinds.existing import run_existing
@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import Spent
-    from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Start, Stopped, asks_person
+    from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, asks_person
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Budget, Limit, WorkClock
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class CallLoop:
-    """Runs the calls of the Request whose plan `run` has just opened.
+    """Runs the calls of the Request whose plan `run` has just opened, and of those that its plan goes on under (`go_on`).
 
     `on_change` is told whenever a call has arrived, started or ended.
     """
@@ -64,6 +64,8 @@ class CallLoop:
         """Seconds until the first call started; `None` while none has."""
         self._told: set[str] = set()
         """Calls of whose end operators know."""
+        self._forsaken: set[str] = set()
+        """Tasks that are given up: how they end is nobody's fault."""
         self._purse = Purse(
             run.shares,
             usage=lambda: run.progress.usage,
@@ -72,29 +74,65 @@ class CallLoop:
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
-        """Run what is delivered and what the answer holds until the plan has settled; the answer as it stands in the end.
+        """Run what is delivered and what the answer holds until the plan has settled, or goes on under the next Request; the answer
+        as it stands then.
 
         Raises what the answer raises, unless calls have been released: then the Request is interrupted, and they stand.
         """
+        self._start(REQUEST, self._ask(answer))
+        await self._run_on()
+        return self.loop.result
+
+    def go_on(self) -> None:
+        """The run's plan has begun another Request: what runs goes on, and `run` is to be called anew (R10.5)."""
+        self.loop.go_on()
+        self._began, self.first_call = workflow.time(), None
+
+    def steer(self) -> None:
+        """A new message has come: nothing that is not safe starts any more, and the Request ends (R10.5)."""
+        self.loop.steer()
+        self._news.set()
+
+    async def come_to_end(self, limit: Limit) -> None:
+        """No Request follows that could keep what is held: it is not run. What runs comes to its end, unless there is no time (R9.5)."""
+        if limit.reason == "deadline":
+            await self._cancel_all()
+            self.loop.stop(limit, _now())
+        else:
+            self.loop.hold_to(limit, _now())
+        self._news.set()
+        await self._run_on()
+
+    async def break_off(self, reason: str) -> None:
+        """The run ends while calls may run (R10.6)."""
+        await self._cancel_all()
+        self.loop.break_off(reason, _now())
+
+    async def _run_on(self) -> None:
         loop = self.loop
-        self._start("request", self._ask(answer))
         try:
-            while loop.stage is not Stage.SETTLED:
+            while loop.stage not in (Stage.SETTLED, Stage.REVISED):
                 await self._take_in()
                 if not loop.behind and (limit := self._why_stop()) is not None:
                     await self._cancel_all()
                     loop.stop(limit, _now())
+                await self._give_up_forsaken()
                 for start in loop.starts(_now()):
                     self._carry_out(start)
                 self._on_change()
                 self._keep_time()
-            return loop.result
+        except (FailureError, asyncio.CancelledError) as error:
+            cancelled = is_cancelled_exception(error)
+            await self.break_off("the run was cancelled" if cancelled else "the run failed")
+            raise
         finally:
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._clock.work(workflow.time())
-            if isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):  # and not a fault of ours
-                self._tell([call for call in loop.plan.made() if call.id not in self._told])
-            await self._cancel_all()
+            revised = sys.exception() is None and loop.stage is Stage.REVISED
+            if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
+                self._tell([call for call in loop.plan.made() if call.id not in self._told])  # no fault of ours
+            if not revised:
+                await self._cancel_all()
 
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
@@ -146,6 +184,17 @@ class CallLoop:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._fault = None
 
+    async def _give_up_forsaken(self) -> None:
+        """What nobody waits for any more: the answer that a message has ended, and offers of what is dropped."""
+        names, self.loop.forsaken = self.loop.forsaken, []
+        tasks = [self._tasks[name] for name in names if name in self._tasks]
+        self._forsaken.update(names)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._forsaken.clear()
+
     def _keep_time(self) -> None:
         if self.loop.waits:
             self._clock.pause(workflow.time())
@@ -165,7 +214,8 @@ class CallLoop:
             try:
                 await work
             except BaseException as error:
-                self._fault = self._fault or error
+                if name not in self._forsaken:
+                    self._fault = self._fault or error
                 if not isinstance(error, Exception):
                     raise
             finally:
@@ -177,7 +227,7 @@ class CallLoop:
     def _carry_out(self, start: Start) -> None:
         if start.call is None:
             assert start.offer is not None
-            self._start("plan", self._decide_plan(start.offer))
+            self._start(PLAN, self._decide_plan(start.offer))
         else:
             self.first_call = workflow.time() - self._began if self.first_call is None else self.first_call
             self._start(start.call.id, self._run(start.call, start.offer))
@@ -211,10 +261,9 @@ class CallLoop:
         """Run the call, as it stands by now."""
         assert call.tool is not None
         plan = self.loop.plan.home(call)
+        call.queued = True
         async with self._slots:
-            while not plan.room_for(call):  # it was approved while another one runs
-                await workflow.wait_condition(lambda: plan.room_for(call))
-            plan.resume(call, _now())
+            await self._gate(call)
             if was_offered:
                 self._on_change()
             if call.loop is not None:
@@ -222,13 +271,25 @@ class CallLoop:
             if call.tool.latent:
                 return Returned(call.result)
             if call.tool.activity == SLEEP_UNTIL:
+                await self._begin(call)
                 return await self._rest(call, sleep_until(call.params, self._sender.alarm))
             if call.tool.delegate is not None:
                 return await self._run_delegate(call)
             if call.tool.calls is not None:
-                work = run_existing(call, call.tool.calls, self._sender)
+                work = run_existing(call, call.tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.tool.calls.waits else work)
-            return await self._sender.run_tool(call, plan.values(call))
+            return await self._sender.run_tool(call, plan.values(call), self._begin)
+
+    async def _gate(self, call: Call) -> None:
+        """Wait until the call may be sent: it was approved while another one runs, or a message has come before it was sent."""
+        while not self.loop.may_begin(call):
+            await workflow.wait_condition(lambda: self.loop.may_begin(call))
+        self.loop.plan.home(call).resume(call, _now())
+
+    async def _begin(self, call: Call) -> None:
+        """The same for one that is sent now: nothing holds it from here on."""
+        await self._gate(call)
+        call.queued = False
 
     async def _run_delegate(self, call: Call) -> Outcome:
         """Its share of the budget is reserved until it has ended. Its time is counted then: as much as it worked (R18.7)."""
@@ -249,7 +310,7 @@ class CallLoop:
 
         try:
             return await self._rest(
-                call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, spent)
+                call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, spent, self._begin)
             )
         finally:
             if not free:

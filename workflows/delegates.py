@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
@@ -64,14 +64,24 @@ class Child:
     title: str
     task_queue: str | None = None
     timeout: float | None = None
+    begin: Callable[[], Awaitable[None]] | None = None
+    """Waited for just before it is started."""
 
     @property
     def id(self) -> str:
         return f"{workflow.info().workflow_id}/{self.name}"
 
 
-async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender: Sender, on_spent: OnSpent) -> Outcome:
-    """The delegate's output, or its failure as the call's, within its share of the budget.
+async def run_delegate(
+    call: Call,
+    plan: Plan,
+    run: Run,
+    budget: Budget,
+    sender: Sender,
+    on_spent: OnSpent,
+    begin: Callable[[Call], Awaitable[None]],
+) -> Outcome:
+    """The delegate's output, or its failure as the call's, within its share of the budget; `begin` is waited for just before it starts.
 
     `on_spent` is told what it cost, also when it failed or was cancelled (R9.6); it is not told where nobody can tell.
     """
@@ -81,7 +91,8 @@ async def run_delegate(call: Call, plan: Plan, run: Run, budget: Budget, sender:
         return Failed(error)
     # The loop of a plain tool is the engine's own: only its calls are the tool's.
     queue, timeout = (None, None) if call.loop is not None else (tool.task_queue, tool.timeout)
-    child = Child(call.id, tool.name, f"{tool.name}: {call_line(call.params)}", queue, timeout)
+    title = f"{tool.name}: {call_line(call.params)}"
+    child = Child(call.id, tool.name, title, queue, timeout, lambda: begin(call))
     argument: RunInput | LoopInput | None = None
 
     def given() -> RunInput | LoopInput:
@@ -139,6 +150,8 @@ async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sende
         asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else it travels outside
         told = sender.children.told
         await sender.take(0 if asks else size)
+    if child.begin is not None:
+        await child.begin()
     if not sender.holds_child():
         why = f"{child.who} cannot be run: the run's history has no room for it beside the others; run fewer at once"
         raise NotStartedError(HISTORY_FULL, why)

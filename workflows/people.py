@@ -191,7 +191,7 @@ class People:
         try:
             self.decide(only(said), kind)
         except DecisionError as error:
-            self._refuse(said, error)
+            self.refuse(said, error)
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
@@ -210,9 +210,10 @@ class People:
         try:
             self.change_policy(parse_policy(only(said)))
         except DecisionError as error:
-            self._refuse(said, error)
+            self.refuse(said, error)
 
-    def _refuse(self, said: Sequence[Json], error: DecisionError) -> None:
+    def refuse(self, said: Sequence[Json], error: DecisionError) -> None:
+        """Keep for `show` what changed nothing, and why."""
         tell(observing.refused())
         shown = said[0] if len(said) == 1 else list(said)
         self.desk.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -150,8 +150,13 @@ class Sender:
         if (granted := self._history.granted(call_id)) is not None:
             self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, Grant(granted=granted))
 
-    async def run_tool(self, call: Call, base: Mapping[str, Json]) -> Outcome:
-        """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1)."""
+    async def run_tool(
+        self, call: Call, base: Mapping[str, Json], begin: Callable[[Call], Awaitable[None]] | None = None
+    ) -> Outcome:
+        """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1).
+
+        `begin` is waited for just before it is sent the first time.
+        """
         tool = call.tool
         assert tool is not None
         assert tool.activity is not None
@@ -166,6 +171,8 @@ class Sender:
             inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
             if inline is None:
                 await self.room(0)
+            if begin is not None and call.queued:
+                await begin(call)
             argument = ToolInput(
                 tool=tool.name,
                 activity=tool.activity,

@@ -158,6 +158,30 @@ def watch(
 
 
 @app.command()
+def steer(
+    run_id: RunId,
+    text: Annotated[str, typer.Argument(help="What is new.")],
+    id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Tell a run something new while it works: it changes its plan for it."""
+    message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by, id=id))
+    print(dumps({"messageId": message}) if as_json else message)
+
+
+@app.command()
+def withdraw(
+    run_id: RunId,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id.")],
+    as_json: Json = False,
+) -> None:
+    """Take back what a run was told, while no Request holds it."""
+    connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
+    print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was taken back")
+
+
+@app.command()
 @configured(*WORKER)
 def worker(settings: Settings) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""

@@ -28,6 +28,7 @@ from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
+from perdure.people.wire import STEER, WITHDRAW, Said
 from perdure.run.wire import (
     AGENT_WORKFLOW,
     DECIDE,
@@ -182,7 +183,22 @@ async def change_policy(client: Client, run_id: str, change: JsonObject) -> Json
     return result
 
 
-async def _update(client: Client, run_id: str, name: str, argument: JsonObject) -> Json:
+async def withdraw(client: Client, run_id: str, message: str) -> None:
+    """Take back a message that no Request of the run holds. Raises `RunError` with the reason why nothing changed."""
+    await _update(client, run_id, WITHDRAW, message)
+
+
+async def steer(client: Client, run_id: str, said: Said) -> None:
+    """Give a running run a new message; it is in its history then. Raises `RunEndedError`."""
+    try:
+        await client.get_workflow_handle(run_id).signal(STEER, said.as_json(), rpc_timeout=QUERY_TIMEOUT)
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
+            raise RunEndedError(f"{run_id} has already ended: the message was not taken") from None
+        raise
+
+
+async def _update(client: Client, run_id: str, name: str, argument: Json) -> Json:
     handle = client.get_workflow_handle(run_id)
     await _check_answers(handle)
     try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic
 
+from pydantic import ValidationError
 from temporalio.client import Client
 from typing_extensions import TypeVar, Unpack
 
@@ -16,10 +19,12 @@ from perdure.client.errors import RunFailedError, clear_errors
 from perdure.client.listing import STATUS
 from perdure.client.lists import Offered, Waiting
 from perdure.client.runs import AgentHandle
-from perdure.errors import RunEndedError
+from perdure.errors import DecisionRefusedError, RunEndedError
+from perdure.people.wire import Said
 from perdure.run.views.events import Event, events_between
 from perdure.run.wire import RunResult, RunView, WaitingEntry, WaitingView
 from perdure.values.jsons import Json, JsonObject, loads
+from perdure.values.problems import first_problem
 
 if TYPE_CHECKING:
     from perdure.client.audit import Exchange
@@ -202,8 +207,36 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             return await approvals.change_policy(self._client, self.id, {**change})
 
+    async def steer(self, text: str, *, by: str = "", id: str | None = None) -> str:
+        """Tell the run something new while it works; the message's id, `id` or one of its own (R10.5).
+
+        From then on no call starts unless its tool is safe. The model is asked at once, with the plan as it stands, and keeps, changes or
+        drops what was not begun; what runs goes on. The same `id` a second time is the same message. What became of it: `messages` of the
+        run's view. `by` is for the record. Raises `RunEndedError`, and `DecisionRefusedError` for what is no message.
+        """
+        try:
+            said = Said(
+                id=id if id is not None else f"m-{uuid.uuid4().hex[:12]}",
+                text=text,
+                sender=by,
+                at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+        except ValidationError as error:
+            raise DecisionRefusedError(f"this is no message: {first_problem(error)}") from None
+        with clear_errors(self._client, self.id):
+            await approvals.steer(self._client, self.id, said)
+        return said.id
+
+    async def withdraw(self, message: str) -> None:
+        """Take back a message by its id, while no Request holds it (R10.7). Raises `DecisionRefusedError`, naming the one that does."""
+        with clear_errors(self._client, self.id):
+            await approvals.withdraw(self._client, self.id, message)
+
     async def cancel(self) -> None:
-        """Ask the run to end: its model stream, its running tools and its children are cancelled. Raises `RunEndedError`."""
+        """Ask the run to end: its model stream, its running tools and its children are cancelled. Raises `RunEndedError`.
+
+        What is done stays done; of a call that ran and may have taken effect the view says `unknown` (R10.6).
+        """
         with clear_errors(self._client, self.id):
             await self._check_running()
             await self.handle.cancel()

@@ -196,7 +196,7 @@ def _note_broken_off(view: RunView, status: RunStatus) -> None:
     words = f"the run was {status.replace('_', ' ')}"
     for call in view.calls:
         if call.status == "running":
-            call.status, call.error = "failed", {"code": status, "message": words}
+            call.status, call.reason = "unknown", f"{words} while it ran: whether it took effect is not known"
         elif call.status not in ENDED:
             call.status, call.reason = "skipped", words
     view.waiting = []

@@ -91,7 +91,7 @@ class Desk:
             return None
         offer = Offer(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
         offer.reason += what_runs(offer)
-        for call in plan.calls:
+        for call in offer.calls:
             call.approval = None if call.ended else offer.approval
         return self._put_out(offer)
 
@@ -246,7 +246,8 @@ class Desk:
     def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
         self._approved_plan, self._approved_by_person = plan.request, by_person
         for call in plan.calls:
-            call.approval = approval
+            if not plan.is_past(call):
+                call.approval = approval
 
     def _asks(self, offer: Offer) -> bool:
         if offer.call is None:

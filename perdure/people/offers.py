@@ -36,12 +36,17 @@ class Offer:
     digests: Digests = field(default_factory=Digests)
     """Those of what other offers show too."""
     _digest: str | None = None
+    calls: list[Call] = field(init=False)
+    """What of the plan was to run when it was offered: of a revised plan not what runs already (R10.5)."""
+
+    def __post_init__(self) -> None:
+        self.calls = [call for call in self.plan.calls if not (self.call is not None or self.plan.is_past(call))]
 
     @property
     def shown(self) -> Any:
         """What the digest names: the resolved parameters, or the calls as written, with their references marked."""
         if self.call is None:
-            return [marked_call(call.raw) for call in self.plan.calls]
+            return [marked_call(call.raw) for call in self.calls]
         return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -22,10 +22,12 @@ from perdure.values.state import OutputMethod, Write
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template
 
 Status: TypeAlias = Literal[
-    "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred"
+    "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
 ]
-"""`waiting`: ready, and a person is asked."""
-ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred"})
+"""`waiting`: ready, and a person is asked. `unknown`: the run ended while it ran, and nobody knows whether it took effect."""
+HELD: Final = "held"
+"""What a call is shown as that was not begun when a new message came, and that no Request has kept yet (R10.5)."""
+ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,10 @@ class Call:
     given: JsonObject = field(default_factory=dict)
     """What a delegate that is made for an item reads beside its parameters: `item` and `index` (R8.5)."""
     given_sources: Sources = NOWHERE
+    held: bool = False
+    """A new message has come before it was begun: it does not start unless a Request keeps it, or its tool is safe (R10.5)."""
+    queued: bool = False
+    """Taken up by the driver, which has not sent it yet."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
     approved: str | None = None
@@ -132,6 +138,18 @@ class Call:
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def safe(self) -> bool:
+        """Whether its tool never does harm, whatever its input (R7.1)."""
+        if self.loop is not None:
+            return all(form.safe for form in self.loop.forms)
+        return self.tool is not None and self.tool.safe
+
+    @property
+    def standing(self) -> str:
+        """Its status, as it is shown."""
+        return HELD if self.held and not self.ended else self.status
 
     @property
     def written_params(self) -> JsonObject:
@@ -191,7 +209,7 @@ class Call:
 
     def as_plan_entry(self) -> JsonObject:
         """The call as a plan message shows it: as written, with its id and status (R2.5)."""
-        entry = {**self.raw, "_id": self.id, "_status": self.status}
+        entry = {**self.raw, "_id": self.id, "_status": self.standing}
         if self.reason:
             entry["_reason"] = self.reason
         return entry
@@ -208,3 +226,8 @@ def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
     whole = (paths for paths in call.paths if wanted == (paths,))
     one_of = (paths for paths in call.paths if len(wanted) == 1 and any(wanted[0] == (path,) for path in paths))
     return next(whole, next(one_of, None))
+
+
+def errors_of(calls: Iterable[Call]) -> list[Call]:
+    """Those of the calls whose errors go to the model: no branch took them (R4.3, R6.6)."""
+    return [call for call in calls if call.error is not None and not call.writes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError
@@ -39,10 +39,11 @@ def check_call(
     kinds: Collection[str] = (),
     checks: Checks | None = None,
     too_much: str | None = None,
+    joined: Container[str] = (),
 ) -> Call:
     """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
 
-    `too_much`: why it is not even read.
+    `too_much`: why it is not even read. `joined`: the calls of earlier Requests that are in the plan.
     """
     if not isinstance(raw, dict):
         return _invalid(
@@ -52,7 +53,7 @@ def check_call(
         return _invalid(
             Call(id, index, {key: value for key, value in raw.items() if key not in NOTES}), TOO_MUCH, too_much
         )
-    call = _checked(raw, id, index, tools, state_schema, instances, checks)
+    call = _checked(raw, id, index, tools, state_schema, instances, checks, joined)
     instance = call.raw.get("_instance")
     if isinstance(instance, str) and instance in instances:
         call.instance = instance
@@ -72,6 +73,7 @@ def _checked(
     state_schema: Schema | None,
     instances: Collection[str],
     checks: Checks | None,
+    joined: Container[str],
 ) -> Call:
     call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
     call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
@@ -91,7 +93,7 @@ def _checked(
     call.raw = _without_nulls(call.raw, tool)
     call.params = call.written_params
     instance = call.raw.get("_instance")
-    problems = [*_meta_problems(call, tool, checks), *_path_problems(call, tool, state_schema)]
+    problems = [*_meta_problems(call, tool, checks, joined), *_path_problems(call, tool, state_schema)]
     if is_inside(call.raw, tool):
 
         def check_inner(raw: Json, id: str, index: int) -> Call:
@@ -176,7 +178,7 @@ def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
     return [raw.get("_outputPath"), *(path for each in inner for path in _named_paths(each, deep + 1))]
 
 
-def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
+def _meta_problems(call: Call, tool: Tool, checks: Checks | None, joined: Container[str]) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
@@ -197,7 +199,7 @@ def _meta_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     if not inside and (wrong := delegate_problems(call.raw)):
         return wrong
     if AFTER in call.raw:
-        call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id)
+        call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id, joined)
         if wrong:
             return wrong
     if IF in call.raw and not inside:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Self
+from typing import Literal, Self
 
-from perdure.plan.calls import Call
+from perdure.plan.calls import Call, errors_of
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.wiring import Wiring
+from perdure.plan.held.keeping import Keeping
 from perdure.plan.loops.inside import Inside, Loops
 from perdure.plan.loops.reading import LET
-from perdure.plan.outcomes import Failed, Returned
+from perdure.plan.loops.running import Loop
+from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.settling import Settling
 from perdure.plan.writing import result_sources
 from perdure.values.instances import values_for
@@ -25,6 +27,8 @@ class Nesting:
     """What a plan tells of all its calls, those in its loops among them."""
 
     calls: list[Call]
+    closed: bool
+    keeping: Keeping
     _loops: Loops
     _wiring: Wiring
     _settling: Settling
@@ -32,6 +36,9 @@ class Nesting:
     state: State
     known: Known
     """Where the values that were there come from, and who has written its calls (R15.1)."""
+
+    def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
+        raise NotImplementedError
 
     def iterations(self) -> Iterator[Self]:
         """The plans of those of all its loops that were begun."""
@@ -47,6 +54,19 @@ class Nesting:
             assert isinstance(inner, type(self))
             plan = inner
         return plan
+
+    def is_held(self, call: Call) -> bool:
+        """Whether the call, or a loop that it is in, waits for a Request to keep it (R10.5)."""
+        at = (call.place[: 2 * depth + 1] for depth in range((len(call.place) + 1) // 2))
+        return any(self._at(place).held for place in at)
+
+    def _at(self, place: tuple[int, ...]) -> Call:
+        plan = self
+        for index, number in zip(place[:-1:2], place[1::2], strict=True):
+            inner = plan._loops.all[index].plans[number]
+            assert isinstance(inner, type(self))
+            plan = inner
+        return plan.calls[place[-1]]
 
     def made(self) -> Iterator[Call]:
         """All calls that there are, those of a loop's iterations behind it."""
@@ -115,4 +135,27 @@ class Nesting:
     @property
     def errors(self) -> list[Call]:
         """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
-        return [call for call in self.calls if call.error is not None and not call.writes]
+        return errors_of(self.calls)
+
+    def break_off(self, reason: str, time: str = "") -> None:
+        """The run ends while calls may run: what is not done is not run, or nobody knows whether it took effect (R10.6)."""
+        self.closed = self._settling.closed = True
+        self.keeping.break_off(reason, time)
+
+    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
+        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
+        self._settling.ready.clear()
+        for call in self.calls:
+            if not call.ended:
+                for plan in self._loops.stop(call.index):
+                    plan.end_all(status, reason, time)
+                call.ended_at = time
+                self._settling.end(call, status, reason=reason)
+
+    def _end_loop(self, loop: Loop, time: str) -> None:
+        if not loop.dropped:
+            self.end(loop.call, loop.outcome(), time)
+            return
+        loop.call.ended_at = time
+        self._settling.running -= 1
+        self._settling.end(loop.call, "skipped", reason=loop.dropped)

@@ -23,6 +23,8 @@ from perdure.plan.control.iteration import EACH, INDEX, ITEM
 from perdure.plan.edges.order import AFTER_ID
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
+from perdure.plan.held.keeping import Keeping
+from perdure.plan.held.revising import Revising
 from perdure.plan.loops.inside import Inside, Loops
 from perdure.plan.loops.reading import LET
 from perdure.plan.loops.running import Loop
@@ -44,7 +46,7 @@ from perdure.values.state import State
 from perdure.values.texts import Texts
 
 
-class Plan(Nesting):
+class Plan(Nesting, Revising):
     """The calls of one Request, or of one iteration of a loop in it: `inside` says which.
 
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
@@ -87,16 +89,15 @@ class Plan(Nesting):
         self._loops = Loops()
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._instances = instances
-        self._wiring = Wiring({**(data or {}), "state": state.snapshot()})
-        given = known or Known()
-        self.known = replace(given, base={**given.base, "state": state.labels.snapshot()})
+        self._data = data or {}
+        self._wiring = Wiring({**self._data, "state": state.snapshot()}, request)
+        self.known = self._known_now(known or Known())
         """Where the values that were there come from, and who has written its calls (R15.1)."""
         self._named = 0  # references, output paths and calls that the calls name
-        texts = Texts(max_payload, state.sizes, self.checks)
-        self._settling = Settling(
-            request, self._wiring, state, self.checks, texts, self.known, step=execution == "step", dry_run=dry_run
-        )
+        self._step, texts = execution == "step", Texts(max_payload, state.sizes, self.checks)
+        self._settling = Settling(self._wiring, state, self.checks, texts, self.known, step=self._step, dry_run=dry_run)
         self.calls = self._settling.calls
+        self.keeping = Keeping(self._wiring, self._settling, self._slots, self._loops)
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:
         """The next call of the list, which `written` says who has written, where it is not the plan's author. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
@@ -106,23 +107,25 @@ class Plan(Nesting):
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
+        number = index - self._begin
         named, parts = refusals.names_in(raw)
         self.checks.taken += PART_STEPS * parts
         too_much = refusals.too_many_names(named, self._named, self.max_calls)
-        id = f"{self.request}.{index}" if self._inside is None else self._inside.id(index)
+        id = f"{self.request}.{number}" if self._inside is None else self._inside.id(index)
         call = self._checked(raw, id, index, self.checks, too_much)
         call.place = (*(() if self._inside is None else self._inside.place), index)
-        if index >= self.max_calls:
-            refusals.refuse_surplus(call, self.max_calls)
+        if number >= self.max_calls:
+            refusals.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
         elif too_much is None:
             self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
         call.origins = Origins(self.known.written(call.raw) if written is None else written)
         self._settling.add(call)
+        self._keep_what_is_asked()
         return call
 
     def extend(self, raws: Sequence[Json]) -> None:
         """The next calls of the list. Of those beyond `max_calls` the first is kept, to say how many there were (R6.8)."""
-        room = max(0, self.max_calls + 1 - len(self.calls))
+        room = max(0, self.max_calls + 1 - self.listed)
         for raw in raws[:room]:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
@@ -140,6 +143,7 @@ class Plan(Nesting):
             kinds=self._wiring.base.keys(),
             checks=checks,
             too_much=too_much,
+            joined=self._joined,
         )
 
     def _rechecked(self, raw: Json, id: str, index: int) -> Call:
@@ -150,8 +154,9 @@ class Plan(Nesting):
     def close(self, *, drain: bool = False) -> None:
         """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
         self.closed, self.drained = True, drain
-        if len(self.calls) > self.max_calls:
-            refusals.refuse_surplus(self.calls[self.max_calls], self.max_calls, len(self.calls) + self._uncounted)
+        if self.listed > self.max_calls:
+            surplus = self.calls[self._begin + self.max_calls]
+            refusals.refuse_surplus(surplus, self.max_calls, self.listed + self._uncounted)
         if drain:
             self._settling.step = False
             self._slots.drain()
@@ -173,15 +178,17 @@ class Plan(Nesting):
             self._settling.end(call, "deferred", reason="step mode: other calls of this plan go first")
         self._settling.go_on()
         self._loops.go_on()
+        self._keep_what_is_asked()
 
-    def take_ready(self, time: str = "") -> list[Call]:
+    def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]:
         """The calls that are ready and have room beside what runs, now running, with their parameters resolved.
 
-        Of a loop those of its iterations, and not itself: it runs until they have ended (R16.5).
+        Of a loop those of its iterations, and not itself: it runs until they have ended (R16.5). What is held is only taken if it is
+        safe; with `only_safe` so is everything (R10.5).
         """
         taken: list[Call] = []
         while True:
-            own = self._take_own(time)
+            own = self._take_own(time, only_safe)
             named = []
             for call in own:
                 if self._dry_run or call.far or (call.loop is None and call.tool is not LET):
@@ -191,22 +198,26 @@ class Plan(Nesting):
                 else:
                     self._slots.give_back(call)
                     self._loops.begin(self._loop(call))
-            inner, over = self._loops.take_ready(time)
+            inner, over = self._loops.take_ready(time, only_safe=only_safe)
             taken += inner
             for call in named:
                 self.end(call, Returned(call.params["value"]), time)
             for loop in over:
-                self.end(loop.call, loop.outcome(), time)
+                self._end_loop(loop, time)
             if not (named or over):
                 return taken
 
-    def _take_own(self, time: str) -> list[Call]:
+    def _take_own(self, time: str, only_safe: bool) -> list[Call]:
         by_list = self._slots.by_list and self._inside is None
         if by_list and not self.closed and any(node.open for node in self._wiring.nodes):
             return []  # which calls are the first of the list shows at its end
-        taken = self._slots.take_from(self._settling.ready, inside=self._inside is not None)
+        ready = self._settling.ready
+        free = [call for call in ready if call.safe or not (only_safe or call.held)]
+        taken = self._slots.take_from(free, inside=self._inside is not None)
         self._settling.running += len(taken)
         for call in taken:
+            ready.remove(call)
+            self.keeping.release(call)
             call.status, call.started = "running", time
         return taken
 
@@ -259,11 +270,11 @@ class Plan(Nesting):
                     call.error = CallError(error.code, f"{error.message}; nor could that be written: {clip(problem)}")
         self._settling.note_end(call)
         self._settling.go_on()
+        self._keep_what_is_asked()
 
     def hold(self, call: Call) -> None:
         """A call that was taken waits for a person. Others run meanwhile (R7.5)."""
-        call.status, call.started = "waiting", None
-        self._slots.give_back(call)
+        self.keeping.put_aside(call)
 
     def room_for(self, call: Call) -> bool:
         """Whether a call that was taken may run beside what runs (R5.12)."""
@@ -273,16 +284,6 @@ class Plan(Nesting):
         """It runs now: there has to be room for it."""
         self._slots.take(call)
         call.status, call.started = "running", time
-
-    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
-        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
-        self._settling.ready.clear()
-        for call in self.calls:
-            if not call.ended:
-                for plan in self._loops.stop(call.index):
-                    plan.end_all(status, reason, time)
-                call.ended_at = time
-                self._settling.end(call, status, reason=reason)
 
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
         """A waiting call as a person would have it, checked like the model's own (R7.2).

@@ -25,9 +25,8 @@ def surplus_words(limit: int, count: int | None = None) -> str:
     )
 
 
-def refuse_surplus(call: Call, limit: int, count: int | None = None) -> None:
+def refuse_surplus(call: Call, limit: int, count: int | None = None, *, first: bool = True) -> None:
     """A call beyond the limit reads nothing and does not run; the first of them says why (R6.8)."""
-    first = call.index == limit
     call.status = "invalid" if first else "skipped"
     call.reason = f"beyond the limit of {limit} calls"
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
@@ -88,11 +87,13 @@ def refuse_crowded(call: Call) -> CallError:
     return CallError("too_many_edges", message)
 
 
-def impossible_error(node: Node, request: int, missing: Callable[[Reference, str], CallError]) -> CallError | None:
+def impossible_error(
+    node: Node, id_of: Callable[[Node, int], str], missing: Callable[[Reference, str], CallError]
+) -> CallError | None:
     """What nothing can ever satisfy, as a structural error (R5.5); `missing` explains a reference to nothing."""
     found = [missing(reference, where) for reference, where in impossible(node)]
     found += [
-        CallError("missing_call", f"$._after: there is no call {request}.{index} in this plan")
+        CallError("missing_call", f"$._after: there is no call {id_of(node, index)} in this plan")
         for index in sorted(node.absent if node.closed else ())
     ]
     if not found:

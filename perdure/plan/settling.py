@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from perdure.errors import CallError
 from perdure.plan import refusals
@@ -25,7 +25,6 @@ class Settling:
 
     def __init__(
         self,
-        request: int,
         wiring: Wiring,
         state: State,
         checks: Checks,
@@ -43,12 +42,13 @@ class Settling:
         self.step = step
         """Whether calls that read what others of the plan write are left for the next Request (R5.10)."""
         self.closed = False
-        self._request = request
         self._wiring = wiring
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
         self._sources = known
+        self._sources_then: list[Known] = []
+        """By call what was known when its Request began."""
         self._completion: dict[int, int] = {}
         self._queue: deque[Node] = deque()
         self._known: Mapping[str, Json] | None = None
@@ -56,6 +56,7 @@ class Settling:
     def add(self, call: Call) -> None:
         """The next call of the list, wired to what stands before it, and to it what has waited for it."""
         self.calls.append(call)
+        self._sources_then.append(self._sources)
         self._known = None
         node = self._wiring.add(call)
         if call.ended:
@@ -76,10 +77,26 @@ class Settling:
                 self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
         self._queue.extend(self._wiring.nodes)
 
+    def reopen(self, known: Known | None = None) -> None:
+        """More calls follow, of another Request if more is `known` now (R10.5)."""
+        self.closed, self._known, self._sources = False, None, known or self._sources
+
     def refile(self, call: Call) -> None:
         """The call writes elsewhere from now on."""
-        self._queue.extend(self._wiring.refile(call))
+        self.look_at(self._wiring.refile(call))
         self.go_on()
+
+    def look_at(self, nodes: Iterable[Node]) -> None:
+        """What they wait for has changed: they may be ready."""
+        self._queue.extend(nodes)
+
+    def give_up(self, call: Call, reason: str) -> None:
+        """The call is not run, although it may be ready or wait for a person."""
+        if call.status == "waiting":
+            self.running -= 1
+        elif call in self.ready:
+            self.ready.remove(call)
+        self.end(call, "skipped", reason=reason)
 
     @property
     def held_back(self) -> bool:
@@ -135,7 +152,7 @@ class Settling:
             dry_run=self._dry_run,
             checks=self._checks,
             texts=self._texts,
-            known=self._sources,
+            known=self._sources_then[node.call.index],
         )
         if isinstance(verdict, Binding):
             verdict.exhausted = not self._wiring.move_on(node, verdict)
@@ -149,7 +166,7 @@ class Settling:
     def _refuse_impossible(self, node: Node) -> None:
         """An expression that nothing can ever satisfy is a structural error (R5.5)."""
         crowded = refusals.refuse_crowded(node.call) if node.crowded else None
-        error = crowded or refusals.impossible_error(node, self._request, self._missing)
+        error = crowded or refusals.impossible_error(node, self._wiring.id_of, self._missing)
         if error is not None and node.call.ended:
             node.call.error = error
         elif error is not None:

@@ -13,9 +13,14 @@ class Slots:
 
     def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
         self._parallel = parallel
-        self._to_start = parallel if step else None
+        self._step = step
+        self.renew()
         self._taken: dict[str, str | None] = {}
         """By the call's id the exclusive group of what runs."""
+
+    def renew(self) -> None:
+        """Another Request's calls follow."""
+        self._to_start = self._parallel if self._step else None
 
     @property
     def by_list(self) -> bool:

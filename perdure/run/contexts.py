@@ -9,7 +9,7 @@ from perdure.model.dialects.asking import Ask
 from perdure.model.wire import RequestContext
 from perdure.run.agents import Agent, Context
 from perdure.run.past.wire import Progress
-from perdure.run.prompts import chat_messages, fit_messages
+from perdure.run.prompts import Revision, chat_messages, fit_messages
 from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
 from perdure.tools.tool import Tool
@@ -27,7 +27,7 @@ class Contexts:
         self._max_payload = max_payload
         self._sizes = sizes
         self._reading = reading
-        self._parameters: dict[bool, JsonObject] = {}
+        self._parameters: dict[tuple[bool, bool], JsonObject] = {}
 
     def make(
         self,
@@ -38,19 +38,27 @@ class Contexts:
         *,
         final: bool,
         server: str = "",
+        revision: Revision | None = None,
     ) -> RequestContext:
         """The context as things stand, for a `server`. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
-        context = self._make(tools, progress, state, limit, final, server)
+        context = self._make(tools, progress, state, limit, final, server, revision)
         if self._size_of(context) > self._max_payload and not progress.tight:
             progress.tight = True
-            context = self._make(tools, progress, state, limit, final, server)
+            context = self._make(tools, progress, state, limit, final, server, revision)
         if (size := self._size_of(context)) > self._max_payload:
             room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
             context.messages = fit_messages(context.messages, room, self._sizes)
         return context
 
     def _make(
-        self, tools: Mapping[str, Tool], progress: Progress, state: State, limit: Limit | None, final: bool, server: str
+        self,
+        tools: Mapping[str, Tool],
+        progress: Progress,
+        state: State,
+        limit: Limit | None,
+        final: bool,
+        server: str,
+        revision: Revision | None,
     ) -> RequestContext:
         kinds = [merged.kind for merged in self._context.data]
         if self._dialect.keeps_turns:  # which show what has happened
@@ -68,11 +76,12 @@ class Contexts:
             control=self._agent.config.teaches_control,
             server=server,
         )
-        if final not in self._parameters:  # schemas are composed once a run, not once a Request
-            self._parameters[final] = self._dialect.parameters(ask)
+        kind = final, revision is not None and revision.keep is not None
+        if kind not in self._parameters:  # schemas are composed once a run, not once a Request
+            self._parameters[kind] = self._dialect.parameters(ask)
         return RequestContext(
-            messages=chat_messages(self._context, self._dialect, ask, progress, shown, self._reading, limit),
-            parameters=self._parameters[final],
+            messages=chat_messages(self._context, self._dialect, ask, progress, shown, self._reading, limit, revision),
+            parameters=self._parameters[kind],
             dialect=self._agent.config.dialect,
             vocabulary=self._dialect.vocabulary(ask.tools, kinds),
         )

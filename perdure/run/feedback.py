@@ -7,13 +7,14 @@ from typing import Final
 
 from perdure.errors import CallError, clip
 from perdure.model.wire import RequestResult, RequestView
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
+from perdure.plan.calls import Call, errors_of
 from perdure.run.reading import Reading
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.state import beginning
 
+CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."
+OVERTAKEN: Final = "Your output was not returned, because a new message came before everything had ended."
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
 
@@ -31,23 +32,23 @@ def note(text: str) -> JsonObject:
     return {"type": "note", "text": text}
 
 
-def not_well(plan: Plan) -> str | None:
+def not_well(calls: Iterable[Call]) -> str | None:
     """What the model is told where calls did not succeed and no branch was there for that: an output beside them is held."""
-    bad = [call for call in plan.calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+    bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
     which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
     held = "The output was not returned, because calls beside it did not succeed"
     return f"{held}: {which}. Answer again." if bad else None
 
 
 def request_problems(
-    plan: Plan, result: RequestResult, told: Callable[[Call, CallError], JsonObject]
+    calls: Sequence[Call], result: RequestResult, told: Callable[[Call, CallError], JsonObject]
 ) -> list[JsonObject]:
     """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6).
 
     `told`: what the model may know of an error.
     """
-    problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in plan.errors if call.error]
-    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in plan.calls for note in call.notes]
+    problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in errors_of(calls) if call.error]
+    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.notes]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
@@ -63,7 +64,7 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
     for message in messages:
         if message["type"] == "error" and message.get("call") is None:
             found.append(str(message["error"].get("message")))
-        elif message["type"] == "note":
+        elif message["type"] in ("note", "message"):
             found.append(message["text"])
         elif message["type"] == "feedback":
             found.append(f"a person decided: {dumps({key: value for key, value in message.items() if key != 'type'})}")
@@ -71,7 +72,7 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
 
 
 def turn_message(
-    plan: Plan,
+    of: Sequence[Call],
     result: RequestResult,
     before: list[JsonObject],
     sizes: Sizes,
@@ -86,12 +87,19 @@ def turn_message(
     """
     used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*given}
     calls: list[JsonObject] = []
-    for call in plan.calls:
+    for call in of:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
+        unended = {} if call.ended else {"call": call.id}
         arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
         calls.append(
-            {"id": id, "tool": call.tool_name, "arguments": arguments, "result": _result_text(call, sizes, reading)}
+            {
+                "id": id,
+                "tool": call.tool_name,
+                "arguments": arguments,
+                "result": _result_text(call, sizes, reading),
+                **unended,
+            }
         )
     if not (calls or result.text):
         return None
@@ -103,6 +111,16 @@ def turn_message(
     return turn
 
 
+def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, reading: Reading) -> None:
+    """Put the results of calls that have ended since in the turns that made them."""
+    by_id = {call.id: call for call in ended}
+    for message in messages if by_id else ():
+        for said in message["calls"] if message["type"] == "turn" else ():
+            if (call := by_id.get(said.get("call"))) is not None:
+                said["result"] = _result_text(call, sizes, reading)
+                del said["call"]
+
+
 def _result_text(call: Call, sizes: Sizes, reading: Reading) -> str:
     if call.status == "done":
         hidden, value = reading.shown_result(call)
@@ -110,13 +128,13 @@ def _result_text(call: Call, sizes: Sizes, reading: Reading) -> str:
         return value if isinstance(value, str) else dumps(value)
     if call.error is not None:
         return dumps({"error": reading.shown_error(call, call.error)})
-    return dumps({"status": call.status, "reason": call.reason} if call.reason else {"status": call.status})
+    return dumps({"status": call.standing, "reason": call.reason} if call.reason else {"status": call.standing})
 
 
-def results_of(plan: Plan, sizes: Sizes, reading: Reading) -> JsonObject:
+def results_of(calls: Iterable[Call], sizes: Sizes, reading: Reading) -> JsonObject:
     """By call id what went to no path (R4.4)."""
     results: JsonObject = {}
-    for call in plan.calls:
+    for call in calls:
         if call.status == "done" and not call.writes:
             hidden, shown = reading.shown_result(call)
             shown = shown if hidden else beginning(shown, sizes.of(shown))

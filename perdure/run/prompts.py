@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from perdure.model.dialects import Dialect
 from perdure.model.dialects.asking import Ask, written_names
 from perdure.model.dialects.tools import function_names, turn_messages
+from perdure.plan.calls import HELD
 from perdure.run.agents import Context
 from perdure.run.past.wire import Progress
 from perdure.run.reading import Reading
@@ -38,6 +40,29 @@ STRUCTURED: Final = "Now give that answer in the form that its schema asks for. 
 REFINE: Final = "An answer was drafted: {draft}. Make it better where what is known so far allows, or repeat it. {how}."
 
 
+REVISED: Final = (
+    "A new message has come while your plan was carried out; it stands below. The plan above shows how far everything is. What is done "
+    "stands, what is running goes on by itself, and new calls may read what it will write."
+)
+KEEP: Final = (
+    'What is "{held}" was not begun, and waits for you: {call} keeps calls as they are (write it first); to change one, write it anew '
+    "in place of keeping it; what you do not keep is dropped."
+)
+UNANSWERED: Final = "Your answer broke off before you had decided on what is held in the plan above."
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A plan that goes on under the coming Request (R10.5)."""
+
+    plan: list[JsonObject]
+    """Its calls with their status."""
+    since: int
+    """How many of the run's messages were told before."""
+    keep: str | None
+    """The tool that keeps what is held, where anything is."""
+
+
 TIGHT: Final = 500
 """Characters left of a value where the context was too long."""
 TIGHT_HISTORY: Final = 20
@@ -52,20 +77,25 @@ def chat_messages(
     shown: JsonObject,
     reading: Reading,
     limit: Limit | None,
+    revision: Revision | None = None,
 ) -> list[JsonObject]:
     """The context of one Request as chat messages (R6.1).
 
     A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
     that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
     """
-    results, history = progress.results, progress.messages
+    results = progress.results
+    history = progress.messages[: None if revision is None else revision.since]
     if dialect.keeps_turns:  # each turn shows its results and its errors
         results = {}
         history = [message for message in history if message["type"] != "error" or message["call"] is None]
     if progress.tight:
         results = {id: {**result, "result": shorten(result["result"], TIGHT)} for id, result in results.items()}
-        history = [_tightened(message) for message in history[-TIGHT_HISTORY:]]
-    if progress.plan_message is not None:
+        said = [message for message in history[:-TIGHT_HISTORY] if message["type"] == "message"]
+        history = [*said, *(_tightened(message) for message in history[-TIGHT_HISTORY:])]
+    if revision is not None:
+        history = [*history, *_revision(revision, progress.messages[revision.since :], dialect, ask)]
+    elif progress.plan_message is not None:
         history = [progress.plan_message, *history]
     how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
     if ask.tools and ask.control:
@@ -76,7 +106,11 @@ def chat_messages(
         how.append(ONE_AT_A_TIME)
     if reading.tells_shapes:
         how.append(SHAPES)
-    system = "\n\n".join(part for part in [*context.system, *how, dialect.tools_text(ask)] if part)
+    # A tool of this Request alone is told where the Request tells of it: what stands first stays the same, for prompt caches.
+    listed = {name: tool for name, tool in ask.tools.items() if revision is None or name != revision.keep}
+    system = "\n\n".join(
+        part for part in [*context.system, *how, dialect.tools_text(replace(ask, tools=listed))] if part
+    )
     chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
     chat += _given(context, dialect, ask, progress, shown, reading)
     if results:
@@ -94,6 +128,15 @@ def chat_messages(
     if not any(message["role"] != "system" for message in chat):
         chat.append({"role": "user", "content": "Begin."})
     return chat
+
+
+def _revision(revision: Revision, news: list[JsonObject], dialect: Dialect, ask: Ask) -> list[JsonObject]:
+    """The plan as it stands, what may be done about it, and the new messages last."""
+    told = [REVISED if any(message["type"] == "message" for message in news) else UNANSWERED]
+    if revision.keep is not None:
+        held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
+        told.append(KEEP.format(held=HELD, call=dialect.plan([{"_tool": revision.keep, "calls": held[:2]}], ask)))
+    return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
 
 
 def _given(
@@ -158,7 +201,7 @@ def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
     if kind == "plan":
         text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
         return {"role": "user", "content": text}
-    if kind == "note":
+    if kind in ("note", "message"):
         return {"role": "user", "content": message["text"]}
     body = {key: value for key, value in message.items() if key != "type"}
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}

@@ -18,24 +18,24 @@ from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
-from perdure.run.feedback import error_message, not_well, note, request_problems, results_of, turn_message, with_reasons
+from perdure.run.feedback import CUT, OVERTAKEN, error_message, not_well, note, request_problems, with_reasons
 from perdure.run.outputs import Outputs, Read, whole_output
 from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
+from perdure.run.past.counting import count_answer
 from perdure.run.past.keeping import Kept
 from perdure.run.past.wire import Past, Progress
 from perdure.run.reading import Reading
 from perdure.run.shares import Shares
 from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
+from perdure.run.telling.inbox import heed
+from perdure.run.telling.turns import Telling
 from perdure.run.wire import Prepared
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
-from perdure.values.sources import NOWHERE, Sources
+from perdure.values.sources import NOWHERE
 from perdure.values.state import State
-
-SHOWN_TEXT: Final = 300
-"""Characters of what the model said that `show` prints."""
 
 RECENT: Final = 40
 """Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
@@ -83,15 +83,15 @@ class Run:
         self.restored_at = 0
         """Number of the last Request of the execution that this one went on from."""
         self.output: Json = None
-        self.output_sources: Sources = NOWHERE
+        self.output_sources = NOWHERE
         self.stop_reason: StopReason | None = None
         self._dialect = DIALECTS[agent.config.dialect]
         self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
         self._outputs = Outputs(agent.output_schema)
-        self._only_output = False  # asked for an output alone: it counts whatever is beside it
-        self._done = 0
+        self._only_output, self._done = False, 0  # asked for an output alone: it counts whatever is beside it
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
+        self._telling = Telling(self.sizes, self.reading, context.call_ids, turns=self._dialect.keeps_turns)
         self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes, self.reading)
 
     def carries(self) -> Iterator[Json]:
@@ -129,6 +129,7 @@ class Run:
         """What the choice of the next Request's model goes by (R9.4)."""
         progress = self.progress
         progress.number += 1
+        heed(self.progress)
         if self.limit is None and is_stuck(progress.answers, self.agent.config.stuck_after):
             progress.told_to_vary = progress.number
             progress.messages.append(note(REPEATS.format(count=self.agent.config.stuck_after)))
@@ -145,8 +146,16 @@ class Run:
         """The next Request, to this model (R6.1)."""
         number = self.progress.number
         self.reading.begin(self.state, self.progress)
+        heed(self.progress)
+        revision = self._telling.begin(number, self.progress, self.plan, self.tools)
         context = self._contexts.make(
-            self.tools, self.progress, self.state, self.limit, final=self.final, server=server_of(choice.model)
+            self._telling.tools(self.tools),
+            self.progress,
+            self.state,
+            self.limit,
+            final=self.final,
+            server=server_of(choice.model),
+            revision=revision,
         )
         sampling = self.agent.config.sampling.of(choice.model, self.prepared.models)
         context.parameters = {**context.parameters, **sampling}
@@ -170,7 +179,7 @@ class Run:
         told = 0 < progress.told_to_vary == coming - 1
         self.limit = (
             self.limit
-            or asked_too_often(self.agent.config, progress.answers, coming=coming, told=told)
+            or asked_too_often(self.agent.config, progress.answers, coming=coming - progress.cut, told=told)
             or self.shares.budget.late(worked)
             or self.shares.limit(progress.usage)
         )
@@ -183,10 +192,14 @@ class Run:
         return context
 
     def open_plan(self, number: int) -> Plan:
-        """An empty plan for the calls of a Request, which is the running one from now on."""
+        """The plan of a Request, which is the running one from now on: an empty one, or the one that goes on under it."""
         self._only_output = self.final
         self.desk.new_plan = lambda: self._new_plan(number)
-        self.plan = self._new_plan(number)
+        if self.plan is None:
+            self.plan = self._new_plan(number)
+        else:
+            known = self.reading.known(number, self.progress, self.desk.vouched.stands)
+            self.plan.begin(number, self._telling.tools(self.tools), known)
         return self.plan
 
     def _new_plan(self, number: int, *, dry_run: bool = False) -> Plan:
@@ -206,16 +219,19 @@ class Run:
             known=self.reading.known(number, self.progress, self.desk.vouched.stands),
         )
 
-    def close_request(self, plan: Plan, result: RequestResult) -> bool:
-        """Take in a Request whose calls have all ended. True when the run is over: see `output`, `stop_reason` (R6.1)."""
-        problems = request_problems(plan, result, self.reading.shown_error)
+    def close_request(self, plan: Plan, result: RequestResult, *, cut: bool = False) -> bool:
+        """Take in a Request whose calls have all ended, or what has ended of it where its plan goes on under the next one (R10.5); `cut`: a
+        message has ended its answer. True when the run is over: see `output`, `stop_reason` (R6.1)."""
+        if self.limit is None:
+            heed(self.progress)
+        fresh = self._telling.fresh(plan)
+        problems = request_problems(fresh, result, self.reading.shown_error)
         progress, wanted = self.progress, self.progress.wants
         progress.wants = "plan"
-        if not self._dialect.keeps_turns:  # whose turn holds each result
-            progress.results |= results_of(plan, self.sizes, self.reading)
-        output, reason = self._written_output(plan, result)
+        self._telling.keep_results(progress, fresh)
+        output, reason = self._written_output(plan, fresh, result)
         self.output_sources = self.reading.of_output(output, plan, self.state, below=len(self.lineage) > 1)
-        held = None if output is None or self._only_output else not_well(plan)
+        held = None if output is None else self._why_held(plan, fresh)
         output, wrong = (None, []) if held else self._resolved(output, reason)
         if output is not None and not wrong and (breaks := self._outputs.problems(output)):
             wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
@@ -228,30 +244,29 @@ class Run:
             progress.draft, progress.wants, over = output, "refined", False
         elif over:
             self._end(output, reason)
-        self._keep_past(plan)
+        progress.cut += cut
         self.reading.note(plan, progress, turns=self._dialect.keeps_turns)
-        self.sizes.retain(self.carries())
-        feedback = self.reading.shown_feedback(self.desk.feedback, plan)
-        progress.messages += [*self._turn_of(plan, result), *feedback, *problems, *([note(held)] if held else [])]
+        told = [*self.reading.shown_feedback(self.desk.feedback, plan), *problems]
+        told += [note(each) for each in ([CUT] if cut else []) + ([held] if held else [])]
+        progress.messages += [*self._telling.turn(progress, plan, fresh, result, self.past.log), *told]
+        if plan.settled:
+            self._keep_past(plan)
+            self.sizes.retain(self.carries())
         self.desk.feedback.clear()
-        progress.called = [Called.of(call.tool_name, call.tool) for call in plan.written()]
-        progress.after_error = bool(problems) or any(call.status == "failed" for call in plan.calls)
-        if self._dialect.keeps_turns:
-            progress.plan_message = None
-        elif plan.calls:
-            progress.plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
+        progress.called = [Called.of(call.tool_name, call.tool) for own in plan.own for call in own.written()]
+        progress.after_error = bool(problems) or any(call.status == "failed" for call in fresh)
+        self._telling.note_plan(progress, plan)
         if plan.request:
             self.note_answer(result)
-            answer = answer_print(result, [call.raw for call in plan.calls])
-            progress.answers = [*progress.answers, answer][-self.agent.config.stuck_after :]
+            answer = [answer_print(result, [call.raw for call in plan.own])][cut:]
+            progress.answers = [*progress.answers, *answer][-self.agent.config.stuck_after :]
         return over or (wanted == "refined" and self.end_with_draft())
 
     def end_with_draft(self) -> bool:
         """End with the output that was to be refined, if there is one: it was good enough. Whether there was."""
-        if self.progress.draft is None:
-            return False
-        self._end(self.progress.draft, "output")
-        return True
+        if (draft := self.progress.draft) is not None:
+            self._end(draft, "output")
+        return draft is not None
 
     def _end(self, output: Json, reason: StopReason) -> None:
         self.output, self.progress.draft = output, None
@@ -259,10 +274,10 @@ class Run:
 
     def _is_to_refine(self, wanted: str) -> bool:
         """Whether the smart model is to go over an output (R9.4)."""
-        models, progress = self.prepared.models, self.progress
+        models = self.prepared.models
         fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
         wants = self.agent.config.refine and wanted == "plan" and not self.reading.hides(self.output_sources)
-        return wants and self.limit is None and fast and progress.number > 1
+        return wants and self.limit is None and fast and self.progress.number > 1
 
     def _resolved(self, output: Json, reason: StopReason) -> tuple[Json, list[str]]:
         """An output with its references replaced, and what is wrong with them (R6.4)."""
@@ -271,16 +286,21 @@ class Run:
         data = {**self.context.values(), "state": self.state.snapshot()}
         return whole_output(output, data, self.prepared.max_payload, self.sizes)
 
-    def _written_output(self, plan: Plan, result: RequestResult) -> tuple[Json, StopReason]:
+    def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
+        """Why an output is not returned, whatever it is."""
+        overtaken = not plan.settled or (self.progress.inbox and self.limit is None)
+        return OVERTAKEN if overtaken else None if self._only_output else not_well(fresh)
+
+    def _written_output(self, plan: Plan, fresh: list[Call], result: RequestResult) -> tuple[Json, StopReason]:
         """The output as it was written, and how it was given."""
         output = result.output if plan.request else self.context.plan_output
-        completed = [call for call in plan.calls if call.tool_name == TASK_COMPLETE and call.status == "done"]
+        completed = [call for call in fresh if call.tool_name == TASK_COMPLETE and call.status == "done"]
         if output is None and completed:
             return completed[-1].result, "task_complete"
         if not self._dialect.text_answers or not result.text.strip() or result.problem is not None:
             return output, "output"
-        read: Read = self._outputs.read_text(result.text, beside_calls=bool(plan.calls))
-        if read.kind == "prose" and not plan.calls:
+        read: Read = self._outputs.read_text(result.text, beside_calls=bool(plan.own))
+        if read.kind == "prose" and not plan.own:
             self.progress.wants = "structured"
         return read.value, "answer" if read.kind == "text" else "output"
 
@@ -299,14 +319,7 @@ class Run:
         self._recent = [*self._recent, *plan.made()][-RECENT:]
         self._done += plan.done
         self.plan = None
-
-    def _turn_of(self, plan: Plan, result: RequestResult) -> list[JsonObject]:
-        if not self._dialect.keeps_turns:
-            return []
-        server = server_of(self.past.log[-1].model) if self.past.log else ""
-        before = self.progress.messages
-        turn = turn_message(plan, result, before, self.sizes, self.reading, server, self.context.call_ids)
-        return [turn] if turn else []
+        self._telling.plan_is_over()
 
     def dry_plan(self, number: int) -> Plan:
         """An empty plan to play calls on without running them, on a state of its own (R5.6)."""
@@ -323,12 +336,5 @@ class Run:
 
     def note_answer(self, result: RequestResult) -> None:
         """The running Request's answer is whole: count what it cost, once, before its delegates share what is left (R9.6)."""
-        request, progress, prices = self.past.log[-1], self.progress, self.prepared.prices
-        if request.status == "done":
-            return
-        request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
-        if not (self._dialect.text_answers or result.problem):
-            request.text = ""  # it is all in the calls and the output
-        request.cost = result.usage.cost_at(prices.get(request.model))
-        progress.usage.count(request.model, result.usage, prices)
-        progress.expected.note_request(result.usage, request.cost)
+        text_answers = self._dialect.text_answers
+        count_answer(self.past.log[-1], result, self.progress, self.prepared.prices, text_answers=text_answers)

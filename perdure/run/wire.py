@@ -138,8 +138,7 @@ class CallView(Wire):
     params: JsonObject
     """With every reference resolved, once the call was ready."""
     status: str
-    """`done`, `failed`, `rejected`, `skipped`, `invalid` or `deferred` once it has ended (R5.4, R5.10), `unknown` where the run ended while
-    it ran (R10.6); before that `pending`, `ready`, `waiting`, `held` (R10.5) or `running`."""
+    """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended (R5.4, R5.10, R10.6); before that `pending`, `ready`, `waiting`, `held` (R10.5) or `running`."""
     started_at: str | None = None
     """ISO 8601, UTC, as all times of a view; `None`: it never started."""
     ended_at: str | None = None

@@ -5,11 +5,11 @@ Every worker offers them; a call of one is recognised by its activity's key, und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.tools.tool import ASK_PERSON, SLEEP_UNTIL
+from perdure.tools.tool import ASK_PERSON, KEEP, SLEEP_UNTIL, Tool, parse_tool
 from perdure.values.durations import LONGEST
 from perdure.values.jsons import Json, JsonObject, shorten
 
@@ -46,6 +46,28 @@ ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Definitions by name."""
+
+
+KEEP_TOOL: Final[JsonObject] = {
+    "name": "keep",
+    "description": "Keep calls of the plan that are held: they run as they stand, under their ids, as if they stood here.",
+    "properties": {
+        "calls": {"type": "array", "items": {"type": "string"}, "description": 'ids of held calls, such as "1.2"'}
+    },
+    "required": ["calls"],
+    "additionalProperties": False,
+    "_activity": KEEP,
+    "_safe": True,
+}
+"""Offered by the run alone, in a Request that revises a plan (R10.5)."""
+
+
+def keep_tool(taken: Container[str]) -> Tool:
+    """The tool by which a Request keeps held calls, under a name that is not `taken`."""
+    name = "keep"
+    while name in taken:
+        name += "_"
+    return parse_tool({**KEEP_TOOL, "name": name}, activities=[KEEP])
 
 
 def answer_problem(params: JsonObject, answer: Json) -> str | None:

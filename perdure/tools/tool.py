@@ -37,6 +37,7 @@ ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
 SLEEP_UNTIL: Final = "perdure.sleep_until"
 ASK_PERSON: Final = "perdure.ask_person"
+KEEP: Final = "perdure.keep"
 ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON})
 """Keys of what the engine carries out itself: see `perdure.tools.engine`."""
 TASK_COMPLETE: Final = "task_complete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,8 +35,13 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import MAX_ID, MAX_MESSAGE, said
 
 
-async def run_existing(call: Call, existing: Existing, sender: Sender) -> Outcome:
-    """What it returns, or its failure as the call's. Its result needs no room kept: the server takes none above 2 MB."""
+async def run_existing(
+    call: Call, existing: Existing, sender: Sender, begin: Callable[[Call], Awaitable[None]]
+) -> Outcome:
+    """What it returns, or its failure as the call's. Its result needs no room kept: the server takes none above 2 MB.
+
+    `begin` is waited for just before it is sent.
+    """
     tool = call.tool
     assert tool is not None
     if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
@@ -47,6 +53,7 @@ async def run_existing(call: Call, existing: Existing, sender: Sender) -> Outcom
         message = f"the parameters of {tool.name} have {said(size)} with their references resolved; {sender.max_payload:,} is the most"
         return Failed(CallError("params_too_large", message))
     await sender.room(size)
+    await begin(call)
     sender.free(call.id)
     call.attempts = 1
     try:

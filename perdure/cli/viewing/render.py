@@ -25,6 +25,8 @@ _STYLE: Final = {
     "rejected": "magenta",
     "skipped": "dim",
     "deferred": "dim",
+    "held": "cyan",
+    "unknown": "bold red",
     "cancelled": "magenta",
 }
 

@@ -8,7 +8,7 @@ path and join again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -72,6 +72,18 @@ class Binding:
         self.bind(writers)
         if self.open:
             self.bind_forward(writers, final=False)
+
+    def lose(self, gone: Set[int], writers: Writers, calls: Sequence[Call]) -> None:
+        """Of its writers these will never write: look for others, beside those that have ended.
+
+        Where one of them would have set the path, what was there before it is nobody's to read.
+        """
+        if self.covered and self.writers[-1 if self.forward else 0] in gone:
+            self.base = MISSING
+        ended = [index for index in self.writers if index not in gone and calls[index].ended]
+        self.writers, self.covered = [], False
+        self.bind_anew(writers)
+        self.writers = sorted({*ended, *self.writers})
 
     def bind_forward(self, writers: Writers, *, final: bool) -> None:
         """Look for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""

@@ -10,6 +10,7 @@ invalid. The call starts when all of them have ended. It is skipped where one di
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 from perdure.values.jsons import Json, shorten
@@ -24,8 +25,11 @@ _BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
 """A call of the same body, in the same iteration: `.0` (R16.5)."""
 
 
-def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[str]]:
-    """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list."""
+def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[Template, list[str], list[str]]:
+    """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list.
+
+    `joined`: the calls of earlier Requests that are in the plan.
+    """
     given = value if isinstance(value, list) else [value]
     items = [call_id.rpartition(".")[0] + item if _in_body(item, call_id) else item for item in given]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
@@ -40,7 +44,7 @@ def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[st
     for item in ids:
         if item == call_id:
             problems.append(f"$._after: {item} is the call itself")
-        elif item.rpartition(".")[0] != call_id.rpartition(".")[0]:
+        elif item.rpartition(".")[0] != call_id.rpartition(".")[0] and item not in joined:
             calls = ".0, .1, …" if "[" in call_id else f"{call_id.rpartition('.')[0]}.0, …"
             problems.append(
                 f"$._after: {item} is no call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
@@ -49,12 +53,17 @@ def parse_after(value: Json, call_id: str) -> tuple[Template, list[str], list[st
 
 
 def index_of(id: str) -> int:
-    """The place of a call in its plan."""
+    """The place of a call in its Request's list, or in its body."""
     return int(id.rpartition(".")[2])
 
 
 def _in_body(item: Json, call_id: str) -> bool:
     return "[" in call_id and isinstance(item, str) and _BESIDE.fullmatch(item) is not None
+
+
+def request_of(id: str) -> int:
+    """The number of its Request."""
+    return int(id.split(".")[0])
 
 
 def is_order(edge: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from perdure.plan.calls import Call
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.cycles import Edge
-from perdure.plan.edges.order import AFTER_ID, index_of, label
+from perdure.plan.edges.order import AFTER_ID, index_of, label, request_of
 from perdure.plan.edges.writers import PathIndex, Writers
 from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EDGES
@@ -40,6 +40,8 @@ class Node:
     """Whether there were more than the plan has room for: then it is left without any."""
     filed: list[tuple[Path, bool]] = field(default_factory=list)
     """Where it is known to write, and whether it sets the path."""
+    indexes: list[Writers] = field(default_factory=list)
+    """In which indexes it is filed: first that of its own Request, which it looks back in."""
 
     @property
     def open(self) -> bool:
@@ -67,9 +69,9 @@ class Node:
 
 
 class Wiring:
-    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made."""
+    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made, or its last Request began."""
 
-    def __init__(self, base: Mapping[str, Json]) -> None:
+    def __init__(self, base: Mapping[str, Json], request: int) -> None:
         self.nodes: list[Node] = []
         self.base = base
         self._writers = Writers()
@@ -78,12 +80,59 @@ class Wiring:
         """Who waits, by `_after`, for the call of an index that has not arrived."""
         self._final = False
         self._edges = 0
+        self._begins = {request: 0}
+        """Request → the index of its first call."""
+
+    def begin(self, request: int, base: Mapping[str, Json]) -> None:
+        """The calls of the next Request follow: they see `base`, and of the calls before them what runs or was kept (R10.5)."""
+        self._begins[request] = len(self.nodes)
+        self.base, self._final, self._writers = base, False, Writers()
+        self._awaited.clear()  # what the list before never came to is not among these
+        live = [node for node in self.nodes if not node.call.ended]
+        self._edges = sum(node.edges for node in live)
+        for node in live:
+            if not node.call.held:
+                self._file(node)
+
+    def _file(self, node: Node) -> None:
+        """What the call writes can be read by the calls of the running Request."""
+        if self._writers not in node.indexes:
+            self._writers.move(node.call.index, (), node.filed)
+            node.indexes.append(self._writers)
+
+    def keep(self, call: Call) -> list[Node]:
+        """A held call goes on under the running Request. Returns the nodes that found nothing so far and are bound to it now."""
+        node = self.nodes[call.index]
+        self._file(node)
+        return self._bind_open(node)
+
+    def forget(self, gone: Set[int]) -> None:
+        """These calls are dropped: who reads what one would have written, and is not dropped itself, looks for another writer."""
+        for node in self.nodes:
+            if node.call.ended or node.call.index in gone:
+                continue
+            for binding in node.all_bindings():
+                if not gone.isdisjoint(binding.writers):
+                    binding.lose(gone, self._writers, [each.call for each in self.nodes])
+                    self._note_open(node, binding)
+                    self._wait_for(node, binding.writers)
+            node.waiting -= set(gone).difference(node.after)
+
+    def id_of(self, node: Node, index: int) -> str:
+        """What the call of an index is called in the list of the node's own Request, where that never came to it."""
+        request = request_of(node.call.id)
+        return f"{request}.{index - self._begins[request]}"
+
+    def place_of(self, id: str) -> int:
+        """The index of a call, also of one that has not arrived."""
+        return self._begins[request_of(id)] + index_of(id)
 
     def add(self, call: Call) -> Node:
         """The next call of the list, bound to what stands before it."""
         node = Node(call)
         self.nodes.append(node)
         node.filed = _writes(call)
+        node.indexes.append(self._writers)
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
         read = (
@@ -105,7 +154,7 @@ class Wiring:
                         return node
         if not self._count(node, len(call.after_ids)):
             return node
-        for index in dict.fromkeys(map(index_of, call.after_ids)):
+        for index in dict.fromkeys(map(self.place_of, call.after_ids)):
             node.after.append(index)
             if index >= len(self.nodes):
                 node.absent.add(index)
@@ -130,9 +179,13 @@ class Wiring:
         """A person made the call write elsewhere. Returns the nodes that found nothing so far and are bound to it now."""
         node = self.nodes[call.index]
         before, node.filed = node.filed, _writes(call)
-        self._writers.move(call.index, before, node.filed)
+        for writers in node.indexes:
+            writers.move(call.index, before, node.filed)
+        return self._bind_open(node) if self._writers in node.indexes else []
+
+    def _bind_open(self, node: Node) -> list[Node]:
         bound: list[Node] = []
-        for path in _written_paths(call):
+        for path in _written_paths(node.call):
             for reader, binding in [each for at in self._open_near(path) for each in at]:
                 if binding.open and not binding.writers and reader is not node:
                     binding.bind_anew(self._writers)
@@ -189,7 +242,9 @@ class Wiring:
 
     def move_on(self, node: Node, binding: Binding) -> bool:
         """A writer went another branch: bind to the next ones. Whether there are, or may be, any."""
-        moved = binding.move_on(self._writers, [node.call for node in self.nodes], final=self._final)
+        # What is behind it was planned with it; what is still to come is the running Request's.
+        writers = self._writers if binding.forward else node.indexes[0]
+        moved = binding.move_on(writers, [node.call for node in self.nodes], final=self._final)
         self._note_open(node, binding)
         self._wait_for(node, binding.writers)
         return moved

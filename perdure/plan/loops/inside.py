@@ -75,9 +75,9 @@ class Loops:
     def begin(self, loop: Loop) -> None:
         self.all[loop.call.index] = self.running[loop.call.index] = loop
 
-    def take_ready(self, time: str) -> tuple[list[Call], list[Loop]]:
+    def take_ready(self, time: str, *, only_safe: bool = False) -> tuple[list[Call], list[Loop]]:
         """The calls that start now, and the loops that are over."""
-        taken = [call for loop in self.running.values() for call in loop.take_ready(time)]
+        taken = [call for loop in self.running.values() for call in loop.take_ready(time, only_safe=only_safe)]
         over = [loop for loop in self.running.values() if loop.over]
         for loop in over:
             del self.running[loop.call.index]
@@ -91,6 +91,17 @@ class Loops:
         """The loop goes no further. Its iterations that run."""
         loop = self.running.pop(index, None)
         return [] if loop is None else list(loop.running.values())
+
+    def runs(self, call: Call) -> bool:
+        """Whether it is a loop that has begun, and is not over."""
+        return call.index in self.running
+
+    def end_early(self, index: int, reason: str) -> bool:
+        """The loop goes no further than what of it runs. Whether it has begun, and is not over yet (R10.5)."""
+        loop = self.running.get(index)
+        if loop is not None:
+            loop.end_early(reason)
+        return loop is not None
 
     def iterations(self) -> Iterator[Iteration]:
         """All that were begun, loop by loop."""

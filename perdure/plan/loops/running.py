@@ -42,7 +42,9 @@ class Iteration(Protocol):
     def settled(self) -> bool: ...
     @property
     def held_back(self) -> bool: ...
-    def take_ready(self, time: str = "") -> list[Call]: ...
+    @property
+    def keeping(self) -> Any: ...
+    def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
     def made(self) -> Iterator[Call]: ...
@@ -78,6 +80,8 @@ class Loop:
         self._items: list[Any] = call.items or []
         self._first = form.first or 0
         self._next = 0
+        self.dropped = ""
+        """Why nothing is made of what it gave."""
         self._over: CallError | bool = False
         """Whether a loop that goes on until something holds is over, or why it cannot go on."""
         count = len(self._items)
@@ -103,18 +107,26 @@ class Loop:
         for plan in list(self.running.values()):
             plan.go_on()
 
-    def take_ready(self, time: str) -> Iterator[Call]:
-        """The calls of its iterations that start now; iterations that have ended make room for others."""
+    def take_ready(self, time: str, *, only_safe: bool = False) -> Iterator[Call]:
+        """The calls of its iterations that start now; iterations that have ended make room for others. With `only_safe`, and where it
+        is held, only what is safe starts (R10.5)."""
         while True:
             while not self._checks.spent and self._opens():
                 self._open()
             for plan in list(self.running.values()):
-                yield from plan.take_ready(time)
+                yield from plan.take_ready(time, only_safe=only_safe or self.call.held)
             ended = [number for number, plan in self.running.items() if plan.settled]
             for number in ended:
                 self._close(number, self.running.pop(number))
             if not ended:
                 return
+
+    def end_early(self, reason: str) -> None:
+        """It is not wanted any more: nothing follows what runs (R10.5)."""
+        done = sum(number not in self.running for number in self.plans)
+        most = f" of {len(self._items)}" if self.form.kind == "each" else ""
+        self.dropped = f"{reason} after {done}{most} iterations"
+        self._next, self._over = len(self._items), self._over or True
 
     def outcome(self) -> Outcome:
         """How it has ended; what the model is told beside it stands with the call."""

@@ -1,9 +1,11 @@
 """The inner loop of one Request: `events` is what can happen and what is to be carried out, `loop` decides."""
 
-from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Stopped
-from perdure.run.inner.loop import InnerLoop, asks_person
+from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
+from perdure.run.inner.loop import PLAN, REQUEST, InnerLoop, asks_person
 
 __all__ = [
+    "PLAN",
+    "REQUEST",
     "Answered",
     "Arrived",
     "Decided",
@@ -12,6 +14,7 @@ __all__ = [
     "InnerLoop",
     "Stage",
     "Start",
+    "Steered",
     "Stopped",
     "asks_person",
 ]

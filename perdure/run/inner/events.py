@@ -25,6 +25,8 @@ class Stage(Enum):
     """Nothing arrives any more, and all that there is runs to its end."""
     SETTLED = "settled"
     """Every call has ended."""
+    REVISED = "revised"
+    """The Request is over before its calls are: the plan goes on under the next one (R10.5)."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,18 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Steered:
+    """A new message has come: what was not begun is held (R10.5)."""
+
+
+@dataclass(frozen=True)
 class Stopped:
     """A limit was met: nothing more is to run (R9.5)."""
 
     limit: Limit
 
 
-Event: TypeAlias = Arrived | Answered | Decided | Ended | Stopped
+Event: TypeAlias = Arrived | Answered | Decided | Ended | Steered | Stopped
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
     streaming ──Answered──▶ answered ──Decided──▶ draining ──▶ settled
 
-Without a person who is shown the whole plan `streaming` becomes `draining`; a limit settles it from anywhere. The workflow reports
-events, lets the loop `work` and carries out what it `starts`, until it is settled. The plan is the run's, and nowhere else.
+Without a person who is shown the whole plan `streaming` becomes `draining`; a limit settles it from anywhere. A new message makes it
+`revised`: the Request is over, what runs goes on, what was not begun is held, and the loop goes on with the plan under the next Request
+(`go_on`). The workflow reports events, lets the loop `work` and carries out what it `starts`, until it is settled or revised. The plan
+is the run's, and nowhere else.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import assert_never
+from typing import Final, assert_never
 
 from perdure.errors import CallError
 from perdure.model.intake import Intake
@@ -18,10 +20,14 @@ from perdure.people.offers import Offer
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
-from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Stopped
+from perdure.run.inner.editing import edited
+from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
-from perdure.tools.tool import ASK_PERSON
+from perdure.tools.tool import ASK_PERSON, KEEP
+
+REQUEST: Final = "request"
+PLAN: Final = "plan"
 
 
 class InnerLoop:
@@ -44,6 +50,12 @@ class InnerLoop:
         """Calls that have run, in the order of their ends; whoever tells of them empties it."""
         self.limit: Limit | None = None
         """Why all is to be stopped: see `stop`."""
+        self.steered = False
+        """A new message has come, and no Request holds it so far: nothing starts but what is safe."""
+        self.cut = False
+        """A message has ended the Request's answer."""
+        self.forsaken: list[str] = []
+        """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
 
     @property
     def plan(self) -> Plan:
@@ -54,6 +66,23 @@ class InnerLoop:
     @property
     def stage(self) -> Stage:
         return Stage.SETTLED if self.plan.settled else self._stage
+
+    def steer(self) -> None:
+        """A new message has come: from now on nothing starts but what is safe, and the Request ends (R10.5)."""
+        if self.stage not in (Stage.SETTLED, Stage.REVISED):
+            self.steered = True
+            self.report(Steered())
+
+    def go_on(self) -> None:
+        """The run's plan has just begun another Request."""
+        self._stage, self.steered, self.cut, self.limit = Stage.STREAMING, False, False, None
+        self._shows_plan = self._run.desk.guard.policy.scope == "plan"
+        self.intake, self.result = Intake(self.plan.request), RequestResult()
+
+    def may_begin(self, call: Call) -> bool:
+        """Whether a call that was taken, and perhaps approved, may be sent now."""
+        held = self.plan.is_held(call) or (self.steered and self._stage is not Stage.REVISED)
+        return (call.safe or not held) and self.plan.home(call).room_for(call)
 
     @property
     def behind(self) -> bool:
@@ -68,11 +97,14 @@ class InnerLoop:
 
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
-        if calls := self.intake.deliver(delivery):
+        if not self.steered and (calls := self.intake.deliver(delivery)):
             self.report(Arrived(calls))
 
     def answer(self, result: RequestResult) -> None:
-        """The Request has its result; what of it stands says `Intake`."""
+        """The Request has its result; what of it stands says `Intake`. Nothing of it where a message has ended it before."""
+        if self.steered:
+            self._run.note_answer(result)
+            return
         missing, stands = self.intake.close(result)
         self.report(Arrived(missing), Answered(stands))
 
@@ -83,6 +115,7 @@ class InnerLoop:
     def work(self, task: int, now: str) -> None:
         """Take in what was reported, as far as the workflow task's time for checks reaches."""
         self.plan.checks.begin(task)
+        self.plan.time = now
         while self._left and not self.plan.checks.spent:
             self._take(self._left.popleft(), now)
         if self.plan.held_back and not self.plan.checks.spent:
@@ -95,7 +128,7 @@ class InnerLoop:
             starts.append(Start(None, self._plan_offer))
             self._plan_offer = None
         desk = self._run.desk
-        while self._may_start and (ready := self.plan.take_ready(now)):
+        while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
             for call in ready:
                 home = self.plan.home(call)
                 if (refused := desk.refuse_flow(call)) is not None:
@@ -104,9 +137,10 @@ class InnerLoop:
                 offer_it = desk.offer_question if asks_person(call) else desk.offer_call
                 offer = None if call.loop is not None else offer_it(home, call, now)  # its calls are asked about
                 assert call.tool is not None
-                if (
-                    call.loop is None and offer is None and call.tool.latent
-                ):  # the model has written the result itself: nothing runs
+                if call.tool.activity == KEEP:
+                    home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
+                elif call.loop is None and offer is None and call.tool.latent:
+                    # the model has written the result itself: nothing runs
                     home.end(call, Returned(call.result), now)
                 else:
                     self.running[call.id] = call
@@ -123,9 +157,24 @@ class InnerLoop:
             self.plan.home(call).end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
         self.running.clear()
         if self._stage is Stage.STREAMING:
-            self.result, self._stage = self.intake.interrupted(limit.words), Stage.DRAINING
+            self.result = self.intake.interrupted(limit.words)
+        self._stage = Stage.DRAINING
+        if not self.plan.closed:
             self.plan.close()
         self.plan.end_all("skipped", limit.words, now)
+
+    def hold_to(self, limit: Limit, now: str) -> None:
+        """No Request follows that could keep what is held: it is not run, what runs comes to its end (R9.5)."""
+        self._drop(limit.words, now)
+        self._stage = Stage.DRAINING
+        self.plan.close()
+
+    def break_off(self, reason: str, now: str) -> None:
+        """The run ends here: what is done stays done (R10.6)."""
+        for event in [event for event in self._left if isinstance(event, Ended)]:
+            self._take(event, now)
+        self._left.clear()
+        self.plan.break_off(reason, now)
 
     @property
     def _may_start(self) -> bool:
@@ -134,31 +183,67 @@ class InnerLoop:
     def _take(self, event: Event, now: str) -> None:
         match event:
             case Arrived(calls):  # one by one, for each may take long to check; those beyond the most are only counted
-                count = 1 if len(self.plan.calls) <= self.plan.max_calls else len(calls)
+                count = 1 if self.plan.listed <= self.plan.max_calls else len(calls)
                 self.plan.extend(calls[:count])
                 if calls[count:]:
                     self._left.appendleft(Arrived(calls[count:]))
             case Answered(result):
                 self.result = result
+                if self.plan.keeping.held and self.plan.held_back:
+                    self.plan.go_on()  # what it keeps has to be known
+                if self.plan.keeping.held and self.plan.held_back:
+                    self._left.appendleft(event)
+                    return
                 if self.intake.number:
                     self._run.note_answer(result)
+                if (
+                    result.problem is not None and self.plan.keeping.held
+                ):  # nobody has decided on these: they are asked about again
+                    self._stage = Stage.REVISED
+                    return
+                self._drop(f"dropped by Request {self.plan.request}", now)
                 self.plan.close(drain=result.output is not None)
                 self._stage = self._shown(now)
             case Decided(verdict):
+                if self._stage is not Stage.ANSWERED:
+                    return  # a message has come: it is offered anew, as it stands then
                 self._stage = Stage.DRAINING
-                self._run.plan = verdict.plan or self.plan
+                if verdict.plan is not None:
+                    self._run.plan = edited(self.plan, verdict.plan, now)
                 if isinstance(verdict.outcome, Rejected):
                     self.plan.end_all("rejected", verdict.outcome.reason, now)
                 elif isinstance(verdict.outcome, Failed):
                     self.plan.end_all("rejected", verdict.outcome.error.message, now)
             case Ended(call, outcome):
-                del self.running[call.id]
+                if self.running.pop(call.id, None) is None:
+                    return  # dropped just before
                 self.plan.home(call).end(call, outcome, now)
                 self.ended.append(call)
+            case Steered():
+                self._revise()
             case Stopped(limit):
                 self.limit = limit
             case _:
                 assert_never(event)
+
+    def _revise(self) -> None:
+        """What closed of the answer stands; what runs goes on."""
+        if self._stage is Stage.STREAMING:
+            self.cut = True
+            self.forsaken.append(REQUEST)
+        elif self._stage is Stage.ANSWERED:
+            self.forsaken.append(PLAN)
+            self._plan_offer = None
+        self.plan.keeping.hold_back()
+        if self.plan.closed or any(not call.ended for call in self.plan.calls):
+            self._stage = Stage.REVISED
+        else:
+            self.plan.close()  # nothing is left that could go on
+
+    def _drop(self, reason: str, now: str) -> None:
+        for call in self.plan.keeping.drop(reason, now):
+            if self.running.pop(call.id, None) is not None:
+                self.forsaken.append(call.id)
 
     def _shown(self, now: str) -> Stage:
         """What comes after the answer: its plan is offered, if anybody wants to see it (R7.6)."""

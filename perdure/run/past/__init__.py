@@ -33,7 +33,7 @@ def call_view(call: Call, sizes: Sizes) -> CallView:
         id=call.id,
         tool=call.tool_name,
         params=cut_to(call.params, SHOWN_PARAMS, sizes),
-        status=call.status,
+        status=call.standing,
         started_at=call.started,
         ended_at=call.ended_at,
         attempts=call.attempts,

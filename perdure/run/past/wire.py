@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perdure.model.usage import RunUsage
 from perdure.model.wire import RequestView
+from perdure.people.wire import Heard, Said
 from perdure.run.choosing import Called
 from perdure.run.shares import Expected
 from perdure.run.wire import CallView, Prepared
@@ -55,6 +56,12 @@ class Progress(Wire):
     """What the next Request is for; the last two only want an output."""
     draft: Json = None
     """The output that is to be refined."""
+    inbox: list[Said] = Field(default_factory=list)
+    """Messages that no Request holds so far."""
+    heard: list[Heard] = Field(default_factory=list)
+    """Those that one holds."""
+    cut: int = 0
+    """Requests that a message ended before they had answered: they do not count as asked."""
     tight: bool = False
     """Whether the context was too long for the model, and is shown cut since (R9.7)."""
 

@@ -50,6 +50,7 @@ class Reading:
                 self.data[reference.kind].write(reference.path, None, "set", names)
         self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
         """Who has written the plan that the run was given: of a part of a loop, who has written the loop."""
+        self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """By call what its result is known to be, of those whose results are hidden."""
         self.asked: Sources = NOWHERE
@@ -111,8 +112,11 @@ class Reading:
                 told |= NOWHERE if self.hides(sources) else untrusted(sources)
         progress.told = sorted(told)
         clean = [
-            _print(call.raw) for call in plan.calls if not untrusted(call.origins.written) and call.status != "done"
+            _print(call.raw)
+            for call in plan.calls
+            if not untrusted(call.origins.written) and call.status != "done" and call.id not in self._noted
         ]
+        self._noted = {call.id for call in plan.calls} if not plan.settled else set()
         made = {_print(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
         progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
 

@@ -23,6 +23,8 @@ COLOURS: Final = {
     "skipped": ("#eeeeee", "#5c5c5c"),
     "deferred": ("#eeeeee", "#5c5c5c"),
     "pending": ("#e8eefc", "#2f4ba8"),
+    "held": ("#e0f2f1", "#00564c"),
+    "unknown": ("#fff0f0", "#a01050"),
     "path": ("#ffffff", "#455a64"),
 }
 """Fill and line by status; words in a line's colour are read on its fill, at a contrast of 4.5 : 1 at least."""
@@ -51,7 +53,7 @@ class Drawing:
 
 def draw_plan(plan: Plan, *, paths: bool = False) -> Drawing:
     """A plan; with `paths` what is read and written stands between the calls, as nodes of their own."""
-    nodes = [Node(call.id, call.tool_name, call.status) for call in plan.calls]
+    nodes = [Node(call.id, call.tool_name, call.standing) for call in plan.calls]
     if not paths:
         return Drawing(nodes, _merge(plan.named_edges()))
     edges: dict[tuple[str, str], str] = {}

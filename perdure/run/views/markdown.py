@@ -48,7 +48,7 @@ def _row(call: Call) -> str:
     # A narrow panel: the status first, and no column for what it reads, which its parameters say.
     return (
         "| "
-        + " | ".join(map(plain, (call.id, call.status, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " | ".join(map(plain, (call.id, call.standing, call.tool_name, call_line(call.raw, 60), call.target)))
         + " |"
     )
 

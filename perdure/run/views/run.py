@@ -11,6 +11,7 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
+from perdure.run.telling.inbox import heard
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
 from perdure.values.limits.sizes import preview
 
@@ -32,6 +33,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         errors=run.errors,
         calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.made()) if plan else ())],
         state=run.state.snapshot(),
+        messages=heard(run.progress),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
         tight=run.progress.tight,
@@ -70,7 +72,7 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
         return view
     view.calls = offer.shown
-    dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.plan.calls], asks=guard.asks)
+    dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.calls], asks=guard.asks)
     view.simulation = {
         "makespan": dry.makespan,
         "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],

@@ -199,6 +199,10 @@ MAX_AGENT: Final = 500_000
 """Bytes of the agent file of a session with those that come along with it, for the same reason."""
 MAX_STEERED: Final = 200
 """Messages that steer one run; more of them wait, so that what is said to a run does not fill its history."""
+MAX_INBOX: Final = 1_000
+"""Messages that wait in a run for its next Request: nobody writes so many while one answer is."""
+MAX_UNHEARD: Final = 1_000_000
+"""Bytes of these together: a Request tells all of them, and its context goes in one answer of a query."""
 
 
 def said(size: int) -> str:

@@ -1,0 +1,115 @@
+"""What becomes of a plan's calls when a new message comes: they are held, kept by a later Request, or dropped (R10.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from perdure.errors import CallError
+from perdure.plan.calls import Call
+from perdure.plan.edges.wiring import Wiring
+from perdure.plan.loops.inside import Loops
+from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.settling import Settling
+from perdure.plan.slots import Slots
+from perdure.values.jsons import Json, shorten
+
+NOT_HELD: Final = "not_held"
+"""Code of a call of `keep` that names what cannot be kept."""
+
+
+class Keeping:
+    """The held calls of one plan. A loop is held, kept and dropped with what is inside it."""
+
+    def __init__(self, wiring: Wiring, settling: Settling, slots: Slots, loops: Loops) -> None:
+        self._wiring, self._settling, self._slots, self._loops = wiring, settling, slots, loops
+
+    @property
+    def held(self) -> list[Call]:
+        """The calls that no Request has kept so far, in the order of the plan."""
+        return [call for call in self._settling.calls if call.held and not call.ended]
+
+    def put_aside(self, call: Call) -> None:
+        """A call that was taken does not run yet. Others run meanwhile."""
+        call.status, call.started = "waiting", None
+        self._slots.give_back(call)
+
+    def hold_back(self) -> None:
+        """A new message has come: what was not begun is held until a Request keeps it, or drops it."""
+        for call in self._settling.calls:
+            if call.status == "running" and call.queued and not call.safe:
+                self.put_aside(call)
+            for inner in self._inside(call):
+                inner.hold_back()
+            goes_on = call.status == "running" and not self._loops.runs(call)  # a loop begins nothing more
+            call.held = call.held or not (call.ended or goes_on)
+
+    def keep(self, ids: Json) -> Outcome:
+        """These go on as they are. What runs or is done needs no keeping; of what cannot be kept the model is told."""
+        known = {call.id: call for call in self._settling.calls}
+        wrong: list[str] = []
+        kept: list[Json] = []
+        for id in ids if isinstance(ids, list) else [ids]:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None:
+                wrong.append(f"there is no call {shorten(id, 60)}")
+            elif call.ended and call.status != "done":
+                wrong.append(f"{call.title} has ended: {call.status}{f' ({call.reason})' if call.reason else ''}")
+            else:
+                kept.append(call.id)
+                self.release(call)
+        return Failed(CallError.of(NOT_HELD, wrong)) if wrong else Returned({"kept": kept})
+
+    def release(self, call: Call) -> None:
+        """It is a call of the running Request's plan now."""
+        if call.held and not call.ended:
+            call.held = False
+            self._settling.look_at(self._wiring.keep(call))
+            for inner in self._inside(call):
+                for each in inner.held:
+                    inner.release(each)
+
+    def drop(self, reason: str, time: str) -> list[Call]:
+        """The Request has answered: what it did not keep is not run. Returns the calls dropped, those in loops among them.
+
+        A loop whose calls still run comes to its end with them.
+        """
+        gone = self.held
+        self._wiring.forget({call.index for call in gone})
+        dropped: list[Call] = []
+        for call in gone:
+            call.held = False
+            for inner in self._inside(call):
+                dropped += inner.drop(reason, time)
+            if self._loops.end_early(call.index, reason):
+                continue
+            call.ended_at = time
+            self._settling.give_up(call, reason)
+            dropped.append(call)
+        return dropped
+
+    def break_off(self, reason: str, time: str) -> None:
+        """The run ends. Of what runs, and may have taken effect, nobody knows whether it did (R10.6); the rest is not run."""
+        for call in self._settling.calls:
+            inside = list(self._inside(call))
+            for inner in inside:
+                inner.break_off(reason, time)
+            if call.ended:
+                continue
+            call.ended_at = time
+            runs = call.status == "running" and not call.queued
+            words = f"{reason} while it ran" if runs else reason
+            unknown = any(inner.any_unknown for inner in inside) if call.loop is not None else runs and not call.safe
+            if unknown:
+                self._settling.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
+            else:
+                self._settling.end(call, "skipped", reason=words)
+
+    @property
+    def any_unknown(self) -> bool:
+        """Whether of any of them nobody knows what it did."""
+        return any(call.status == "unknown" for call in self._settling.calls)
+
+    def _inside(self, call: Call) -> Iterator[Keeping]:
+        for plan in self._loops.of(call) if call.loop is not None else ():
+            yield plan.keeping

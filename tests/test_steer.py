@@ -1,0 +1,258 @@
+"""A new message for a run that works is a revision of its plan (R10.5 to R10.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Perdure, RunEndedError, tool
+from perdure.model.dialects import DIALECTS
+from perdure.people.wire import STEER
+from perdure.run.wire import RunView
+from perdure.testing.dialects import write_answer
+from perdure.testing.turns import ChatRequest, Turn
+from tests.support import DONE, Harness, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HELLO = {"id": "m1", "text": "Not to Bob: to Carol!", "sender": "alice"}
+
+
+class World:
+    """Tools with effects, which are noted in their order; `slow` ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        self.go = asyncio.Event()
+        self._happened = asyncio.Condition()
+
+        @tool
+        async def slow(text: str) -> str:
+            """Takes its time."""
+            await self._note(f"slow {text}")
+            await self.go.wait()
+            return text
+
+        @tool
+        async def send(to: str, text: Any = "") -> str:
+            """Send a text."""
+            await self._note(f"send {to} {text}".strip())
+            return f"sent to {to}"
+
+        @tool(safe=True)
+        async def look(at: Any) -> Any:
+            """Look at something."""
+            await self._note(f"look {at}")
+            return at
+
+        self.tools: list[Callable[..., Any]] = [slow, send, look]
+
+    async def _note(self, effect: str) -> None:
+        async with self._happened:
+            self.effects.append(effect)
+            self._happened.notify_all()
+
+    async def until(self, *effects: str) -> None:
+        async with self._happened, asyncio.timeout(20):
+            await self._happened.wait_for(lambda: set(effects) <= set(self.effects))
+
+
+def document(dialect: str = "solution", **config: Any) -> dict[str, Any]:
+    return agent("slow", "send", "look", config={"dialect": dialect, "approval": {"ask": "never"}, **config})
+
+
+def length(solution: dict[str, Any], dialect: str) -> int:
+    answer = write_answer(solution, dialect)
+    return len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
+
+
+async def steer(handle: Any, **message: str) -> None:
+    await handle.signal(STEER, {**HELLO, **message})
+
+
+async def until(it: Harness, run_id: str, holds: Callable[[RunView], bool]) -> RunView:
+    """A run can only be looked at: nothing tells when to look."""
+    async with asyncio.timeout(20):
+        while not holds(view := await it.view(run_id)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return view
+
+
+def statuses(view: RunView) -> dict[str, str]:
+    return {call.id: call.status for call in view.calls}
+
+
+PLAN: dict[str, Any] = {
+    "calls": [
+        {"_tool": "slow", "text": "report", "_outputPath": "†state.report"},
+        {"_tool": "send", "to": "bob", "text": "†state.report", "_outputPath": "†state.sent"},
+        {"_tool": "send", "to": "dave", "text": "†state.report"},
+        {"_tool": "look", "at": "†state.report", "_outputPath": "†state.seen"},
+        {
+            "_tool": "look",
+            "at": "the whole of a rather long text that makes the answer longer still",
+            "_outputPath": "†state.x",
+        },
+    ]
+}
+REVISION: dict[str, Any] = {
+    "calls": [
+        {"_tool": "keep", "calls": ["1.2"]},
+        {"_tool": "send", "to": "carol", "text": "†state.report", "_outputPath": "†state.sent"},
+    ]
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("part", [10, 50, 90])
+async def test_r10_5_a_message_while_the_model_writes_revises_the_plan(
+    dialect: str, part: int, dev_server: WorkflowEnvironment
+) -> None:
+    world, gate = World(), asyncio.Event()
+    at = length(PLAN, dialect) * part // 100
+    first = Turn(PLAN, gate=gate, gate_after=at)
+
+    keep, send = REVISION["calls"]
+    second = {"calls": [keep, send] if part == 90 else [send] if part == 50 else [PLAN["calls"][0], send]}
+    async with harness(dev_server.client, world.tools, [first, second, DONE]) as it:
+        it.model.dialect = dialect
+        handle = await it.start(document(dialect))
+        await asyncio.wait_for(it.model.wait_for_characters(1, at), 20)
+        await until(it, handle.id, lambda view: len(view.calls) >= (0, 1, 4)[part // 40])
+        if part > 10:
+            await world.until("slow report")
+        await steer(handle)
+        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        world.go.set()
+        await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+        revision = it.model.requests[1]
+        await asyncio.wait_for(it.model.wait_for_disconnect(1), 10)
+        it.model.check()
+    assert (view.status, view.requests, view.output) == ("completed", 3, {"ok": True})
+    assert view.state["sent"] == "sent to carol"
+    assert [(each.id, each.request) for each in view.messages] == [("m1", 2)]
+    assert world.effects.count("slow report") == 1
+    assert "send bob report" not in world.effects
+    assert world.effects.count("send carol report") == 1
+    # The new message is what the model reads last.
+    assert revision.messages[-1] == {"role": "user", "content": HELLO["text"]}
+    if part == 90:
+        assert world.effects.count("send dave report") == 1
+        assert statuses(view) | {"1.1": "skipped", "1.2": "done", "2.0": "done", "2.1": "done"} == statuses(view)
+        assert next(call.reason for call in view.calls if call.id == "1.1") == "dropped by Request 2"
+
+
+async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server: WorkflowEnvironment) -> None:
+    world, gate = World(), asyncio.Event()
+    turns = [PLAN, Turn(REVISION, gate=gate), DONE]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document())
+        await world.until("slow report")
+        run = Perdure(it.client).get_run(handle.id)
+        message = await run.steer("Not to Bob: to Carol!", by="alice")
+        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        held = await run.view()
+        world.go.set()  # what reads the report becomes ready: only the safe one may start
+        await world.until("look report")
+        asked = await it.view(handle.id)
+        before = list(world.effects)
+        gate.set()
+        await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+        shown = it.model.requests[1].text
+    assert statuses(held) == {"1.0": "running", "1.1": "held", "1.2": "held", "1.3": "held", "1.4": "done"}
+    assert statuses(asked)["1.1"] == statuses(asked)["1.2"] == "held"
+    assert not [effect for effect in before if effect.startswith("send")]
+    assert {"send dave report", "send carol report"} <= set(world.effects)
+    assert "send bob report" not in world.effects
+    assert view.status == "completed"
+    assert view.result().as_json()["messages"] == [{"id": message, "request": 2}]
+    assert '"_status":"held"' in shown
+    assert '"_status":"running"' in shown
+
+
+async def test_r10_5_an_output_that_a_message_came_before_is_not_the_runs(dev_server: WorkflowEnvironment) -> None:
+    world = World()
+    turns = [{**PLAN, "output": {"too": "early"}}, {"calls": [], "output": {"for": "carol"}}]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document())
+        await world.until("slow report")
+        await steer(handle)
+        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        world.go.set()
+        await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+    assert view.output == {"for": "carol"}
+    assert statuses(view)["1.1"] == "skipped"
+    assert [effect for effect in world.effects if effect.startswith("send")] == []
+    assert view.state["report"] == "report"
+
+
+async def test_r10_5_a_hundred_messages_in_a_second_are_each_held_by_one_request(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    world, gate = World(), asyncio.Event()
+
+    def answer(request: ChatRequest) -> Any:
+        done = "message 99" in request.text
+        return DONE if done else Turn(PLAN, gate=gate, gate_after=20)
+
+    async with harness(dev_server.client, world.tools, answer) as it:
+        handle = await it.start(document())
+        await asyncio.wait_for(it.model.wait_for_request(1), 20)
+        await asyncio.gather(*(steer(handle, id=f"m{n}", text=f"message {n}") for n in range(99)))
+        await steer(handle, id="m99", text="message 99")
+        await steer(handle, id="m7", text="message 7")  # the same once more
+        await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+        last = it.model.requests[-1].text
+    assert view.status == "completed"
+    assert sorted(each.id for each in view.messages) == sorted(f"m{n}" for n in range(100))
+    assert all(each.request for each in view.messages)
+    assert view.requests <= 5
+    assert all(f"message {n}\n" in f"{last}\n" for n in range(100))
+
+
+async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server: WorkflowEnvironment) -> None:
+    world = World()
+    turns = [PLAN, {"calls": [{"_tool": "keep", "calls": ["1.1", "1.2", "1.9", "1.0"]}]}, DONE]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document())
+        await world.until("slow report")
+        await steer(handle)
+        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        refused = await perdure("withdraw", handle.id, "m1", env=env)
+        unknown = await perdure("withdraw", handle.id, "m2", env=env)
+        await handle.signal(STEER, "what is this")
+        world.go.set()
+        await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+    assert (refused.code, unknown.code) == (1, 1)
+    assert "Request 2 holds the message m1" in refused.err
+    assert "no message 'm2'" in unknown.err
+    assert "this is no message" in view.refusals[0]["problem"]
+    assert {"send bob report", "send dave report"} <= set(world.effects)
+    assert [error["error"]["code"] for error in view.errors] == ["not_held"]
+    assert "there is no call" in view.errors[0]["error"]["message"]
+
+
+async def test_r10_6_a_cancelled_run_tells_what_nobody_knows(dev_server: WorkflowEnvironment) -> None:
+    world = World()
+    turns = [{"calls": [{"_tool": "send", "to": "eve"}, *PLAN["calls"]]}]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document())
+        await world.until("slow report", "send eve")
+        await until(it, handle.id, lambda view: statuses(view).get("1.0") == "done")
+        await handle.cancel()
+        view = await until(it, handle.id, lambda view: view.status == "cancelled")
+        with pytest.raises(RunEndedError, match="the message was not taken"):
+            await Perdure(it.client).get_run(handle.id).steer("too late")
+    assert statuses(view) | {"1.0": "done", "1.1": "unknown", "1.2": "skipped", "1.3": "skipped"} == statuses(view)
+    unknown = next(call for call in view.calls if call.id == "1.1")
+    assert unknown.reason == "the run was cancelled while it ran: whether it took effect is not known"

@@ -1,0 +1,1 @@
+"""Messages for a run that works."""

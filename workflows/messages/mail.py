@@ -1,0 +1,95 @@
+"""New messages for a run that works, as they come in: by signal, and taken back by update (R10.5, R10.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import workflow
+
+from perdure.workflows.arguments import only
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import DecisionError
+    from perdure.people.wire import STEER, WITHDRAW
+    from perdure.run.past.wire import Progress
+    from perdure.run.running import Run
+    from perdure.run.telling import inbox
+    from perdure.values.jsons import Json
+
+Refuse = Callable[[Sequence[Json], DecisionError], None]
+
+
+class Mail:
+    """The messages of one run, from its workflow's first task on."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._early: list[tuple[Any, ...]] = []
+        self._refuse: Refuse
+        self._steer: Callable[[], None]
+        self._came = 0.0
+        """When the last one came, as `workflow.time` has it."""
+        self._revised: float | None = None
+        """When the run went on last with messages that had come; `None`: with none."""
+
+    def open(self, run: Run, refuse: Refuse, steer: Callable[[], None]) -> None:
+        """The run is made. `refuse` keeps what is no message; `steer` ends the running Request."""
+        self._run, self._refuse, self._steer = run, refuse, steer
+        for said in self._early:
+            self.take(said)
+
+    def take(self, said: tuple[Any, ...]) -> None:
+        """Accept a message; the running Request ends, unless it is the last: nothing would come after it."""
+        if self._run is None:
+            self._early.append(said)
+            return
+        try:
+            if inbox.accept(self._run.progress, only(said)) is None:
+                return
+        except DecisionError as error:
+            self._refuse(said, error)
+            return
+        self._came = workflow.time()
+        if self._run.limit is None:
+            self._steer()
+
+    async def lull(self) -> None:
+        """Messages that come close upon one that has ended an answer are told together: no Request is asked for each."""
+        assert self._run is not None
+        now = workflow.time()
+        before, self._revised = self._revised, now if self._run.progress.inbox else None
+        if before is None or now - before > inbox.QUIET:
+            return
+        while (left := min(self._came + inbox.QUIET, now + inbox.LONGEST_QUIET) - workflow.time()) > 0:
+            await workflow.sleep(left, summary="more messages may come")
+        self._revised = workflow.time()
+
+    @property
+    def progress(self) -> Progress:
+        """Of the run. Raises `DecisionError` before there is one."""
+        if self._run is None:
+            raise DecisionError("the run has not started yet")
+        return self._run.progress
+
+
+class Steerable:
+    """The handlers of a workflow that takes messages while it works. They take whatever anybody sends (R18.6)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mail = Mail()
+
+    @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
+    def steer(self, *said: Any) -> None:
+        """`{"id", "text", "sender"?, "at"?}` (R10.5). What is none is kept where `show` finds it."""
+        self._mail.take(said)
+
+    @workflow.update(name=WITHDRAW)
+    def withdraw(self, *said: Any) -> dict[str, Any]:
+        """Take back the message of this id: `{"id", "withdrawn": true}`, or why that cannot be (R10.7)."""
+        return inbox.withdraw(self._mail.progress, only(said))
+
+    @withdraw.validator
+    def _check_withdrawal(self, *said: Any) -> None:
+        inbox.check_withdrawal(self._mail.progress, only(said))
