@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
@@ -27,6 +28,9 @@ from perdure.run.views.svg import to_svg
 from perdure.values.jsons import dumps
 from perdure.values.references import MISSING
 
+_LENGTH: Final = re.compile(r"len\(.+\)")
+_OUTCOME: Final = re.compile(r"failed|true|false|\d{1,6}|†.+", re.DOTALL)
+
 plan_app = typer.Typer(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
 
 File = Annotated[
@@ -40,7 +44,10 @@ ForAgent = Annotated[
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
 State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="What the state holds before.")]
 Durations = Annotated[str | None, typer.Option(metavar="JSON|@FILE", help='Seconds by tool: {"fetch": 2.5}.')]
-Assume = Annotated[list[str] | None, typer.Option(metavar="ID=OUTCOME", help="1.0=failed, or 1.3=†state.notSunny.")]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ID=OUTCOME", help="1.0=failed, 1.3=†state.notSunny, 1.2=false, 'len(†state.hosts)=12'."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an SVG instead of printing Mermaid.")]
 
@@ -178,11 +185,11 @@ def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
     outcomes = dict(item.split("=", 1) for item in assume or [] if "=" in item)
     ids = {f"1.{index}" for index in range(len(found.calls))}
     for item in assume or []:
-        call_id, _, outcome = item.partition("=")
-        if call_id not in ids or not (outcome == "failed" or outcome.startswith("†")):
-            raise CommandError(
-                f"--assume {item}: expected ID=failed or ID=†state.path with an ID from 1.0 to 1.{len(ids) - 1}", USAGE
-            )
+        what, _, value = item.partition("=")
+        known = what in ids or what.partition("[")[0] in ids
+        if not (_LENGTH.fullmatch(what) and value.isdigit()) and not (known and _OUTCOME.fullmatch(value)):
+            expected = "ID=failed, ID=†state.path, ID=true, ID=false, ID=3 or 'len(†state.path)=3'"
+            raise CommandError(f"--assume {item}: expected {expected} with an ID from 1.0 to 1.{len(ids) - 1}", USAGE)
     return outcomes
 
 
@@ -197,6 +204,11 @@ def _as_json(simulation: Simulation) -> dict[str, Any]:
             "status": step.status,
             "approval": step.asks,
             "reason": step.call.reason or (step.call.error.message if step.call.error else None),
+            **(
+                {}
+                if step.inside is None
+                else {"times": step.times, "guessed": step.guessed, "inside": _as_json(step.inside)}
+            ),
         }
         for step in simulation.steps
     ]
@@ -210,6 +222,8 @@ def _print_simulation(simulation: Simulation) -> None:
     rows = [_row(step) for step in sorted(simulation.steps, key=lambda s: (s.start is None, s.level, s.call.index))]
     console.print(table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
     for step in simulation.steps:
+        if step.inside is not None and step.start is not None:
+            console.print(_round(step), highlight=False)
         if reason := step.call.reason or (step.call.error.message if step.call.error else ""):
             console.print(Text(f"{step.call.id} {reason}", style="dim"))
     for level, steps in simulation.levels().items():
@@ -220,6 +234,17 @@ def _print_simulation(simulation: Simulation) -> None:
         f"makespan {simulation.makespan:.2f} s, one after the other {simulation.total:.2f} s: {gain:.1f} times faster",
         highlight=False,
     )
+
+
+def _round(step: Step) -> str:
+    """How often a loop goes round, and what one round is."""
+    assert step.inside is not None
+    inner = ", ".join(f"{each.call.id} {each.call.tool_name}" for each in step.inside.steps)
+    if step.guessed:
+        times = f"as often as nobody knows here, taken as once: --assume {step.call.id}=12"
+    else:
+        times = f"{step.times} times"
+    return f"{step.call.id} goes round {times}; each time {inner}, {step.inside.makespan:.2f} s"
 
 
 def _row(step: Step) -> list[str]:

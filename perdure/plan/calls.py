@@ -48,6 +48,8 @@ class LoopForm:
     most: int = DEFAULT_MAX
     first: int | None = None
     """The place of the first item, of a part of a longer list; `None`: it is all."""
+    each: Template = EMPTY_TEMPLATE
+    """What is gone through."""
     until: Until | None = None
     before: Until | None = None
     """Asked after, and before, each iteration."""

@@ -6,21 +6,23 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, Self
 
 from perdure.plan.calls import Call, errors_of
+from perdure.plan.control.guessing import Assumed
 from perdure.plan.edges.cycles import Edge
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.held.keeping import Keeping
 from perdure.plan.loops.inside import Inside, Loops
-from perdure.plan.loops.reading import LET
-from perdure.plan.loops.running import Loop
+from perdure.plan.loops.reading import LET, PREVIOUS
+from perdure.plan.loops.running import Loop, outside_state
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.settling import Settling
 from perdure.plan.writing import result_sources
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json
+from perdure.values.paths import UNKNOWN
 from perdure.values.references import Reference
 from perdure.values.sources import NOWHERE, Sources, join, join_all
 from perdure.values.sources.origins import Known
-from perdure.values.state import State
+from perdure.values.state import State, Write
 
 
 class Nesting:
@@ -36,6 +38,24 @@ class Nesting:
     state: State
     known: Known
     """Where the values that were there come from, and who has written its calls (R15.1)."""
+
+    def assume(self, assumed: Assumed) -> None:
+        """What a dry run goes by."""
+        self._settling.assumed = assumed
+
+    def dry_iteration(self, call: Call) -> Self:
+        """Of a dry run, what one iteration of a loop would be, whatever its item (R16.5)."""
+        assert call.loop is not None
+        kinds = dict.fromkeys((call.loop.place, *([call.loop.item] if call.loop.kind == "each" else [])), UNKNOWN)
+        state = outside_state(call)
+        if call.loop.kind == "until":
+            state.append(Write(path=PREVIOUS.path, value=UNKNOWN))
+        return self._iteration(call, self.values(call), 0, kinds, state)
+
+    def _iteration(
+        self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
+    ) -> Self:
+        raise NotImplementedError
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         raise NotImplementedError

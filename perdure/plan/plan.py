@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from perdure.errors import CallError, clip
 from perdure.plan import refusals
 from perdure.plan.calls import Call, find_branch
 from perdure.plan.checks import check_call
-from perdure.plan.control.iteration import EACH, INDEX, ITEM
+from perdure.plan.control.iteration import EACH
 from perdure.plan.edges.order import AFTER_ID
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
@@ -83,6 +84,7 @@ class Plan(Nesting, Revising):
         self._max_payload = max_payload
         self._tools = tools
         self._state_schema = state_schema
+        self.parallel = parallel
         self._inside = inside
         self._slots = Slots(parallel, step=execution == "step") if inside is None else inside.slots
         self._dry_run = dry_run
@@ -224,30 +226,33 @@ class Plan(Nesting, Revising):
     def _loop(self, call: Call) -> Loop:
         """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
-        form, around = call.loop, self.values(call)
+        open_plan = partial(self._iteration, call, around := self.values(call))
+        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload)
 
-        def open_plan(number: int, kinds: Mapping[str, Json], state: State) -> Plan:
-            inside = Inside(call, number, kinds, self._slots, self.checks, around, self.now, self)
-            items = Labels(call.origins.params.get(EACH, NOWHERE))
-            base = {**self.known.base, **dict.fromkeys(kinds, items)}
-            plan = Plan(
-                self.request,
-                tools=self._tools,
-                state=state,
-                data=inside.data(),
-                max_calls=self.max_calls,
-                max_payload=self._max_payload,
-                inside=inside,
-                known=replace(self.known, base=base, written=lambda _: call.origins.written),
-            )
-            plan.extend(form.raws)
-            if form.single and form.kind == "each":
-                plan.calls[0].given = {ITEM: kinds[form.item], INDEX: kinds[form.place]}
-                plan.calls[0].given_sources = items.whole
-            plan.close(drain=True)
-            return plan
-
-        return Loop(call, form, open_plan, around, self.state, self.checks, self._max_payload)
+    def _iteration(
+        self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
+    ) -> Plan:
+        assert call.loop is not None
+        slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
+        inside = Inside(call, number, kinds, slots, self.checks, around, self.now, self)
+        items = Labels(call.origins.params.get(EACH, NOWHERE))
+        base = {**self.known.base, **dict.fromkeys(kinds, items)}
+        plan = Plan(
+            self.request,
+            tools=self._tools,
+            state=state,
+            data=inside.data(),
+            max_calls=self.max_calls,
+            max_payload=self._max_payload,
+            dry_run=self._dry_run,
+            inside=inside,
+            known=replace(self.known, base=base, written=lambda _: call.origins.written),
+        )
+        plan.assume(self._settling.assumed)
+        plan.extend(call.loop.raws)
+        inside.give(plan.calls[0], items.whole)
+        plan.close(drain=True)
+        return plan
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""

@@ -9,6 +9,7 @@ from perdure.errors import CallError, FormulaError, StateError, TooLargeError, c
 from perdure.plan.calls import Call, Status
 from perdure.plan.checks import check_resolved
 from perdure.plan.control.conditions import IF
+from perdure.plan.control.guessing import Assumed
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.wiring import Node
 from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
@@ -41,7 +42,7 @@ def judge(
     order: Mapping[int, int],
     missing: Callable[[Reference, str], CallError],
     *,
-    dry_run: bool,
+    dry: Assumed | None,
     checks: Checks,
     texts: Texts,
     known: Known,
@@ -80,7 +81,7 @@ def judge(
         for site in template.sites:
             if evaluate(site.expression, found.__getitem__) is MISSING:
                 return _unreadable(node, site.expression, json_path((*where, *site.path)), why, calls, order, missing)
-        if dry_run:
+        if dry is not None:
             return UNKNOWN
         try:
             value = template.resolve(found.__getitem__, texts)
@@ -94,6 +95,9 @@ def judge(
     if call.has_condition:
         # What it would be called with need not exist where it is not called.
         holds = valued(call.condition, (IF,))
+        if dry is not None and holds is UNKNOWN:
+            holds = dry.holds.get(call.id, UNKNOWN)
+            holds = _guess(dry, call.condition, call.raw[IF], found) if holds is UNKNOWN else holds
         if isinstance(holds, End):
             return holds
         if holds is not UNKNOWN and not holds:
@@ -107,8 +111,16 @@ def judge(
     params = valued(call.template, ())
     if isinstance(params, End):
         return params
-    if dry_run:
+    if dry is not None and call.loop is None:
         return None
+    if dry is not None and call.loop is not None:
+        call.outside = _outside(call, found)
+        items = UNKNOWN if call.loop.kind != "each" else _guess(dry, call.loop.each, call.raw["_each"], found)
+        if isinstance(items, End):
+            return items
+        call.items = items if isinstance(items, list) else None
+        wrong = check_resolved(call, checks) if call.items is None and items is not UNKNOWN else None
+        return None if wrong is None else End("invalid", wrong)
     if call.loop is not None:
         call.items, call.outside = params.get("_each"), _outside(call, found)
         call.outside_sources = {reference: _sources(call, reference, sources) for reference in call.outside}
@@ -116,6 +128,14 @@ def judge(
         call.take_resolved(params)
     problem = check_resolved(call, checks)
     return End("invalid", problem) if problem else None
+
+
+def _guess(dry: Assumed, template: Template, written: Json, found: Mapping[Reference, Json | Missing]) -> Json | End:
+    """What a dry run knows of a value, or `UNKNOWN`."""
+    try:
+        return dry.value(template, written, found.__getitem__)
+    except FormulaError as error:
+        return End("invalid", CallError("invalid_expression", str(error)))
 
 
 def _sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:

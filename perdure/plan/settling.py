@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from perdure.errors import CallError
 from perdure.plan import refusals
 from perdure.plan.calls import Call, Status
+from perdure.plan.control.guessing import Assumed
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.wiring import Node, Wiring
 from perdure.plan.explanations import missing_path, state_shape
@@ -46,6 +47,8 @@ class Settling:
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
+        self.assumed = Assumed()
+        """Of a dry run."""
         self._sources = known
         self._sources_then: list[Known] = []
         """By call what was known when its Request began."""
@@ -149,7 +152,7 @@ class Settling:
             self.calls,
             self._completion,
             self._missing,
-            dry_run=self._dry_run,
+            dry=self.assumed if self._dry_run else None,
             checks=self._checks,
             texts=self._texts,
             known=self._sources_then[node.call.index],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import CallError
 from perdure.plan.calls import Call, Status
+from perdure.plan.control.guessing import Assumed
+from perdure.plan.loops.reading import LET
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json
+from perdure.values.output_paths import show
 from perdure.values.paths import UNKNOWN
 
 DEFAULT_DURATION: Final = 1.0
@@ -29,7 +33,13 @@ class Step:
     start: float | None
     end: float | None
     asks: bool
-    """Whether a person would be asked before it."""
+    """Whether a person would be asked before it, or before a call of its body."""
+    times: int = 1
+    """How often a loop goes round; 1 also where nobody knows."""
+    guessed: bool = False
+    """Whether nobody knows how often: say it by `len(†state.x)=12`, or by the call's id."""
+    inside: Simulation | None = None
+    """Of a loop one iteration."""
 
     @property
     def status(self) -> Status:
@@ -64,38 +74,114 @@ def simulate(
     """Play the calls on an empty plan made with `dry_run=True`.
 
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or the
-    alternative of its output path that it takes; all other calls are taken to succeed. `asks`: whether a
-    person would be asked about a call; by default about what is dangerous.
+    alternative of its output path that it takes, `true` or `false` for its condition, or a number of iterations; `len(†state.x)` → a
+    number of items; all other calls are taken to succeed, conditions that are not known to hold, and loops to go round once. `asks`:
+    whether a person would be asked about a call; by default about what is dangerous.
     """
+    assumed, outcomes = Assumed(), {}
+    for what, value in (assume or {}).items():
+        if not assumed.take(what, value):
+            outcomes[what] = value
+    plan.assume(assumed)
     for raw in calls:
         plan.add(raw)
     plan.close()
-    known, assumed = durations or {}, assume or {}
-    starts: dict[int, float] = {}
-    ends: dict[int, float] = {}
-    running: list[tuple[float, int]] = []
-    now = 0.0
-    while True:
-        for call in plan.take_ready():
-            starts[call.index] = now
-            heapq.heappush(running, (now + _duration(call.tool, known), call.index))
-        if not running:
-            break
-        now, index = heapq.heappop(running)
-        ends[index] = now
-        plan.end(plan.calls[index], _outcome(assumed.get(plan.calls[index].id)))
-    levels = _levels(plan)
-    steps = [
-        Step(
-            call=call,
-            level=levels[call.index],
-            start=starts.get(call.index),
-            end=ends.get(call.index),
-            asks=call.index in starts and call.tool is not None and asks(call),
+    return _Player(durations or {}, outcomes, assumed, asks).play(plan)
+
+
+class _Player:
+    def __init__(
+        self,
+        durations: Mapping[str, float],
+        outcomes: Mapping[str, str],
+        assumed: Assumed,
+        asks: Callable[[Call], bool],
+    ) -> None:
+        self._durations, self._outcomes, self._assumed, self._asks = durations, outcomes, assumed, asks
+
+    def play(self, plan: Plan) -> Simulation:
+        """A dry run's plan with all its calls."""
+        starts: dict[int, float] = {}
+        ends: dict[int, float] = {}
+        rounds: dict[int, tuple[int, bool, Simulation]] = {}
+        running: list[tuple[float, int]] = []
+        now = 0.0
+        while True:
+            for call in plan.take_ready():
+                starts[call.index] = now
+                if call.loop is not None:
+                    rounds[call.index] = (*self._times(call), self.play(plan.dry_iteration(call)))
+                heapq.heappush(running, (now + self._takes(plan, call, rounds), call.index))
+            if not running:
+                break
+            now, index = heapq.heappop(running)
+            ends[index] = now
+            plan.end(plan.calls[index], self._end(plan.calls[index], rounds))
+        levels = _levels(plan)
+        steps = [
+            Step(
+                call,
+                levels[call.index],
+                starts.get(call.index),
+                ends.get(call.index),
+                self._is_asked(call, rounds) if call.index in starts else False,
+                *rounds.get(call.index, ()),
+            )
+            for call in plan.calls
+        ]
+        total = sum(
+            rounds[index][0] * rounds[index][2].total if index in rounds else ends[index] - starts[index]
+            for index in ends
         )
-        for call in plan.calls
-    ]
-    return Simulation(steps, makespan=now, total=sum(ends[index] - starts[index] for index in ends))
+        return Simulation(steps, makespan=now, total=total)
+
+    def _times(self, call: Call) -> tuple[int, bool]:
+        """How often a loop goes round, and whether that is only guessed."""
+        assert call.loop is not None
+        known = self._assumed.counts.get(call.id)
+        if known is None:
+            known = None if call.items is None else len(call.items)
+        if known is None:
+            known = self._assumed.length(call.loop.each)
+        return (1, True) if known is None else (known, False)
+
+    def _takes(self, plan: Plan, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> float:
+        if call.index not in rounds:
+            return _duration(call.tool, self._durations)
+        assert call.loop is not None
+        times, _, inside = rounds[call.index]
+        lanes = min(call.loop.parallel if call.loop.kind == "each" else 1, max(times, 1))
+        # No sooner than its iterations in their lanes, nor than all its calls beside as many others as may run.
+        return max(
+            -(-times // lanes) * inside.makespan,
+            times * inside.total / (plan.parallel or math.inf),
+            times * _alone(inside),
+        )
+
+    def _end(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> Outcome:
+        outcome = _outcome(self._outcomes.get(call.id))
+        if call.loop is None or not isinstance(outcome, Returned):
+            return outcome
+        times, guessed, _ = rounds[call.index]
+        if call.loop.kind == "each" and not guessed:
+            paths = [path for paths in call.paths[:1] for path in paths]
+            self._assumed.lengths |= {show(path): times for path in paths}
+        return Returned(UNKNOWN, outcome.branch, parts=dict.fromkeys(call.loop.writes, UNKNOWN))
+
+    def _is_asked(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> bool:
+        if call.index in rounds:
+            return any(step.asks for step in rounds[call.index][2].steps)
+        return call.tool is not None and call.tool is not LET and self._asks(call)
+
+
+def _alone(inside: Simulation) -> float:
+    """Seconds of what never runs beside itself, the longest of it."""
+    alone: dict[str, float] = {}
+    for step in inside.steps:
+        group = None if step.call.tool is None or step.inside is not None else step.call.tool.exclusive_group
+        if group is not None and step.start is not None and step.end is not None:
+            alone[group] = alone.get(group, 0.0) + step.end - step.start
+    return max(alone.values(), default=0.0)
 
 
 def _duration(tool: Tool | None, known: Mapping[str, float]) -> float:

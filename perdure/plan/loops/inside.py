@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.plan.calls import Call
+from perdure.plan.control.iteration import INDEX, ITEM
 from perdure.plan.loops.running import Iteration, Loop
 from perdure.plan.slots import Slots
 from perdure.values.jsons import Json
@@ -48,6 +49,14 @@ class Inside:
         assert self.loop.loop is not None
         id = f"{self.loop.id}[{(self.loop.loop.first or 0) + self.number}]"
         return id if self.loop.loop.single else f"{id}.{index}"
+
+    def give(self, call: Call, sources: Sources) -> None:
+        """What a delegate that is made for an item reads beside its parameters (R8.5)."""
+        form = self.loop.loop
+        assert form is not None
+        if form.single and form.kind == "each":
+            call.given = {ITEM: self.kinds[form.item], INDEX: self.kinds[form.place]}
+            call.given_sources = sources
 
     def data(self) -> dict[str, Json]:
         """What its calls read by reference, beside the state."""

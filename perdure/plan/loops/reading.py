@@ -109,6 +109,7 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
         parallel=int(raw.get("_parallel", DEFAULT_PARALLEL)),
         most=int(raw.get("_max", DEFAULT_MAX)),
         first=raw.get("_from"),
+        each=parse_template(raw[EACH])[0] if EACH in raw else Template({}, ()),
         until=until,
         before=before,
         writes=tuple(scan.writes()) if not single else (),

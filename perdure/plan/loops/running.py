@@ -71,7 +71,7 @@ class Loop:
         self.running: dict[int, Iteration] = {}
         self._open_plan, self._checks, self._around = open_plan, checks, around
         self._sizes, self._room = state.sizes, max_payload
-        self._base = outside_state(call)
+        self._base = outside_state(call).snapshot()
         self._before = self._base
         self._carried = State([Write(path=(), value=self._base)], self._sizes)
         """What the iterations have written, over what stands outside: the next one reads it where they come one after another."""
@@ -290,7 +290,7 @@ class Loop:
         return value
 
 
-def outside_state(call: Call) -> JsonObject:
+def outside_state(call: Call) -> State:
     """The part of the state that the loop reads, each value where it stands."""
     state = State()
     for reference, value in sorted(call.outside.items(), key=lambda pair: len(pair[0].path)):
@@ -298,7 +298,7 @@ def outside_state(call: Call) -> JsonObject:
             state.append(Write(path=reference.path, value=value))
         except StateError:  # what it stands in is no object here: it was read whole before
             continue
-    return state.snapshot()
+    return state
 
 
 def _labels_outside(call: Call) -> Labels:

@@ -33,7 +33,7 @@ def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json
     context: list[JsonObject] = [
         {"type": "tool", "tool": name if tools[name].registered else tools[name].definition()} for name in names
     ]
-    context.append({"type": "state", "state": outside_state(call)})
+    context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
     policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
     config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}

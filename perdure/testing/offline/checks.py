@@ -46,7 +46,7 @@ class Checked:
     @property
     def asks(self) -> list[str]:
         """The tools that a person would be asked about, in the order of the calls."""
-        return [call.tool_name for call in self.plan.calls if call.id in self.approvals]
+        return [call.tool_name for call in self.plan.written() if call.id in self.approvals]
 
     def mermaid(self) -> str:
         """The plan as a drawing, for a failure's message or a review."""
@@ -97,6 +97,7 @@ def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
     """Conditions on parameters are judged where the parameters are known; else they count as if they held."""
     found: dict[str, str] = {}
     for step in simulation.steps:
+        found |= {} if step.inside is None else _approvals(step.inside, guard)
         why = _why(step.call, guard) if step.asks else None
         if why is not None:
             found[step.call.id] = why
