@@ -180,3 +180,25 @@ async def test_an_agent_without_tools_is_told_how_to_answer(
     assert (view.status, view.output) == ("completed", {"ok": True})
     assert how in sent.text
     assert "tools" not in sent.body
+
+
+async def test_r16_4_a_script_loops_and_decides_and_the_model_is_shown_it_as_it_wrote_it(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    script = (
+        'rest = echo(value=["c"])\nfor at, word in enumerate(["a", "b", "stop"] + rest):\n    if word == "stop":\n        continue\n'
+        '    said = echo(value=f"{at}{word}")\n    if at > 2:\n        last = echo(value=said)\nn = 0\nwhile n < 2:\n    n = echo(value=n + 1)\n'
+        "if n > 5:\n    output(said)\n"
+    )
+    async with harness(dev_server.client, [echo], [Turn(script), Turn("output([x for x in last if x], )\n")]) as it:
+        it.model.dialect = "script"
+        view = await it.run(agent("echo", config={"dialect": "script"}))
+        shown = it.model.requests[1].text
+    assert (view.output, view.requests) == (["3c"], 2)
+    assert (view.state["said"], view.state["last"], view.state["n"]) == (
+        ["0a", "1b", None, "3c"],
+        [None, None, None, "3c"],
+        2,
+    )
+    assert "for at, word in enumerate([" in shown
+    assert '    said = echo(value=f"{at}{word}"' in shown or "    said = echo(value=f'{at}{word}'" in shown

@@ -310,6 +310,48 @@ def test_a_call_starts_when_its_line_closes_not_before() -> None:
     assert reader.close("length").problem is not None
 
 
+def test_r16_5_a_compound_statement_starts_when_it_closes() -> None:
+    reader = ScriptReader(Vocabulary())
+    assert reader.push("for h in hosts:\n    a = f(x=h)\n\n    # and\n    g(x=a)\n\n") == []
+    (loop, call) = reader.push("c = f(x=(\n1))\n")
+    assert (loop["_tool"], [inner["_tool"] for inner in loop["_body"]]) == ("_for", ["f", "g"])
+    assert call == {"_tool": "f", "x": 1, "_outputPath": "†state.c"}
+    assert reader.push("if c:\n    f(x=2)\n") == []
+    assert reader.push("else:\n    f(x=3)\n") == []
+    assert reader.push("```\n") == [
+        {"_tool": "f", "x": 2, "_if": "state.c"},
+        {"_tool": "f", "x": 3, "_if": "not state.c"},
+    ]
+    assert reader.push("while c: c = f(x=c)") == []
+    (loop,) = reader.close("stop").calls[4:]
+    assert loop["_while"] == "state.c"
+
+
+def test_what_follows_a_call_without_a_name_waits_for_it_in_a_while() -> None:
+    (_, loop) = script("s = look()\nwhile not s.ok:\n    wait(minutes=1)\n    s = look()\n    log(x=s)\n").calls
+    assert [inner.get("_after") for inner in loop["_body"]] == [None, [".0"], [".0"]]
+
+
+def test_an_output_in_a_branch_is_none_where_the_branch_is_not_taken() -> None:
+    solution = script("a = f()\nif a.ok:\n    output(x=a)\nelif a.n:\n    output(x=1)\n")
+    assert solution.output == "†state._output"
+    assert [call.get("_if") for call in solution.calls] == [None, None, "state.a.ok", "not state.a.ok and state.a.n"]
+    assert solution.calls[1] == {"_tool": "_let", "value": None, "_outputPath": "†state._output"}
+
+
+def test_a_loop_that_cannot_be_read_has_not_written_what_it_would_have() -> None:
+    text = "for x in xs:\n    a = f(x=x)\n    if a:\n        b = f(x=a)\n    a[0].n += 1\n"
+    (wrong,) = script(text).calls
+    assert wrong["_outputPath"] == "†state.a && †state.b"
+    (wrong,) = script(text.replace("f(x=a)", "f(x=)")).calls
+    assert wrong["_outputPath"] == "†state.a && †state.b"
+
+
+def test_words_that_begin_as_a_loop_are_words() -> None:
+    calls = script("a = f(x=1)\nfor example, this:\nif you like:\nwhile we wait: nothing\nb = f(x=2)\n").calls
+    assert [call.get("x") for call in calls] == [1, None, 2]
+
+
 def test_positions_count_characters_over_lines() -> None:
     wrong = script('a = f()\nb = f(\n  ü="ü", x={1: 2})\n').calls[1]
     assert wrong["_syntax"].startswith("line 3, column 13: the keys of a dict are text")

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 from perdure.errors import JsonError
 from perdure.model.dialects.scripts.values import NotAllowedError, Values
 from perdure.plan.control.conditions import IF
+from perdure.plan.loops.reading import OWN_TOOLS
 from perdure.values.formulas import is_name
 from perdure.values.jsons import Json, JsonObject, check
 from perdure.values.references import Reference
@@ -151,12 +152,12 @@ class Block:
     def emit(self, call: JsonObject, node: ast.AST) -> None:
         """Plan the call, under the conditions that hold here."""
         own = [str(call[IF])] if isinstance(call.get(IF), str) else []
+        if self._effect is not None and "_after" not in call:
+            call = {**call, "_after": [f".{self._effect}"]}
         if self.guards:
             call = {**call, IF: conjunction([*self.guards, *own])}
-        elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in ("_for", "_while"):
+        elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
-        if self._effect is not None and self._effect < len(self.calls) and "_after" not in call:
-            call = {**call, "_after": [f".{self._effect}"]}
         try:
             check(call)
         except JsonError as error:

@@ -70,9 +70,7 @@ class _Named(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._bound or node.id in ("true", "false", "null") or isinstance(node.ctx, ast.Store):
             return node
-        reference = self._resolve(node)
-        plain = reference.kind == "state" and reference.path == (node.id,)
-        return node if plain and is_function(node.id) else path_node(reference, node)
+        return path_node(self._resolve(node), node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if not isinstance(node.func, ast.Name):

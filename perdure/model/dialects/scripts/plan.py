@@ -230,6 +230,12 @@ class ScriptPlan:
             check(value)
         except JsonError as error:
             raise NotAllowedError(call, str(error)) from None
+        if (
+            under and not self._in_branches
+        ):  # nothing, where no branch with an output is taken; and nothing of an earlier answer
+            held, block.guards = block.guards, []
+            block.let("_output", None, call)
+            block.guards = held
         self._in_branches = under
         if under:
             block.let("_output", value, call)

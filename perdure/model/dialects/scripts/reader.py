@@ -84,11 +84,14 @@ class ScriptReader:
                 )
 
     def _statement(self, statement: Statement) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._take_statement(statement)
+
+    def _take_statement(self, statement: Statement) -> None:
         lines = statement.lines
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                body = parse("\n".join(lines))
+            body = parse("\n".join(lines))
         except SyntaxError as error:
             where = (error.lineno or 1, max(1, error.offset or 1))
             wrong = self._wrong(statement, where, f"{error.msg}; a line is a call: name = tool(key=value)")
