@@ -80,6 +80,7 @@ class Keeping:
         for call in gone:
             call.held = False
             for inner in self._inside(call):
+                inner.hold_back()  # an iteration may have been opened since
                 dropped += inner.drop(reason, time)
             if self._loops.end_early(call.index, reason):
                 continue

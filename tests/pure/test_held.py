@@ -1,0 +1,374 @@
+"""A plan that goes on under the next Request because a new message came (R10.5, R10.6, R10.7)."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from perdure.errors import CallError, DecisionError
+from perdure.model.dialects import DIALECTS
+from perdure.model.wire import Delivery, RequestResult
+from perdure.plan.outcomes import Failed, Returned
+from perdure.run.agents import Context, Models, parse_agent
+from perdure.run.choosing import Choice
+from perdure.run.inner import Ended, InnerLoop, Stage
+from perdure.run.running import Run
+from perdure.run.stopping import Limit
+from perdure.run.telling import inbox
+from perdure.run.views.run import run_view
+from perdure.run.wire import Prepared
+from perdure.tools.tool import parse_tool
+
+TOOLS = [
+    parse_tool({"name": "act", "properties": {"x": {}}, "_activity": "act"}, activities=["act"]),
+    parse_tool({"name": "see", "properties": {"x": {}}, "_activity": "see", "_safe": True}, activities=["see"]),
+]
+
+
+class World:
+    """A run driven as its workflow does it, one task a step."""
+
+    def __init__(self, dialect: str = "solution", **config: Any) -> None:
+        policy = {"ask": "never", **config.pop("approval", {})}
+        document = {"name": "a", "context": [], "config": {"dialect": dialect, "approval": policy, **config}}
+        agent = parse_agent(document)
+        self.run = Run(agent, Context(agent), Prepared(tools=TOOLS, models=Models()))
+        self.run.desk.guard.policy = agent.config.approval
+        self.loop: InnerLoop
+        self.written: list[Any] = []
+        self.started: list[str] = []
+        self.task = 0
+        self.over = False
+        self.ask()
+
+    def ask(self) -> None:
+        """The next Request begins."""
+        self.run.situation()
+        self.run.begin_request(Choice("m", "test"))
+        goes_on = self.run.plan is not None
+        self.run.open_plan(self.number)
+        if goes_on:
+            self.loop.go_on()
+        else:
+            self.loop = InnerLoop(self.run)
+
+    @property
+    def number(self) -> int:
+        return self.run.progress.number
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {call.id: call.status for call in run_view(self.run, "r").calls}
+
+    def steer(self, id: str) -> None:
+        inbox.accept(self.run.progress, {"id": id, "text": f"message {id}"})
+        if self.run.plan is not None:
+            self.loop.steer()
+
+    def write(self, *calls: Any) -> list[str]:
+        """The model writes these; what starts."""
+        first = self.loop.intake.received
+        self.loop.deliver(Delivery(number=self.number, attempt=1, first=first, calls=list(calls)))
+        self.written = [*self.written, *calls] if first else [*calls]
+        return self.step()
+
+    def answer(self, *calls: Any, output: Any = None, problem: Any = None) -> list[str]:
+        """The answer is whole: what was written, and these."""
+        before = self.written if self.loop.intake.received else []
+        self.written = []
+        self.loop.answer(RequestResult(calls=[*before, *calls], output=output, problem=problem))
+        return self.step()
+
+    def step(self) -> list[str]:
+        self.task += 1
+        self.loop.work(self.task, f"t{self.task}")
+        self.loop.forsaken.clear()
+        starts = [start.call.id for start in self.loop.starts("now") if start.call is not None]
+        self.started += starts
+        if self.loop.stage in (Stage.SETTLED, Stage.REVISED):
+            assert self.run.plan is not None
+            self.over = self.run.close_request(self.run.plan, self.loop.result, cut=self.loop.cut)
+            if not self.over:
+                self.ask()
+                return [*starts, *self.step()]
+        return starts
+
+    def end(self, id: str, error: bool = False) -> list[str]:
+        outcome = Failed(CallError("bad", "it failed")) if error else Returned(f"of {id}")
+        self.loop.report(Ended(self.loop.running[id], outcome))
+        return self.step()
+
+    @property
+    def shown(self) -> list[str]:
+        context = self.run.request_context(self.number)
+        return [str(message.get("content")) for message in context.messages]
+
+
+def act(path: str = "", x: Any = 1, **more: Any) -> dict[str, Any]:
+    return {"_tool": "act", "x": x, **({"_outputPath": f"†state.{path}"} if path else {}), **more}
+
+
+def see(path: str = "", x: Any = 1) -> dict[str, Any]:
+    return act(path, x, _tool="see")
+
+
+def keep(*ids: str) -> dict[str, Any]:
+    return {"_tool": "keep", "calls": list(ids)}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
+    world = World(dialect)
+    assert world.write(act("a"), act("b", "†state.a"), act("c", "†state.b"), act("d", "†state.a"), see("e")) == [
+        "1.0",
+        "1.4",
+    ]
+    world.steer("m1")
+    assert world.step() == []
+    assert world.statuses == {"1.0": "running", "1.1": "held", "1.2": "held", "1.3": "held", "1.4": "running"}
+    assert world.shown[-1] == "message m1"
+    assert "keep" in json.dumps(world.run.request_context(2).parameters) or "keep(" in world.shown[-2]
+    # Another writes what 1.1 would have; 1.2, which reads it, is kept and reads it there; 1.3 is dropped.
+    assert world.write(keep("1.2"), act("b", "†state.a")) == []
+    assert world.end("1.0") == ["2.1"]
+    world.answer()
+    assert world.end("2.1") == ["1.2"]
+    assert world.end("1.4") == []
+    assert world.loop.running["1.2"].params == {"x": "of 2.1"}
+    world.end("1.2")
+    done = {
+        "1.0": "done",
+        "1.1": "skipped",
+        "1.2": "done",
+        "1.3": "skipped",
+        "1.4": "done",
+        "2.0": "done",
+        "2.1": "done",
+    }
+    assert world.statuses == done
+    assert {call.reason for call in world.run.past.calls if call.status == "skipped"} == {"dropped by Request 2"}
+    assert [(each.id, each.request) for each in inbox.heard(world.run.progress)] == [("m1", 2)]
+
+
+def test_r10_5_only_what_is_safe_starts_until_the_model_has_answered() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"), see("c", "†state.a"))
+    world.steer("m1")
+    world.step()
+    assert world.end("1.0") == ["1.2"]
+    assert world.statuses["1.1"] == "held"
+    assert world.write(keep("1.1")) == ["1.1"]
+
+
+def test_r10_5_what_nobody_writes_any_more_is_an_error_of_its_reader() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"), act("c", "†state.b"))
+    world.steer("m1")
+    world.step()
+    world.answer(keep("1.2"))
+    assert world.statuses == {"1.0": "running", "1.1": "skipped", "1.2": "invalid", "2.0": "done"}
+
+
+def test_r10_5_calls_of_both_requests_read_and_await_each_other() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"))
+    world.steer("m1")
+    world.step()
+    world.answer(keep("1.1"), act("c", "†state.b"), act("d", _after=["1.0", "2.1"]))
+    assert world.statuses == {"1.0": "running", "1.1": "pending", "2.0": "done", "2.1": "pending", "2.2": "pending"}
+    assert world.end("1.0") == ["1.1"]
+    assert world.end("1.1") == ["2.1"]
+    assert world.loop.running["2.1"].params == {"x": "of 1.1"}
+    assert world.end("2.1") == ["2.2"]
+
+
+def test_r10_5_new_calls_see_the_state_as_it_stands_and_not_what_is_held() -> None:
+    world = World()
+    world.answer(act("a", "old"))
+    world.end("1.0")  # Request 2
+    world.answer(act("b"), act("a", "†state.b"))
+    world.steer("m1")
+    world.step()
+    assert world.answer(act("c", "†state.a")) == ["3.0"]
+    assert world.loop.running["3.0"].params == {"x": "of 1.0"}
+
+
+def test_r10_5_an_answer_that_breaks_off_drops_nothing() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"))
+    world.steer("m1")
+    world.step()
+    world.answer(problem={"code": "interrupted", "message": "the connection broke"})
+    assert (world.number, world.statuses["1.1"]) == (3, "held")
+    assert "broke off before you had decided" in world.shown[-1]
+    world.answer(keep("1.1"))
+    assert world.end("1.0") == ["1.1"]
+
+
+def test_r10_5_a_failure_meanwhile_reaches_the_model_once_and_its_readers_are_skipped() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"), act("c"))
+    world.steer("m1")
+    world.step()
+    world.end("1.0", error=True)
+    world.answer(keep("1.1", "1.2"), output={"x": 1})
+    world.end("1.2")
+    codes = [error["error"]["code"] for error in world.run.errors]
+    assert sorted(codes) == ["bad", "not_held"]
+    assert (world.over, world.statuses["1.1"]) == (False, "skipped")
+
+
+def test_r10_5_an_output_beside_calls_that_go_on_is_not_the_runs() -> None:
+    world = World()
+    world.answer(act("a"), output={"early": True})
+    world.steer("m1")
+    world.step()
+    assert not world.over
+    assert any("Your output was not returned" in text for text in world.shown)
+    world.answer(output={"late": True})
+    world.end("1.0")
+    assert (world.over, world.run.output) == (True, {"late": True})
+
+
+def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
+    for kept in (True, False):
+        world = World()
+        world.answer(act("all", "†item", _each=["a", "b", "c"], _parallel=1), act("then", "†state.all"))
+        assert world.started == ["1.0[0]"]
+        world.steer("m1")
+        world.step()
+        assert world.end("1.0[0]") == []
+        assert (world.statuses["1.0"], world.statuses["1.1"]) == ("held", "held")
+        assert world.answer(*([keep("1.0", "1.1")] if kept else [])) == (["1.0[1]"] if kept else [])
+        if kept:
+            world.end("1.0[1]")
+            assert world.end("1.0[2]") == ["1.1"]
+            assert world.loop.running["1.1"].params == {"x": ["of 1.0[0]", "of 1.0[1]", "of 1.0[2]"]}
+        else:
+            reason = next(call.reason for call in world.run.past.calls if call.id == "1.0")
+            assert reason == "dropped by Request 2 after 1 of 3 iterations"
+
+
+def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
+    world = World(approval={"scope": "plan"})
+    world.answer(act("a"), act("b"))
+    assert [offer.id for offer in world.run.desk.waiting.values()] == ["1"]
+    world.steer("m1")
+    world.run.desk.withdraw(list(world.run.desk.waiting.values()))
+    world.step()
+    world.answer(keep("1.1"), act("c"))
+    offer = world.run.desk.waiting["2"]
+    assert [call.id for call in offer.calls if not call.ended] == ["1.1", "2.1"]
+    assert world.statuses == {"1.0": "skipped", "1.1": "ready", "2.0": "done", "2.1": "ready"}
+
+
+def test_r10_5_the_last_request_is_told_and_what_is_held_is_not_run() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"))
+    world.loop.steer()
+    world.loop.work(99, "")
+    assert world.run.plan is not None
+    world.run.close_request(world.run.plan, world.loop.result)
+    limit = Limit("token_budget", "the budget is spent")
+    world.loop.hold_to(limit, "")
+    assert {call.id: (call.status, call.reason) for call in world.run.plan.calls} == {
+        "1.0": ("running", ""),
+        "1.1": ("skipped", limit.words),
+    }
+    world.loop.report(Ended(world.loop.running["1.0"], Returned(1)))
+    world.loop.work(100, "")
+    assert world.loop.stage is Stage.SETTLED
+
+
+def test_r10_6_what_ran_when_the_run_ended_is_unknown_unless_it_is_safe() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"), see("c"), act("d", "†item", _each=[1, 2], _parallel=1))
+    world.end("1.3[0]")
+    queued = world.loop.running["1.3[1]"]
+    queued.queued = True
+    world.loop.break_off("the run was cancelled", "")
+    assert world.statuses == {
+        "1.0": "unknown",
+        "1.1": "skipped",
+        "1.2": "skipped",
+        "1.3": "skipped",
+        "1.3[0]": "done",
+        "1.3[1]": "skipped",
+    }
+
+
+def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
+    progress = World().run.progress
+    for raw in (
+        None,
+        "x",
+        {},
+        {"id": "1"},
+        {"id": "", "text": "x"},
+        {"id": "1", "text": "x" * 200_000},
+        {"id": "1", "text": 5},
+    ):
+        with pytest.raises(DecisionError):
+            inbox.accept(progress, raw)
+    assert inbox.accept(progress, {"id": "1", "text": "x"}) is not None
+    assert inbox.accept(progress, {"id": "1", "text": "x"}) is None
+    assert inbox.withdraw(progress, "1") == {"id": "1", "withdrawn": True}
+    assert inbox.heard(progress) == []
+    inbox.accept(progress, {"id": "1", "text": "y"})
+    inbox.hold(progress)
+    with pytest.raises(DecisionError, match="Request 1 holds the message 1"):
+        inbox.withdraw(progress, "1")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(seed: int) -> None:
+    random = Random(seed)
+    world = World(random.choice(list(DIALECTS)), max_requests=10_000, parallel=random.choice([None, 2]))
+    sent, held_since = 0, False
+    for _ in range(120):
+        number, before = world.number, len(world.started)
+        what = random.choice(["write", "write", "end", "end", "end", "answer", "steer"])
+        if what in ("write", "answer") and world.loop.stage is not Stage.STREAMING:
+            continue  # it is whole already
+        if what == "steer":
+            world.steer(f"m{sent}")
+            sent, held_since = sent + 1, True
+            world.step()
+        elif what == "write":
+            held = [call.id for call in world.run.plan.keeping.held] if world.run.plan else []
+            call = random.choice([act, see])(f"p{random.randrange(8)}", f"†state.p{random.randrange(8)}")
+            call |= {"x": 1} if random.random() < 0.5 else {}
+            kept = random.sample(held, random.randrange(len(held) + 1))
+            world.write(keep(*kept) if held and random.random() < 0.4 else call)
+            held_since = False
+        elif what == "answer":
+            world.answer(problem={"code": "interrupted", "message": "x"} if random.random() < 0.2 else None)
+            held_since = False
+        elif what == "end" and world.loop.running:
+            world.end(random.choice(list(world.loop.running)), error=random.random() < 0.2)
+        new = world.started[before:]
+        assert len(set(world.started)) == len(world.started), "no call starts twice"
+        if held_since:
+            assert all(_tool(world, id) == "see" for id in new), "nothing with an effect starts unasked"
+        assert world.number >= number
+    while world.loop.running or (world.run.plan and not world.run.plan.settled and world.number < 10_000):
+        if world.loop.running:
+            world.end(next(iter(world.loop.running)))
+        elif world.loop.stage is Stage.STREAMING:
+            world.answer()
+            if not (world.run.plan and world.run.plan.calls):
+                break
+    heard = inbox.heard(world.run.progress)
+    assert [each.id for each in heard] == [f"m{n}" for n in range(sent)]
+    assert all(each.request for each in heard)
+    ids = [call.id for call in world.run.past.calls]
+    assert len(ids) == len(set(ids))
+    assert set(world.started) <= set(ids)
+    assert all(call.status in ("done", "failed") for call in world.run.past.calls if call.id in set(world.started))
+
+
+def _tool(world: World, id: str) -> str:
+    return next(call.tool for call in run_view(world.run, "r").calls if call.id == id)
