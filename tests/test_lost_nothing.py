@@ -1,0 +1,122 @@
+"""Nothing that was accepted is lost: random conversations while workers, and servers, are killed (item 2 of sessions)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure
+from perdure.hosting.server import embedded_server, free_port
+from perdure.hosting.worker import build_worker
+from perdure.testing.scripted_model import ScriptedModel
+from tests.lost_nothing import AGENT, SENDERS, Talk, answer, work, wrongs
+from tests.support import registry
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Mortal:
+    """A worker on one queue, which is ended in the middle of its work, and replaced."""
+
+    def __init__(self, queue: str, model: ScriptedModel) -> None:
+        self.queue = queue
+        self.deaths = 0
+        self._model = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+
+    @asynccontextmanager
+    async def alive(self, client: Client) -> AsyncIterator[None]:
+        worker = build_worker(client, registry([work]), task_queue=self.queue, model=self._model, grace=0.0)
+        async with worker:
+            yield
+        self.deaths += 1
+
+
+async def test_r10_3_fifty_schedules_lose_nothing_while_the_worker_is_replaced(dev_server: WorkflowEnvironment) -> None:
+    first = int(os.environ.get("SEED", secrets.randbelow(10**6)))
+    print(f"SEED={first}")
+    queue = f"lost-{secrets.token_hex(4)}"
+    perdure = Perdure(dev_server.client, task_queue=queue)
+    agent = Agent.of(AGENT)
+    talks = [
+        Talk(perdure.session(f"{queue}-{seed}", agent=agent, cap=4, quiet=0.05), random.Random(seed))
+        for seed in range(first, first + 50)
+    ]
+    async with ScriptedModel(answer, strict=False) as model:
+        mortal = Mortal(queue, model)
+
+        async def serve() -> None:
+            while True:
+                async with mortal.alive(dev_server.client):
+                    await asyncio.sleep(2)
+
+        serving = asyncio.create_task(serve())
+        try:
+            async with asyncio.TaskGroup() as speaking:
+                for talk in talks:
+                    for sender in random.Random(talk.session.key).sample(sorted(SENDERS), 3):
+                        speaking.create_task(talk.speak(sender, 1))
+            entries = await asyncio.gather(*(talk.settled(60) for talk in talks))
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+    found = {
+        talk.session.key: wrong for talk, seen in zip(talks, entries, strict=True) if (wrong := wrongs(talk, seen))
+    }
+    assert found == {}, f"SEED={first}"
+    assert mortal.deaths > 1
+    assert sum(len(talk.receipts) for talk in talks) > 100
+
+
+@pytest.mark.soak
+async def test_r10_1_a_thousand_messages_lose_nothing_while_worker_and_server_are_killed(tmp_path: Path) -> None:
+    seed, count = int(os.environ.get("SEED", secrets.randbelow(10**6))), int(os.environ.get("MESSAGES", "1000"))
+    print(f"SEED={seed} MESSAGES={count}")
+    chance, port, key = random.Random(seed), free_port(), f"lost-{seed}"
+    how: dict[str, Any] = {"port": port, "db": str(tmp_path / "temporal.db"), "ui": False}
+    executions: set[str] = set()
+    async with ScriptedModel(answer, strict=False) as model:
+        mortal, over, servers = Mortal(key, model), asyncio.Event(), 0
+        perdure: Perdure | None = None
+        there = asyncio.Event()
+
+        async def serve() -> None:
+            """A server, and workers one after the other; both are replaced, the worker more often."""
+            nonlocal perdure, servers
+            while not over.is_set():
+                async with embedded_server(**how) as server:
+                    servers += 1
+                    perdure = perdure or await Perdure.connect(f"127.0.0.1:{port}", task_queue=key)
+                    there.set()
+                    for _ in range(4):
+                        async with mortal.alive(server.client):
+                            await asyncio.wait([asyncio.ensure_future(over.wait())], timeout=chance.uniform(6, 15))
+                        if over.is_set():
+                            return
+
+        serving = asyncio.create_task(serve())
+        await asyncio.wait_for(there.wait(), 30)
+        assert perdure is not None
+        talk = Talk(perdure.session(key, agent=Agent.of(AGENT), quiet=0.1), chance)
+        async with asyncio.TaskGroup() as speaking:
+            for sender in SENDERS:
+                speaking.create_task(talk.speak(sender, count // len(SENDERS)))
+        entries = await talk.settled(300)
+        history = [each async for each in perdure.client.list_workflows(f"WorkflowId = '{talk.session.id}'")]
+        executions |= {each.run_id for each in history}
+        over.set()
+        await serving
+    assert wrongs(talk, entries) == [], f"SEED={seed}"
+    assert len(executions) > 20
+    assert servers > 1
+    print(f"{len(talk.receipts)} accepted, {len(executions)} executions, {servers} servers, {mortal.deaths} workers")
