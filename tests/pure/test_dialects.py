@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
+from perdure.model.composing import compose
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import Ask
@@ -18,6 +19,7 @@ from perdure.model.dialects.scripts.reader import ScriptReader
 from perdure.model.dialects.scripts.writer import write_call
 from perdure.model.dialects.tools import function_names
 from perdure.model.dialects.tools_reader import ToolsReader
+from perdure.model.strictness import make_strict
 from perdure.model.wire import Vocabulary
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context, parse_agent
@@ -347,6 +349,14 @@ def test_a_loop_that_cannot_be_read_has_not_written_what_it_would_have() -> None
     assert wrong["_outputPath"] == "†state.a && †state.b"
 
 
+def test_r16_1_with_control_every_tool_may_be_called_for_each_item_and_strict_mode_stays() -> None:
+    tools = {"get": parse_tool({"name": "get", "properties": {"x": {"type": "string"}}}, activities=["get"])}
+    composed = compose(tools, {"type": "string"}, control=True)
+    assert {"_each", "_parallel", "_until", "_max", "_if"} <= composed["$defs"]["call:get"]["properties"].keys()
+    assert make_strict(composed)[1] == []
+    assert "_each" not in compose(tools, {"type": "string"})["$defs"]["call:get"]["properties"]
+
+
 def test_words_that_begin_as_a_loop_are_words() -> None:
     calls = script("a = f(x=1)\nfor example, this:\nif you like:\nwhile we wait: nothing\nb = f(x=2)\n").calls
     assert [call.get("x") for call in calls] == [1, None, 2]
@@ -412,6 +422,11 @@ def test_a_call_that_is_never_closed_does_not_swallow_the_next() -> None:
     wrong, good = script("x = f(a=[1\ny = g(b=2)\n").calls
     assert "line 1" in wrong["_syntax"]
     assert good == {"_tool": "g", "b": 2, "_outputPath": "†state.y"}
+
+
+def test_r16_4_the_prompt_teaches_loops_and_conditions_in_under_200_tokens() -> None:
+    assert len(DIALECTS["script"].control) / 4 < 200
+    assert len(DIALECTS["solution"].control) / 4 < 200
 
 
 def test_r9_2_the_prompt_teaches_the_script_in_under_300_tokens() -> None:

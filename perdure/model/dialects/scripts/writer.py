@@ -40,8 +40,10 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     if odd := {key: value for key, value in arguments.items() if not plain(key)}:
         written.append(f"**{writer.value(odd)}")
     line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
-    if tool == "_let" and target and arguments.keys() == {"value"}:
+    if tool == "_let" and target and {"value"} <= arguments.keys() <= {"value", IF}:
         line = writer.value(arguments["value"])
+        if isinstance(condition := arguments.get(IF), str):
+            return f"if {writer.argument(IF, condition)}:\n    {target} = {line}"
     return f"{target} = {line}" if target else line
 
 
