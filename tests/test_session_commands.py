@@ -108,3 +108,24 @@ async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment
         wrong = await perdure("agent", key, "y", "--mode", "loud", *how)
         assert (wrong.code, "--mode is one of steer, followup" in wrong.err) == (2, True)
         gate.open.set()
+
+
+async def test_what_is_kept_of_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    perdure, key = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}"
+    async with harness(dev_server.client, [], echo) as it:
+        how = ("--agent", write(tmp_path, ECHO), "--task-queue", it.task_queue)
+        for text in ("of tea", "of milk"):
+            assert (await perdure("agent", key, text, *how)).code == 0
+        nothing = await perdure("session", "compact", key)
+        assert (nothing.code, nothing.out.startswith("there is nothing to compact")) == (0, True)
+        found = json.loads((await perdure("session", "recall", key, "tea", "--json")).out)
+        assert (list(found), [each["n"] for each in found["found"]]) == (["what", "page", "found", "more"], [3, 1])
+        assert (await perdure("session", "recall", key, "tea")).out.count("\n") == 2
+        assert (await perdure("session", "recall", key, "3")).out.endswith("of tea\n")
+        assert (await perdure("session", "recall", key, "99")).err == "perdure: the session has no entry 99\n"
+        forked = json.loads((await perdure("session", "fork", key, "--at", "1", "--as", f"{key}-b", "--json")).out)
+        assert forked == {"session": f"{key}-b", "from": key, "at": "1"}
+        shown = json.loads((await perdure("session", "show", f"{key}-b", "--json")).out)
+        assert [entry["type"] for entry in shown["entries"]] == ["message", "run", "reply", "command"]
+        wrong = await perdure("session", "fork", key, "--at", "x")
+        assert (wrong.code, wrong.err.startswith("perdure: 'x' is no place in a session")) == (1, True)

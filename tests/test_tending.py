@@ -17,8 +17,8 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.transcripts import archiving
 from perdure.activities.transcripts.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
-from perdure.sessions.entries import CommandEntry, MessageEntry
-from perdure.sessions.segments import Index, Remembered, asked, joined_below, segment_of
+from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
+from perdure.sessions.segments import Index, Remembered, asked, is_said, joined_below, segment_of
 from perdure.sessions.tending import ENTRIES_QUERY, AtHand
 from perdure.sessions.transcript import Carried, Transcript
 from perdure.testing.scripted_model import ScriptedModel
@@ -56,8 +56,11 @@ class Tended(Tending):
 
     @workflow.update
     async def look_for(self, message_id: str) -> int:
-        found = await self.find(message_id)
-        return 0 if found is None else found.n
+        return int((await self.find(message_id)).get("place", 0))
+
+    def _put_away(self, entries: list[Entry]) -> None:
+        for entry in filter(is_said, entries):
+            entry.known = {"place": entry.n}
 
     @workflow.query
     def told(self) -> list[Any]:

@@ -9,15 +9,14 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from perdure.activities.asking import ask_other, ask_run, client
-from perdure.sessions.entries import MessageEntry
+from perdure.activities.transcripts.recalling import SessionReader
+from perdure.errors import RunError
 from perdure.sessions.segments import (
     SEGMENT_ENTRIES_QUERY,
-    SEGMENT_FIND_QUERY,
     SEGMENT_INDEX_QUERY,
     SEGMENT_WORKFLOW,
     Entries,
     Index,
-    asked,
     joined_below,
 )
 from perdure.sessions.tending import (
@@ -66,13 +65,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
 @activity.defn(name=FIND_ACTIVITY)
 async def find(wanted: FindInput) -> Found:
     """A message's entry, wherever it lies: a few questions, however many segments there are."""
-    for span in reversed(wanted.spans):
-        for number in asked(span.segments):
-            held = await ask_other(span.id(number), SEGMENT_FIND_QUERY, int, wanted.message_id)
-            if not held:
-                continue
-            entries: Entries = await ask_other(span.id(held), SEGMENT_ENTRIES_QUERY, Entries)
-            for entry in entries.entries:
-                if isinstance(entry, MessageEntry) and entry.message_id == wanted.message_id and entry.n <= span.last:
-                    return Found(entry=entry)
-    return Found()
+    try:
+        return Found(entry=await SessionReader(client(), "").find(wanted.spans, wanted.message_id))
+    except RunError as error:
+        raise ApplicationError(str(error), type="Archive") from None

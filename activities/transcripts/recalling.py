@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
@@ -11,14 +12,19 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.asking import TIMEOUT, client, own_run
 from perdure.errors import RunError, ToolError
 from perdure.run.wire import VALUE_QUERY
+from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
+from perdure.sessions.recall import entry_at
 from perdure.sessions.recall import recall as recalled
-from perdure.sessions.segments import SEGMENT_ENTRIES_QUERY, Entries
+from perdure.sessions.segments import SEGMENT_ENTRIES_QUERY, SEGMENT_FIND_QUERY, Entries, Span, asked, is_said
 from perdure.sessions.tending import ENTRIES_QUERY, AtHand
-from perdure.sessions.wire import SESSION_WORKFLOW
+from perdure.sessions.wire import SESSION_WORKFLOW, Fate
 from perdure.tools.functions import tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
 from perdure.values.wire import ValuePage
+
+_NEAR: Final = 50
+"""Entries behind a message among which its run's are looked for."""
 
 
 class SessionReader:
@@ -50,6 +56,37 @@ class SessionReader:
             offset = page.next
         value: Json = json.loads("".join(parts))
         return value
+
+    async def find(self, spans: Sequence[Span], message_id: str) -> MessageEntry | CommandEntry | None:
+        """A message's entry, in whichever segment: a few questions, however many there are. Raises `RunError` where one does not answer."""
+        for span in reversed(spans):
+            for number in asked(span.segments):
+                held: int = await self._ask(span.id(number), SEGMENT_FIND_QUERY, int, message_id)
+                for entry in (await self.segment(span.id(held))).entries if held else ():
+                    if is_said(entry) and entry.message_id == message_id and entry.n <= span.last:
+                        return entry
+        return None
+
+    async def fate(self, message_id: str) -> Fate:
+        """What became of a message that the session has not at hand any more. Raises `RunError` where somebody does not answer."""
+        hand = await self.at_hand(0)
+        entry = await self.find(hand.spans, message_id)
+        if entry is None:
+            return Fate()
+        if isinstance(entry, CommandEntry):
+            return Fate(known=True, state="ended", status="ok")
+        if entry.run_id is None:
+            return Fate(known=True, state="ended", status="error", error=entry.why)
+        fate = Fate(known=True, run_id=entry.run_id, state="ended")
+        n = entry.n
+        while (n := n + 1) <= min(hand.last, entry.n + _NEAR):
+            after = await entry_at(self, n)
+            if isinstance(after, RunEntry) and after.run_id == entry.run_id:
+                fate.status, fate.ended_at = "ok" if after.status == "completed" else "error", after.at
+                fate.started_at = after.started_at
+            elif isinstance(after, ReplyEntry) and after.run_id == entry.run_id:
+                return fate.model_copy(update={"reply": after.text, "error": after.why})
+        return fate
 
     async def _ask(self, id: str, query: str, kind: Any, *arguments: Any) -> Any:
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id)

@@ -75,6 +75,8 @@ class SessionOptions(TypedDict, total=False):
     """Messages that may wait; 20 by default."""
     quiet: float
     """Seconds without another message after which those collected begin a run; 0.5 by default."""
+    context_tokens: int
+    """Tokens of a context from which on the conversation is compacted; 100,000 by default (R10.11)."""
 
 
 class AgentOptions(TypedDict, total=False):

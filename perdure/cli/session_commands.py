@@ -201,6 +201,58 @@ def reset(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Jso
     _command("reset", session, sender, tenant, as_json)
 
 
+@session_app.command("compact")
+def compact(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Have what is older than the newest part told to models in short from now on; nothing is deleted."""
+    who = _sender(sender)
+    words = connected(lambda perdure: perdure.session(session, tenant=tenant).compact(sender=who, rights=_ALL))
+    print(dumps({"session": session, "compacted": words}) if as_json else words)
+
+
+@session_app.command("recall")
+def recall(
+    session: Key,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="A call's id as models see it, an entry's number, or words to look for."),
+    ],
+    page: Annotated[int, typer.Option(metavar="N", min=1, help="Of what is long, or of many that were found.")] = 1,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Read again, word for word, what a conversation tells cut or in short."""
+    found = connected(lambda perdure: perdure.session(session, tenant=tenant).recall(what, page))
+    if as_json:
+        print(dumps(found))
+        return
+    for each in found.get("found", ()):
+        print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {_short(each['text'], 200)}")
+    print(
+        found.get("text", "" if found.get("found") else f"nothing says {what!r}"),
+        end="\n" if "found" not in found else "",
+    )
+    if found.get("more") or page < found.get("pages", 0):
+        print(f"perdure: more: --page {page + 1}", file=sys.stderr)
+
+
+@session_app.command("fork")
+def fork(
+    session: Key,
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="R.N", help="R: after run R of the session. R.N: after Request N of that run."),
+    ],
+    key: Annotated[
+        str | None, typer.Option("--as", metavar="KEY", help="The new session's key.", show_default="made up")
+    ] = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Begin a session with what was said and done here up to a point. No call runs again, and this one stays as it is."""
+    begun = connected(lambda perdure: perdure.session(session, tenant=tenant).fork(at, key))
+    print(dumps({"session": begun.key, "from": session, "at": at}) if as_json else begun.key)
+
+
 @session_app.command("delete")
 def delete(
     session: Key,

@@ -10,12 +10,15 @@ from typing import Any, Final
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from perdure.activities.transcripts.recalling import SessionReader
 from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors
 from perdure.client.run import Run
 from perdure.errors import RunError, RunNotFoundError, RunTimeoutError
+from perdure.sessions.recall import recall
 from perdure.sessions.wire import (
+    COMPACT,
     DECIDE_IN_SESSION,
     END,
     ENDED,
@@ -167,6 +170,29 @@ class Session:
         with clear_errors(self._client):
             await sessions.forget(self._client, self.id)
 
+    async def compact(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> str:
+        """Have what is older than the newest part told in short from now on, with the right `compact`; what was done, in words (R10.11)."""
+        answer = await self._update(COMPACT, Ending(sender=sender, rights=list(rights)))
+        return str(answer["compacted"])
+
+    async def recall(self, what: str, page: int = 1) -> JsonObject:
+        """What the conversation shows cut, or in short, word for word (R10.12): a call by its id there (`c12_1_0`), an entry by its number
+        (`{"what", "page", "pages", "text"}`), or words to look for (`{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`).
+
+        Raises `RunError` where there is nothing.
+        """
+        with sessions.found(self._client, self.key):
+            await self.handle.describe()
+            return await recall(SessionReader(self._client, self.id), what, page)
+
+    async def fork(self, at: str, key: str | None = None) -> Session:
+        """A new session, by default of a key of its own, that begins with what was said and done here up to run `R`, or to Request `N` of it,
+        `R.N`; no call runs again, and this one is untouched (R10.20). Raises `RunError` where there is no such place."""
+        key = key or f"{self.key}-{uuid.uuid4().hex[:8]}"
+        address = sessions.Address(self._client, key, self.tenant)
+        await sessions.begin_fork(self._address, at, address)
+        return Session(address, agent=self._agent, rules=self._rules, task_queue=self._task_queue)
+
     async def _end_of(self, what: str) -> Fate:
         """What has become of it, once it has ended."""
         pause = _PAUSE
@@ -196,6 +222,8 @@ class Session:
                 return None
             with clear_errors(self._client, self.key):
                 raise
+        if not fate.known:
+            fate = await SessionReader(self._client, self.id).fate(what)
         if not fate.known:
             raise RunNotFoundError(f"the session {self.key!r} knows no message and no run {what!r}")
         return fate

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -20,17 +21,22 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import SearchAttributeKey, WorkflowIDConflictPolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.transcripts.recalling import SessionReader
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors
 from perdure.client.listing import STATUS, names_attribute, start_attributes
-from perdure.errors import MessageRefusedError, NoWorkerError, RunNotFoundError
+from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, TENANT_ATTRIBUTE
 from perdure.sessions.documents import input_name
+from perdure.sessions.forking import fork, run_number
+from perdure.sessions.lanes.queued import LaneState
 from perdure.sessions.lanes.rights import check_name, says
+from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
 from perdure.sessions.wire import (
+    GIVEN_SESSION,
     SEND,
     SESSION_WORKFLOW,
     UNKNOWN_AGENT,
@@ -44,6 +50,7 @@ from perdure.sessions.wire import (
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_AGENT
 from perdure.values.limits.sizes import Sizes
+from perdure.values.packing import pack
 from perdure.values.rules import Rules
 
 if TYPE_CHECKING:
@@ -292,3 +299,36 @@ async def forget(client: Client, id: str) -> None:
             )
             with contextlib.suppress(RPCError):  # it is gone already
                 await client.workflow_service.delete_workflow_execution(request)
+
+
+async def begin_fork(source: Address, at: str, target: Address) -> None:
+    """Start the `target` with what the `source` has said and done up to there. Raises `RunError` for what is no place there,
+    `RunNotFoundError` where there is no such session, `RunExistsError` where there is one of the new key."""
+    check_name(target.key, "the session's key")
+    with found(source.client, source.key):
+        described = await source.handle.describe()
+        given: SessionInput = await source.handle.query(GIVEN_SESSION, result_type=SessionInput)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    carried, state = await fork(SessionReader(source.client, source.id), source.key, at, now)
+    runs = [
+        number for entry in carried.entries if (number := run_number(getattr(entry, "run_id", None) or "")) is not None
+    ]
+    # Its runs are numbered on from there: `R` names one run, whichever session it ran in.
+    lane = LaneState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
+    snapshot = SessionSnapshot(lane=lane, transcript=carried, state=state or None)
+    begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
+    agent = str(given.document.get("name"))
+    with found(source.client, target.key):
+        try:
+            await source.client.start_workflow(
+                SESSION_WORKFLOW,
+                begins,
+                id=target.id,
+                task_queue=described.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={KEY_MEMO: target.key},
+                search_attributes=start_attributes(agent, None, target.tenant) if given.searchable else None,
+                static_summary=f"session {target.key}: {agent}"[:200],
+            )
+        except WorkflowAlreadyStartedError:
+            raise RunExistsError(f"there is a session {target.key!r} already: give the fork another key") from None

@@ -25,8 +25,8 @@ _SAVES: Final = 0.9
 """Of a conversation at most so much is left, else it is left as it is."""
 _TWICE: Final = 2
 """Compactions without a run between them: more would not help."""
-_LEAST: Final = 50
-"""Tokens of a summary that says anything."""
+_LEAST: Final = 16
+"""Part of the context's tokens that what stands for the rest must have room for: what says less loses names."""
 _TEXTS: Final = (16_000, 4_000, 1_000, 300, 80)
 """Characters of one text in what is summarised: as many as there is room for."""
 _PART: Final = re.compile(r"\S{0,120}$")
@@ -55,6 +55,11 @@ class Cut:
     def most(self) -> int:
         """Tokens that what stands for them may have: it saves a tenth at least, and is short in any case."""
         return min(MAX_SUMMARY, self.limit // 4, int(_SAVES * self.before) - self.kept - estimate(EARLIER))
+
+    @property
+    def most_of_summary(self) -> int:
+        """Those of a summary: the rest is for the names that it leaves out."""
+        return self.most * 3 // 4
 
     def source(self, room: int) -> str:
         """What is to be summarised, in at most so many characters: of long texts the beginning, and then only the newest."""
@@ -99,7 +104,7 @@ def cut_of(transcript: Transcript, why: Why) -> Cut | None:
     if not first:
         return None
     cut = Cut(why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit)
-    return cut if cut.most >= _LEAST else None
+    return cut if cut.most >= min(KEPT_TOKENS, transcript.limit) // _LEAST else None
 
 
 def problem(summary: str, source: str, most: int) -> str | None:

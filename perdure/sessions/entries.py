@@ -53,7 +53,7 @@ class MessageEntry(_Entry):
     why: str | None = None
     """Why it has no answer: it was withdrawn, or stopped."""
     known: JsonObject = Field(default_factory=dict)
-    """What its lane needs to answer for it when it is sent once more; not printed."""
+    """What its lane needs to answer for it when it is sent once more, set when it goes to a segment; not printed."""
 
     def as_json(self) -> JsonObject:
         whole = {"messageId": self.message_id, "sender": self.sender, "text": self.text, "mode": self.mode}
@@ -168,9 +168,13 @@ class CommandEntry(_Entry):
     sender: str = ""
     text: str = ""
     """What else there is to say of it."""
+    known: JsonObject = Field(default_factory=dict)
+    """As a message's."""
 
     def as_json(self) -> JsonObject:
-        return super().as_json() | {"command": self.command, "sender": self.sender}
+        plain = super().as_json() | {"command": self.command, "sender": self.sender}
+        plain.pop("known", None)
+        return plain
 
 
 Entry: TypeAlias = Annotated[

@@ -11,11 +11,11 @@ import base64
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from pydantic import Field
 
-from perdure.sessions.entries import Entry, MessageEntry
+from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
 from perdure.values.packing import Packed, pack
 from perdure.values.wire import Wire
 
@@ -33,6 +33,8 @@ _FORM: Final = SEGMENT_FORM
 _SPANS: Final = 64
 """Segments that one knows the messages of at most: of 64 there are some ten thousand, in 200 kB."""
 _DIGEST: Final = 8
+SENT: Final = ("new", "reset", "stop")
+"""Commands that are messages: their id is their own."""
 _RECORD: Final = _DIGEST + 4
 """Bytes of a message in an index: the beginning of its id's digest, and its segment."""
 
@@ -76,10 +78,15 @@ class Segment(Wire):
 def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
     """A segment of these entries, which knows its own messages only."""
     packed = pack(Entries(entries=list(entries)), _FORM)
-    ids = [entry.message_id for entry in entries if isinstance(entry, MessageEntry)]
+    ids = [entry.message_id for entry in entries if is_said(entry)]
     return Segment(
         number=number, first=entries[0].n, last=entries[-1].n, entries=packed, index=Index.of(ids, number).text
     )
+
+
+def is_said(entry: Entry) -> TypeGuard[MessageEntry | CommandEntry]:
+    """Whether it is what somebody has sent under an id: a message, or a command that was one."""
+    return isinstance(entry, MessageEntry) or (isinstance(entry, CommandEntry) and entry.command in SENT)
 
 
 def joined_below(number: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from perdure.sessions.lanes.queued import LaneState
 from perdure.sessions.transcript import Carried
@@ -17,17 +17,8 @@ class SessionSnapshot(Wire):
     """A session between two runs."""
 
     lane: LaneState
-    transcript: JsonObject
-    """A `Carried` as plain JSON: what packs a model leaves out what is a default, and an entry's type is one."""
+    transcript: Carried
+    remembered: str = ""
+    """`Remembered`: the messages whose entries are in segments."""
     state: JsonObject | None = None
     """What its runs have written; `None`: nothing yet, so that the agent file's counts."""
-
-
-def plain(carried: Carried) -> JsonObject:
-    """What a transcript carries on, without what says nothing, but for the types of its entries."""
-    found: dict[str, Any] = carried.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    found["entries"] = [
-        {**written, "type": entry.type}
-        for written, entry in zip(found.get("entries", ()), carried.entries, strict=True)
-    ]
-    return found

@@ -21,6 +21,8 @@ class Rules(BaseModel):
     """Messages that may wait; 20."""
     quiet: float | None = Field(default=None, ge=0, le=3_600)
     """Seconds without another message after which those collected begin a run; 0.5."""
+    context_tokens: int | None = Field(default=None, ge=1_000)
+    """Tokens of a context from which on the conversation is compacted; 100,000, or less where a model has refused that (R10.11)."""
 
     def over(self, below: Rules) -> Rules:
         """These, and where they say nothing those below."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.run.agents import parse_agent
     from perdure.run.wire import RunResult
-    from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
+    from perdure.sessions.entries import CommandEntry, Entry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
     from perdure.sessions.lanes.lane import Lane
-    from perdure.sessions.lanes.queued import Accepted, LaneState, Queued, Running
+    from perdure.sessions.lanes.queued import Accepted, Known, LaneState, Queued, Running
+    from perdure.sessions.segments import Remembered, is_said
     from perdure.sessions.showing import details
-    from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot, plain
+    from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
     from perdure.sessions.steps import said
-    from perdure.sessions.transcript import Carried, Transcript
-    from perdure.sessions.wire import Fate, Message, QueuedView, SessionInput, SessionView, Withdrawal
+    from perdure.sessions.transcript import Transcript
+    from perdure.sessions.wire import Fate, Message, QueuedView, Receipt, SessionInput, SessionView, Withdrawal
     from perdure.values.jsons import JsonObject
-    from perdure.values.limits import MAX_STATE
+    from perdure.values.limits import CONTEXT_TOKENS, MAX_STATE
     from perdure.values.limits import said as bytes_said
     from perdure.values.limits.sizes import Sizes
     from perdure.values.packing import pack
@@ -32,7 +35,9 @@ class Kept:
             if argument.snapshot is None
             else argument.snapshot.read(SessionSnapshot, SESSION_FORM, "the snapshot that the session goes on from")
         )
-        self.transcript = Transcript(None if snapshot is None else Carried.model_validate(snapshot.transcript))
+        self.transcript = Transcript(None if snapshot is None else snapshot.transcript)
+        self.remembered = Remembered("" if snapshot is None else snapshot.remembered)
+        """The messages that are known to segments alone."""
         self.state: JsonObject | None = None if snapshot is None else snapshot.state
         """What its runs have written; `None`: nothing."""
         lane = LaneState(born=f"{born}-") if snapshot is None else snapshot.lane
@@ -43,6 +48,9 @@ class Kept:
         agent = parse_agent(self._input.document)
         self.agent = agent.name
         self.lane.rules = self._input.rules.over(agent.config.session)
+        self.models = agent.config.models.model_dump(exclude_unset=True)
+        """What the agent's file says of them."""
+        self.transcript.limit = min(self.transcript.limit, self.lane.rules.context_tokens or CONTEXT_TOKENS)
 
     @property
     def key(self) -> str:
@@ -77,8 +85,49 @@ class Kept:
 
     def carried(self) -> SessionInput:
         """What a new execution goes on with."""
-        snapshot = SessionSnapshot(lane=self.lane.state, transcript=plain(self.transcript.carried()), state=self.state)
+        snapshot = SessionSnapshot(
+            lane=self.lane.state,
+            transcript=self.transcript.carried(),
+            state=self.state,
+            remembered=self.remembered.text,
+        )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
+
+    @property
+    def given(self) -> SessionInput:
+        """What a session of the same agent, and with the same rules, begins with."""
+        return self._input.model_copy(update={"snapshot": None})
+
+    # What is not at hand any more.
+
+    def forgot(self, message_id: str) -> bool:
+        """Whether a message may have been accepted that nothing here knows any more (R10.1)."""
+        return message_id not in self.lane.state.known and message_id in self.remembered
+
+    def answer(self, message: Message, known: JsonObject) -> Receipt:
+        """The receipt of a message that a segment knows. Raises `MessageRefusedError` for another one of its id."""
+        self.lane.state.known[message.message_id] = Known.model_validate(known)
+        try:
+            receipt = self.lane.judge(message)
+        finally:
+            del self.lane.state.known[message.message_id]
+        assert receipt is not None
+        return receipt
+
+    def put_away(self, entries: Iterable[Entry]) -> None:
+        """Say with what goes to a segment what it takes to answer for it."""
+        for entry in filter(is_said, entries):
+            if (known := self.lane.state.known.get(entry.message_id)) is not None:
+                entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def gone(self, entries: Iterable[Entry]) -> None:
+        """They are in a segment now, and known there. A command that still waits for its turn stays known here."""
+        waiting = {queued.message_id for queued in self.lane.state.queue}
+        for entry in filter(is_said, entries):
+            if entry.message_id in waiting:
+                continue
+            self.lane.state.known.pop(entry.message_id, None)
+            self.remembered.add(entry.message_id)
 
     # What happens.
 

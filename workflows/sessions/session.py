@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import only, read_input
+from perdure.workflows.arguments import read_input
 from perdure.workflows.preparing import begins_anew, go_on_anew
 from perdure.workflows.sending import full
 from perdure.workflows.sessions.keeping import Kept
+from perdure.workflows.sessions.reading import now, read
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
+from perdure.workflows.sessions.tending import Tending
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import DecisionError, MessageRefusedError, PerdureError, ProtocolError
+    from perdure.errors import MessageRefusedError, PerdureError, ProtocolError
     from perdure.people.wire import WITHDRAW as WITHDRAW_FROM_RUN
     from perdure.run.delegates import GIVEN_QUERY
     from perdure.run.wire import DECIDE, REFUSED, RunInput
     from perdure.sessions.documents import document, input_name
+    from perdure.sessions.entries import CommandEntry, Entry
     from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
-    from perdure.sessions.lanes.rights import check_right
+    from perdure.sessions.lanes.rights import check_right, says
+    from perdure.sessions.transcript import Transcript
     from perdure.sessions.wire import (
+        COMPACT,
         DECIDE_IN_SESSION,
         END,
         ENDED,
         FATE,
+        GIVEN_SESSION,
         SEND,
         SESSION_WORKFLOW,
         SHOW,
@@ -46,17 +51,13 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.values.limits import MAX_AGENT, MAX_PAYLOAD, NEAR
     from perdure.values.limits.sizes import Sizes
-    from perdure.values.problems import first_problem
-    from perdure.values.wire import Wire
-
-W = TypeVar("W", bound=Wire)
 
 IDLE_EVENTS: Final = 4
 """Of an execution that has only begun: one that has more goes on as new before it idles (R10.13)."""
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class SessionWorkflow:
+class SessionWorkflow(Tending):
     """A conversation that outlives its runs.
 
     Handlers take whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
@@ -64,6 +65,7 @@ class SessionWorkflow:
 
     @workflow.init
     def __init__(self, *given: Any) -> None:
+        super().__init__()
         # A message may be looked at before `run` begins. What is wrong with the input, `run` says.
         self._kept: Kept | None = None
         self._refusal: Exception | None = None
@@ -93,6 +95,9 @@ class SessionWorkflow:
         kept = self._kept
         self._show()
         while not self._ended:
+            await self.tend(kept.models)
+            if self._ended:
+                break
             seen = self._happened
             step = kept.lane.next(workflow.time())
             if isinstance(step, Begin):
@@ -147,30 +152,39 @@ class SessionWorkflow:
             searchable=kept.searchable,
         )
         self._show()
-        started = _now()
+        started = now()
         try:
             result = await self._child.result(f"{kept.agent}: {first.text}")
         finally:
             self._child = None
-        kept.ended(running, result, started, _now())
+        kept.ended(running, result, started, now())
         self._show()
 
     # What comes in.
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
-    def send(self, *said: Any) -> dict[str, Any]:
+    async def send(self, *said: Any) -> dict[str, Any]:
         """A `Message`; its receipt, the same for the same message (R10.1)."""
-        kept, message = self._open(), _read(Message, said)
+        kept, message = self._open(), read(Message, said)
+        if kept.forgot(message.message_id):
+            if known := await self.find(message.message_id):
+                return kept.answer(message, known).as_json()
+            self._judge(self._open(), message)
         if message.document is not None and message.agent != kept.agent_digest:
             kept.change_agent(message)
-        accepted = kept.lane.accept(message, workflow.time(), _now())
+        accepted = kept.lane.accept(message, workflow.time(), now())
         if accepted.queued is not None:
             self._note(kept, accepted, accepted.queued)
         return accepted.receipt.as_json()
 
     @send.validator
     def _check_message(self, *said: Any) -> None:
-        kept, message = self._open(), _read(Message, said)
+        kept, message = self._open(), read(Message, said)
+        says(message)
+        if not kept.forgot(message.message_id):  # else it is judged when that is known
+            self._judge(kept, message)
+
+    def _judge(self, kept: Kept, message: Message) -> None:
         if kept.lane.judge(message) is not None:
             return
         if (words := full(NEAR)) is not None:
@@ -197,7 +211,7 @@ class SessionWorkflow:
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
     async def withdraw(self, *said: Any) -> dict[str, Any]:
         """A `Withdrawal`, until a Request holds it (R10.7)."""
-        kept, asked = self._open(), _read(Withdrawal, said)
+        kept, asked = self._open(), read(Withdrawal, said)
         kept.lane.judge_withdrawal(asked)
         number = kept.lane.steered_into(asked.message_id)
         if number is not None:
@@ -207,19 +221,19 @@ class SessionWorkflow:
             if answered.refused is not None and kept.lane.steered_into(asked.message_id) == number:
                 raise MessageRefusedError(answered.refused)
         kept.lane.judge_withdrawal(asked)  # it may have been taken meanwhile
-        kept.withdraw(asked, _now())
+        kept.withdraw(asked, now())
         self._happened += 1
         self._show()
         return {"messageId": asked.message_id, "withdrawn": True}
 
     @withdraw.validator
     def _check_withdrawal(self, *said: Any) -> None:
-        self._open().lane.judge_withdrawal(_read(Withdrawal, said))
+        self._open().lane.judge_withdrawal(read(Withdrawal, said))
 
     @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
     async def decide(self, *said: Any) -> dict[str, Any]:
         """A `SessionDecision`, by whoever has the right `approve`; the run's own answer, or why it refuses (R10.9)."""
-        kept, asked = self._open(), _read(SessionDecision, said)
+        kept, asked = self._open(), read(SessionDecision, said)
         running = kept.lane.state.running
         if running is None:
             raise MessageRefusedError("nothing runs that waits for a decision")
@@ -232,7 +246,7 @@ class SessionWorkflow:
 
     @decide.validator
     def _check_decision(self, *said: Any) -> None:
-        kept, asked = self._open(), _read(SessionDecision, said)
+        kept, asked = self._open(), read(SessionDecision, said)
         check_right(asked.sender, asked.rights, "approve", "decide here")
         if kept.lane.state.running is None or not kept.lane.state.running.begun:
             raise MessageRefusedError("nothing runs that waits for a decision")
@@ -252,10 +266,42 @@ class SessionWorkflow:
 
     @end.validator
     def _check_end(self, *said: Any) -> None:
-        asked = _read(Ending, said)
+        asked = read(Ending, said)
         check_right(asked.sender, asked.rights, "delete", "delete the session")
 
+    @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
+    async def compact(self, *said: Any) -> dict[str, Any]:
+        """An `Ending`: what is older than the newest part is told in short from now on (R10.11). What was done, in words."""
+        kept, asked = self._open(), read(Ending, said)
+        words = await self.tend(kept.models, "asked")
+        kept.transcript.append(CommandEntry(at=now(), command="compact", sender=asked.sender, text=words or ""))
+        self._happened += 1
+        return {"compacted": words}
+
+    @compact.validator
+    def _check_compact(self, *said: Any) -> None:
+        self._open()
+        asked = read(Ending, said)
+        check_right(asked.sender, asked.rights, "compact", "compact the session")
+
+    @property
+    def _transcript(self) -> Transcript | None:
+        return None if self._kept is None else self._kept.transcript
+
+    def _put_away(self, entries: list[Entry]) -> None:
+        if self._kept is not None:
+            self._kept.put_away(entries)
+
+    def _gone(self, entries: list[Entry]) -> None:
+        if self._kept is not None:
+            self._kept.gone(entries)
+
     # What is asked.
+
+    @workflow.query(name=GIVEN_SESSION)
+    def given_session(self) -> SessionInput:
+        """What a fork of this session begins with, beside its transcript (R10.20)."""
+        return self._open().given
 
     @workflow.query(name=SHOW)
     def view(self) -> SessionView:
@@ -282,17 +328,3 @@ class SessionWorkflow:
     def _show(self) -> None:
         if self._kept is not None:
             workflow.set_current_details(self._kept.details())
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
-
-
-def _read(kind: type[W], said: tuple[Any, ...]) -> W:
-    """What anybody sends, as what it has to be. Raises `MessageRefusedError` for what it is not."""
-    try:
-        return kind.model_validate(only(said))
-    except ValidationError as error:
-        raise MessageRefusedError(f"this is none: {first_problem(error)}") from None
-    except (DecisionError, ProtocolError) as error:
-        raise MessageRefusedError(str(error)) from None

@@ -6,7 +6,8 @@ messages themselves.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import asyncio
+from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
@@ -14,10 +15,11 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.sessions.reading import now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.sessions.compaction import Cut, Why, compacted, cut_of, due
-    from perdure.sessions.entries import CompactionEntry, Entry, MessageEntry
+    from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
     from perdure.sessions.segments import Span, segment_of
     from perdure.sessions.tending import (
         ARCHIVE_ACTIVITY,
@@ -52,17 +54,28 @@ class Tending:
         super().__init__()
         self._cut: Cut | None = None
         self._old: list[Entry] = []
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def _transcript(self) -> Transcript | None:
         """The session's, once there is one."""
         raise NotImplementedError
 
+    def _put_away(self, entries: list[Entry]) -> None:
+        """What else is to be kept of entries that go to a segment now; called once more for those that did not."""
+
+    def _gone(self, entries: list[Entry]) -> None:
+        """They are in a segment now."""
+
     async def tend(self, models: JsonObject, why: Why | None = None) -> str | None:
         """Compact and archive what is due; with `why` compact in any case. What was done, in words; `None`: nothing was due.
 
-        `models` is the agent file's `config.models`. To be called between runs, one call at a time. Raises only what cancels it.
+        `models` is the agent file's `config.models`. One call at a time does it, the others wait. Raises only what cancels it.
         """
+        async with self._one_at_a_time:
+            return await self._tend(models, why)
+
+    async def _tend(self, models: JsonObject, why: Why | None) -> str | None:
         transcript = self._transcript
         assert transcript is not None
         words = None
@@ -99,7 +112,7 @@ class Tending:
             summary = Summary(problem=message_of(error)[:500])
         finally:
             self._cut = None
-        entry = compacted(cut, summary.text, summary.problem, _now())
+        entry = compacted(cut, summary.text, summary.problem, now())
         if entry is None:
             return None
         entry.model, entry.usage = summary.model, summary.usage
@@ -110,6 +123,7 @@ class Tending:
         info = workflow.info()
         name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
         while old := transcript.old():
+            self._put_away(old)
             self._old = old
             if not transcript.spans or transcript.spans[-1].name != name:
                 transcript.spans.append(Span(name=name))
@@ -129,12 +143,13 @@ class Tending:
                     raise
                 workflow.logger.warning("old entries stay at hand: %s", message_of(error))
                 break
+            self._gone([entry for entry in old if entry.n <= archived.last])
             transcript.let_go(archived.last)
             span.segments, span.last = span.segments + 1, archived.last
         self._old = []
 
-    async def find(self, message_id: str) -> MessageEntry | None:
-        """A message that is not at hand any more. Raises `ActivityError` where that cannot be found out."""
+    async def find(self, message_id: str) -> JsonObject:
+        """What was known of a message that is not at hand any more; empty: there is none. Raises `ActivityError` where that cannot be found out."""
         transcript = self._transcript
         assert transcript is not None
         found: Found = await workflow.execute_activity(
@@ -145,14 +160,14 @@ class Tending:
             start_to_close_timeout=timedelta(seconds=20),
             summary="a message of before",
         )
-        return found.entry if isinstance(found.entry, MessageEntry) else None
+        return found.entry.known if isinstance(found.entry, MessageEntry | CommandEntry) else {}
 
     @workflow.query(name=SUMMARY_QUERY)
     def summary_source(self, room: int) -> SummarySource:
         """What is to be summarised, in so many characters: asked by the activity, so that no history holds it."""
         if self._cut is None:
             raise ValueError("nothing is compacted now")
-        return SummarySource(text=self._cut.source(room), most=self._cut.most)
+        return SummarySource(text=self._cut.source(room), most=self._cut.most_of_summary)
 
     @workflow.query(name=SEGMENT_QUERY)
     def segment_source(self, number: int) -> SegmentSource:
@@ -174,7 +189,3 @@ class Tending:
             branch=transcript.branch,
             limit=transcript.limit,
         )
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
