@@ -112,6 +112,15 @@ async def test_a_call_is_changed_in_the_form_and_approved(server: WorkflowEnviro
         await expect(page.get_by_role("heading", name="1.0 deploy")).to_be_visible()
         await expect(page.locator("figure svg text").filter(has_text="1.1 look")).to_be_visible()
         await expect(page.locator("figure rect[stroke-width='4']")).to_have_count(1)
+        await page.set_viewport_size({"width": 500, "height": 900})
+        sizes = "e => { const b = e.getBoundingClientRect(); return [b.top, b.bottom] }"
+        nav, main = await page.locator("nav").evaluate(sizes), await page.locator("main").evaluate(sizes)
+        assert main[0] - nav[1] < 2  # one below the other, with no hole between them
+        assert nav[1] - nav[0] < 200
+        colour = "e => getComputedStyle(e).backgroundColor"
+        field, ground = page.get_by_label("replicas"), page.locator("body")
+        assert await field.evaluate(colour) != await ground.evaluate(colour)
+        await page.set_viewport_size({"width": 1280, "height": 900})
         await page.get_by_label("replicas").fill("many")
         await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("alert").first).to_contain_text("replicas is not valid JSON")

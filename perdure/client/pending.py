@@ -13,6 +13,8 @@ from temporalio.exceptions import FailureError
 
 from perdure.run.wire import REQUEST_ACTIVITY, RunView
 
+SILENT_PART: Final = 0.6
+"""Share of the time after which a worker is taken for lost; a sign of life comes at half of it."""
 UNSERVED_AFTER: Final = 1.0
 """Seconds after which a call that no worker has taken up is said to wait for one."""
 
@@ -32,9 +34,32 @@ def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> N
             call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
 
 
-async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a Request that is asked again why that is: a server that is down is told while it is, not at the end."""
+def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a running call that nothing is heard of its worker, which may be lost, and when it goes to another one."""
+    now, silent = datetime.now(UTC), {}
     for pending in description.raw_description.pending_activities:
+        given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
+        heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
+        seconds = (now - heard).total_seconds()
+        if (
+            pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+            and seconds > SILENT_PART * given_up > 0
+        ):
+            silent[pending.activity_id] = (
+                f"nothing was heard of its worker for {seconds:.0f} s; after {given_up:g} s the call goes to another"
+            )
+    for call in view.calls:
+        if call.status == "running" and call.id in silent:
+            call.reason = silent[call.id]
+
+
+async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a Request that is asked again, and of a call that is tried again, why that is: while it is, not at the end."""
+    calls = {call.id: call for call in view.calls if call.status == "running"}
+    for pending in description.raw_description.pending_activities:
+        if pending.attempt > 1 and pending.activity_id in calls and pending.HasField("last_failure"):
+            words = await failure_words(client, pending.last_failure)
+            calls[pending.activity_id].reason = f"attempt {pending.attempt} after: {words[:200]}"
         if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
             words = await failure_words(client, pending.last_failure)
             view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"

@@ -27,7 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import no_answer
 from perdure.client.listing import STATUS, names_attribute, start_attributes
-from perdure.client.pending import note_progress, note_trouble, note_unserved
+from perdure.client.pending import note_progress, note_silence, note_trouble, note_unserved
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent, check_run_id
@@ -173,6 +173,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         note_unserved(view, description)
         await note_trouble(client, view, description)
         await note_progress(client, view, description)
+        note_silence(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:  # where the run answers, it tells more than what it returned

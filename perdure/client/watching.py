@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from perdure.client.approvals import listed_below
 from perdure.client.lists import Waiting
-from perdure.client.pending import failure_words, note_progress, note_trouble, note_unserved
+from perdure.client.pending import failure_words, note_progress, note_silence, note_trouble, note_unserved
 from perdure.client.runs import QUERY_TIMEOUT, fetch_run, not_shown
 from perdure.errors import RunError
 from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
@@ -48,6 +48,7 @@ async def watch_run(client: Client, run_id: str, *, answered: bool = False) -> A
                 note_unserved(shown, description)
                 await note_trouble(client, shown, description)
                 await note_progress(client, shown, description)
+                note_silence(shown, description)
                 yield shown
             except (RPCError, WorkflowQueryFailedError) as error:
                 if answered and view is None and description and description.status is WorkflowExecutionStatus.RUNNING:

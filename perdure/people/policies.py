@@ -18,7 +18,7 @@ from perdure.plan.calls import Call
 from perdure.tools.rules import check_rule
 from perdure.tools.tool import Tool
 from perdure.values.durations import Seconds
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.limits import MAX_FLOWS
 from perdure.values.limits.steps import Checks
 from perdure.values.problems import first_problem
@@ -212,7 +212,7 @@ def _why(policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins
     if isinstance(rule, dict):
         # A condition that cannot be decided holds: what nobody could look into is asked about.
         holds = params is None or _condition(rule["when"], checks).fits(params, checks=checks) is not False
-        return "its parameters meet the condition for asking" if holds else None
+        return f"its parameters meet the condition for asking: {shorten(rule['when'], _SHOWN)}" if holds else None
     if rule is not None:
         return f"{tool.name} is always asked about" if rule == "always" else None
     if policy.ask == UNTRUSTED and tool.dangerous and judged.tainted:
@@ -220,6 +220,10 @@ def _why(policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins
     if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous, tainted=False):
         return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
     return None
+
+
+_SHOWN: Final = 160
+"""Characters of a condition that a person is told."""
 
 
 def _condition(when: JsonObject | bool, checks: Checks | None) -> Schema:

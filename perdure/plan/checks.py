@@ -99,9 +99,9 @@ def _checked(
         def check_inner(raw: Json, id: str, index: int) -> Call:
             return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
 
-        problems += problems or read_loop(call, check_inner, call.paths)
+        problems += problems or _with_item(call, read_loop(call, check_inner, call.paths))
     else:
-        problems += _param_problems(call, tool, checks)
+        problems += _with_item(call, _param_problems(call, tool, checks))
     problems += _instance_problems(call, instance, instances)
     return _invalid(call, "invalid_call", *problems) if problems else call
 
@@ -253,3 +253,9 @@ def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
     references = not call.template.literal
     return tool.parameters_schema.errors(call.params, references=references, checks=checks)
+
+
+def _with_item(call: Call, problems: list[str]) -> list[str]:
+    """Of a parameter that is missing in a loop it is said how the item is named there."""
+    item = "; what a call with _each runs for is †item, which its parameters can read"
+    return [f"{each}{item}" if "_each" in call.raw and " lacks " in each else each for each in problems]

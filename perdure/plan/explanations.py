@@ -26,6 +26,9 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
         return CallError.of(
             "missing_path", [f"{where}: there is no {_quoted(reference)}; what can be read are {kinds}"]
         )
+    if reference.kind == "input" and reference.path[:1] in (("item",), ("index",)):
+        hint = "the item of a call's own _each is †item, its place †index; inside a delegate they are †input.item and †input.index"
+        return CallError.of("missing_path", [f"{where}: there is no {_quoted(reference)} here: {hint}"])
     close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
     hint = _near(close) if close else _without_parts(reference, known[reference.kind])
     return CallError.of("missing_path", [f"{where}: {_quoted(reference)} does not exist and no call writes it; {hint}"])

@@ -125,3 +125,21 @@ def test_what_it_reads_and_was_not_given_is_said_and_a_dry_run_of_what_is_invali
     found = plan("simulate", calls)
     assert (found.exit_code, "none was given: --input" in found.stderr) == (1, True)
     assert plan("simulate", calls, "--input", '{"fruit": "x"}').exit_code == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_where_the_item_of_a_loop_is_told_where_it_is_looked_for() -> None:
+    calls = [
+        {"_tool": "price", "_each": ["apple"]},
+        {"_tool": "price", "_each": ["apple"], "fruit": "†input.item"},
+        {"_tool": "price", "_each": ["apple"], "fruit": "†item"},
+    ]
+    lines = plan("validate", calls, *GIVEN).stdout.splitlines()
+    assert (
+        lines[0]
+        == "1.0 price: $ lacks 'fruit'; what a call with _each runs for is †item, which its parameters can read"
+    )
+    assert lines[1].startswith(
+        "1.1 price: $.fruit: there is no †input.item here: the item of a call's own _each is †item"
+    )
+    assert lines[2] == "3 calls, 2 problems"

@@ -36,7 +36,9 @@ POLICIES = st.fixed_dictionaries(
         "scope": st.sampled_from(["calls", "plan"]),
     },
 )
-META = st.fixed_dictionaries({}, optional={"_safe": st.booleans(), "_dangerous": st.booleans(), "_approval": RULES})
+META = st.fixed_dictionaries(
+    {}, optional={"_safe": st.booleans(), "_dangerous": st.booleans(), "_approval": RULES}
+).filter(lambda meta: not (meta.get("_safe") and meta.get("_dangerous")))
 
 
 def disguised(activity: str, meta: dict[str, Any], name: str = "t") -> Tool:
@@ -119,7 +121,7 @@ def test_r7_1_the_levels_and_the_exceptions() -> None:
     guard = Guard(Policy(tools={"wipe": rule}))
     wipe = resolve_tools(["wipe"], CODE)["wipe"]
     assert guard.why(wipe, {"x": 99}) is None
-    assert guard.why(wipe, {"x": 100}) == "its parameters meet the condition for asking"
+    assert str(guard.why(wipe, {"x": 100})).startswith("its parameters meet the condition for asking: {")
     assert guard.why(wipe, None) is not None
 
 
@@ -194,4 +196,4 @@ def test_r7_1_a_condition_that_cannot_be_decided_asks() -> None:
     for rule in (endless, large):
         guard = Guard(Policy(tools={"plain": rule}))
         tool = resolve_tools(["plain"], CODE)["plain"]
-        assert guard.why(tool, {"x": "ab" * 900_000}) == "its parameters meet the condition for asking"
+        assert "meet the condition for asking: {" in str(guard.why(tool, {"x": "ab" * 900_000}))

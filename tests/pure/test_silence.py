@@ -1,0 +1,30 @@
+"""What is said of a call whose worker says nothing (issue 20)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from temporalio.api.workflow.v1 import PendingActivityInfo
+
+from perdure.client.pending import note_silence
+from perdure.run.wire import CallView, RunView
+
+
+def described(silent: float, timeout: float) -> Any:
+    pending = PendingActivityInfo(activity_id="1.0", state=2)  # type: ignore[arg-type]
+    pending.activity_options.heartbeat_timeout.FromTimedelta(timedelta(seconds=timeout))
+    pending.last_started_time.FromDatetime(datetime.now(UTC) - timedelta(seconds=100))
+    pending.last_heartbeat_time.FromDatetime(datetime.now(UTC) - timedelta(seconds=silent))
+    return SimpleNamespace(raw_description=SimpleNamespace(pending_activities=[pending]))
+
+
+@pytest.mark.parametrize(("silent", "timeout", "told"), [(14, 20, True), (9, 20, False), (50, 0, False)])
+def test_a_worker_that_is_not_heard_of_is_told_before_it_is_given_up(silent: float, timeout: float, told: bool) -> None:
+    call = CallView(id="1.0", tool="t", params={}, status="running", attempts=1)
+    view = RunView(run_id="r", calls=[call])
+    note_silence(view, described(silent, timeout))
+    words = "nothing was heard of its worker for 14 s; after 20 s the call goes to another"
+    assert view.calls[0].reason == (words if told else None)
