@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
@@ -15,7 +15,6 @@ from perdure.authoring.files import json_option
 from perdure.authoring.planned import Planned
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.options import configured
-from perdure.cli.plans import Looked, look
 from perdure.cli.viewing.console import screen
 from perdure.cli.viewing.tables import table
 from perdure.hosting.equipment import registry_of
@@ -27,6 +26,9 @@ from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid
 from perdure.run.views.svg import to_svg
 from perdure.values.jsons import dumps
 from perdure.values.references import MISSING
+
+if TYPE_CHECKING:
+    from perdure.cli.plans import Looked
 
 _LENGTH: Final = re.compile(r"len\(.+\)")
 _OUTCOME: Final = re.compile(r"failed|true|false|\d{1,6}|†.+", re.DOTALL)
@@ -141,6 +143,8 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 
 def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> Looked:
     """The tools are complete where modules were named: then they are what a worker with these options has."""
+    from perdure.cli.plans import look  # every dialect's reader is not needed by any other command
+
     return look(
         file,
         registry_of(settings).definitions() if agent is not None or settings.tools else {},

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.authoring.keys import agent_schema
 from perdure.cli.errors import USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, execute
 from perdure.cli.options import configured
@@ -25,6 +24,8 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
 ) -> None:
     """Write a project that runs: two tools, an agent, a script, a test. No file that is there is touched."""
+    from perdure.authoring.keys import agent_schema  # as in `schema`: reads its own sources
+
     files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}
     with one_line_errors():
         try:
@@ -80,6 +81,8 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of agent files: an editor completes and checks them by it, by a `$schema` in the file."""
+    from perdure.authoring.keys import agent_schema
+
     text = dumps(agent_schema(), indent=2)
     if out is None:
         print(text)

@@ -43,7 +43,7 @@ def table(
 
 
 def _room(widths: dict[str, int]) -> int:
-    return sum(widths.values()) + _GAP * (len(widths) - 1)
+    return sum(widths.values()) + _GAP * len(widths)
 
 
 def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
