@@ -215,15 +215,17 @@ def codec_server(
 
 
 @app.command()
+@configured(flags={"dev_ui_port": "--ui-port"})
 def demo(
+    settings: Settings,
     yes: Annotated[bool, typer.Option("--yes", help="Approve what waits for a person.")] = False,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI up until Ctrl-C.")] = False,
     model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' asks OPENAI_BASE_URL.")] = "scripted",
-    ui_port: Annotated[int, typer.Option(help="The Web UI's port; 0 takes a free one.")] = 0,
 ) -> None:
-    """The whole thing on this machine, with no account and no key."""
+    """The whole thing on this machine, with no account and no key; its Web UI takes a free port unless one is given."""
     from perdure.cli.demo import run_demo
 
+    ui_port = settings.dev_ui_port if settings.sources.get("dev_ui_port") == "--ui-port" else 0
     execute(lambda: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
 
 
