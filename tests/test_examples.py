@@ -10,7 +10,9 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from examples.__main__ import NAMES, play
+from examples.mailbox.tools import PAID
 from perdure.run.views.drawing import draw_run, to_mermaid
+from perdure.run.views.ways import run_ways
 from tests.support import ROOT
 
 
@@ -41,6 +43,20 @@ async def test_producer_delegates_two_levels_down_in_two_ways(dev_server: Workfl
     assert {run.removeprefix(view.run_id) for run in runs} <= {"/1.0", "/1.0/1.0", "/1.1"}
     assert sum(usage.requests for usage in view.usage.by_model.values()) == 7
     _is_drawn("producer", view)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_mailbox_obeys_an_injection_and_the_money_stays(dev_server: WorkflowEnvironment) -> None:
+    PAID.clear()
+    view = await play("mailbox", dev_server)
+    assert view.output == {"paid": "900 euros to DE01 1111", "mail": "Your invoice"}
+    assert list(PAID.values()) == [("DE01 1111", 900.0)]
+    assert [(call.id, call.status) for call in view.calls] == [("1.0", "done"), ("1.1", "done"), ("2.0", "rejected")]
+    assert view.calls[0].approval is None
+    text = (ROOT / "examples" / "mailbox" / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(run_ways(view)) in text
+    assert str(view.calls[2].reason) in text
+    _is_drawn("mailbox", view)
 
 
 def _is_drawn(name: str, view: Any) -> None:

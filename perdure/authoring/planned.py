@@ -6,11 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
 from perdure.run.agents import Context
+from perdure.run.past.wire import Progress
+from perdure.run.reading import Reading
+from perdure.run.views.ways import plan_ways
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import deep_merge
 from perdure.values.schemas import Schema
+from perdure.values.sources import AGENT
 from perdure.values.state import State, Write
 
 
@@ -32,12 +37,13 @@ class Planned:
         return Plan(
             1,
             tools=self.tools,
-            state=State([Write(path=(), value=self.state)] if self.state else []),
+            state=State([Write(path=(), value=self.state, sources=AGENT)] if self.state else []),
             data=self.context.values(),
             state_schema=None if schema is None else Schema(schema),
             max_calls=max(500, len(self.calls)),
             parallel=self.parallel,
             dry_run=True,
+            known=Reading(self.context, {}, "values").known(1, Progress(), lambda *_: False),
         )
 
     def checked(self) -> Plan:
@@ -47,6 +53,16 @@ class Planned:
             plan.add(raw)
         plan.close()
         return plan
+
+    def played(self) -> Plan:
+        """The same with what nothing can be known about as the tools' results."""
+        plan = self.new_plan()
+        simulate(plan, self.calls)
+        return plan
+
+    def ways(self) -> list[tuple[str, str]]:
+        """Call id and way of each parameter that is not written out in the plan (R15.7)."""
+        return list(plan_ways(self.played()))
 
 
 def call_problems(plan: Plan) -> list[str]:

@@ -27,6 +27,7 @@ from perdure.cli.viewing.render import print_result, print_run
 from perdure.hosting.settings import Settings
 from perdure.people.policies import ASKS, parse_policy
 from perdure.run.views.drawing import draw_run
+from perdure.run.views.ways import run_ways
 from perdure.run.wire import RunView
 from perdure.values.jsons import dumps
 from perdure.values.references import MISSING
@@ -131,6 +132,7 @@ def show(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Print where each parameter comes from.")] = False,
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
     if value is not None:
@@ -140,7 +142,10 @@ def show(
     if svg is not None or (draw and not as_json):
         with one_line_errors():
             print_drawing(draw_run(view), svg)
-    if as_json:
+    if sources:
+        ways = list(run_ways(view))
+        print(dumps(ways) if as_json else "\n".join(ways or ["the model has written out every parameter itself"]))
+    elif as_json:
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
         print_run(screen(), view)

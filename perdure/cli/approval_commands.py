@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import click
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
+from rich.text import Text
 
 from perdure.authoring.files import json_option
 from perdure.cli import commands
@@ -94,6 +95,7 @@ def _listed_row(one: Any) -> list[str]:
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
     shown = shorten(_shown(offer), 200) if offer.calls is None else f"{len(offer.calls)} calls"
+    shown = "\n".join([shown, *offer.ways])
     return [one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at)]
 
 
@@ -108,12 +110,17 @@ def approve(
     call: CallId,
     reason: Annotated[str, typer.Option(help="For the record.")] = "",
     remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
+    endorse: Annotated[
+        bool,
+        typer.Option("--endorse", help="Stand for its parameters: they are yours from then on, whoever wrote them."),
+    ] = False,
     digest: Digest = None,
     by: By = "",
     as_json: Json = False,
 ) -> None:
     """Let a call, or a plan, run."""
-    _decide(run_id, as_json, call=call, decision="approve", reason=reason, remember=remember, digest=digest, by=by)
+    said: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
+    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, **said)
 
 
 @approvals_app.command()
@@ -277,9 +284,10 @@ def _decision(key: str, one: Any) -> JsonObject | None:
 def _panel(one: Any) -> RenderableType:
     offer = one.offer
     shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
+    body = Syntax(shown, "json", background_color="default")
     title = f"{one.run_id} · {offer.call} · {offer.tool}"
     return Panel(
-        Syntax(shown, "json", background_color="default"),
+        Group(body, *map(Text, offer.ways)) if offer.ways else body,
         title=title,
         subtitle=f"{offer.reason}, since {age(offer.requested_at)}",
     )

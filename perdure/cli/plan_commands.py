@@ -24,8 +24,10 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, Step, simulate
 from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid
 from perdure.run.views.svg import to_svg
+from perdure.run.views.ways import ways
 from perdure.values.jsons import dumps
 from perdure.values.references import MISSING
+from perdure.values.sources import BY_OTHERS
 
 if TYPE_CHECKING:
     from perdure.cli.plans import Looked
@@ -70,12 +72,14 @@ def validate(
         plan = looked.planned.checked()
     problems = _problems(plan) + [{"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems]
     if as_json:
-        print(dumps({"ok": not problems, "calls": len(plan.calls), "problems": problems}))
+        sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
+        print(dumps({"ok": not problems, "calls": len(plan.calls), "problems": problems, "sources": sources}))
     else:
         for problem in problems:
             call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
             print(f"{call}{problem['message']}")
         print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}")
+        _print_ways(looked.planned)
         _warn(looked.planned, input, problems)
     raise SystemExit(FAILED if problems else 0)
 
@@ -100,6 +104,7 @@ def simulate_command(
         print(dumps(_as_json(simulation)))
     else:
         _print_simulation(simulation)
+        _print_ways(looked.planned)
         _warn(looked.planned, input, _problems_of(step.call for step in simulation.steps))
     if any(step.status == "invalid" for step in simulation.steps):
         raise SystemExit(FAILED)
@@ -125,7 +130,8 @@ def draw(
             simulate(plan, found.calls, assume=_assumed(found, assume))
         else:
             plan = found.checked()
-        print_drawing(draw_plan(plan, paths=not calls), svg)
+        sources = {call.id: call.sources for call in found.played().calls}
+        print_drawing(draw_plan(plan, paths=not calls, sources=sources), svg)
 
 
 def print_drawing(drawing: Drawing, svg: Path | None) -> None:
@@ -207,6 +213,7 @@ def _as_json(simulation: Simulation) -> dict[str, Any]:
             "end": step.end,
             "status": step.status,
             "approval": step.asks,
+            "sources": ways(step.call, model=False),
             "reason": step.call.reason or (step.call.error.message if step.call.error else None),
             **(
                 {}
@@ -255,6 +262,13 @@ def _row(step: Step) -> list[str]:
     times = ["", ""] if step.start is None or step.end is None else [f"{step.start:.2f}", f"{step.end:.2f}"]
     level = str(step.level) if step.start is not None else ""
     return [level, step.call.id, step.call.tool_name, *times, "asks" if step.asks else "", step.status]
+
+
+def _print_ways(found: Planned) -> None:
+    """The parameters that others have written anything of, and the way they take there (R15.7)."""
+    for call, way in found.ways():
+        if BY_OTHERS in way:
+            print(f"{call} {way}")
 
 
 def _warn(found: Planned, input: str | None, problems: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic
@@ -149,15 +149,24 @@ class Run(Generic[OutputT]):
             return await approvals.offers_below(self._client, self.id)
 
     async def approve(
-        self, call: str | WaitingView | WaitingEntry, *, reason: str = "", by: str = "", remember: bool = False
+        self,
+        call: str | WaitingView | WaitingEntry,
+        *,
+        reason: str = "",
+        by: str = "",
+        remember: bool = False,
+        endorse: bool | Sequence[str] = False,
     ) -> None:
         """Let a call, or a plan, run. `remember`: this tool is not asked about again in this run (R7.7).
+
+        `endorse`: stand for its parameters, or for those named; they are the person's from then on, whoever wrote them (R15.6).
 
         `call`: its id (of a plan the Request's number), or what `waiting` and `Perdure.approvals` gave: then only exactly what was
         shown is decided (R7.2). `by` and `reason` are for the record. Raises `DecisionRefusedError` with the reason why nothing
         changed, `RunEndedError` where the run has ended, `NoWorkerError` where nobody takes it.
         """
-        await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember}, call)
+        vouched = {"endorse": endorse if isinstance(endorse, bool) else list(endorse)} if endorse else {}
+        await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember} | vouched, call)
 
     async def reject(self, call: str | WaitingView | WaitingEntry, *, reason: str = "", by: str = "") -> None:
         """Do not let it run; the model is told the reason. Otherwise as `approve`."""

@@ -156,6 +156,8 @@ class Inbox:
             return decision | {"decision": "reject"}
         if form["action"] == "replace":
             return decision | {"decision": "replace", "with": loads(form.get("with", ""), source="the other call")}
+        if form["action"] == "endorse":
+            decision["endorse"] = True
         if form["action"] == "remember":
             decision["remember"] = True
         chosen = await self._offer(form["run"], form["call"])

@@ -29,7 +29,7 @@ def endorse(call: Call, which: Literal[True] | Collection[str], vouched: Vouched
     """The call's parameters, or those named, are the person's; what they are references to as well, while it has this value."""
     names = set(call.origins.params) if which is True else set(which)
     call.origins = call.origins.vouched(None if which is True else names)
-    whole = names & call.params.keys() - call.template.written_out()
+    whole = names & call.params.keys() - set(call.template.written_out())
     for site in call.template.sites:
         if site.path[0] in whole and len(site.path) == 1 and isinstance(site.expression, Reference):
             vouched.known[str(site.expression)] = digests.of(call.params[str(site.path[0])])

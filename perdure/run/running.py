@@ -34,7 +34,7 @@ from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
-from perdure.values.sources import NOWHERE
+from perdure.values.sources import NOWHERE, Table
 from perdure.values.state import State
 
 RECENT: Final = 40
@@ -65,7 +65,7 @@ class Run:
         state = context.state
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
-        self.reading = Reading(context, sources or {}, agent.config.show)
+        self.reading = Reading(context, sources or {}, agent.config.show, prepared.delegates)
         """Where its data come from, and what its model has read (section 15)."""
         self.state = State(self.reading.first_writes(context.initial_state), self.sizes)
         self.progress = Progress()
@@ -83,7 +83,7 @@ class Run:
         self.restored_at = 0
         """Number of the last Request of the execution that this one went on from."""
         self.output: Json = None
-        self.output_sources = NOWHERE
+        self.output_sources, self.table = NOWHERE, Table()
         self.stop_reason: StopReason | None = None
         self._dialect = DIALECTS[agent.config.dialect]
         self._state_schema = None if state.data_schema is None else Schema(state.data_schema)
@@ -307,7 +307,7 @@ class Run:
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
         for call in plan.made():
-            view = call_view(call, self.sizes)
+            view = call_view(call, self.sizes, self.table)
             past.calls.append(view)
             self.kept.add(call, self.sizes)
         if self.records:
@@ -329,7 +329,7 @@ class Run:
         """Go on from where another execution has left off (R6.8)."""
         self.progress, self.past, self.state = progress, past, state
         self.shares.expected = progress.expected
-        self.restored_at = progress.number
+        self.restored_at, self.table = progress.number, Table(past.sets)
         self.reading.take_up(past.calls, self.tools)
         self.past_bytes = sum(weight(view, self.sizes) for view in past.calls)
         self._done = sum(call.status == "done" for call in past.calls)

@@ -20,6 +20,7 @@ _WRITE = 150
 def snapshot(run: Run) -> RunSnapshot:
     """All that the next Request, a watcher and the result need."""
     run.state.compact()
+    run.past.sets = run.table.as_json()
     table = Table()
     numbers = [table.number(write.sources) for write in run.state.writes]
     return RunSnapshot(

@@ -6,7 +6,7 @@ Everything here is data, written as camelCase JSON; a workflow's one input carri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -14,6 +14,9 @@ from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
+from perdure.people.shown import WaitingEntry as WaitingEntry
+from perdure.people.shown import WaitingMemo as WaitingMemo
+from perdure.people.shown import WaitingView as WaitingView
 from perdure.people.wire import Heard
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
@@ -150,6 +153,9 @@ class CallView(Wire):
     """`{"code", "message"}` of one that did not end well."""
     approval: Approval | None = None
     """What became of its offer, if it was ever offered to a person."""
+    sources: dict[str, int] = Field(default_factory=dict)
+    """By parameter where it comes from, but for what the model has written out: an index into the run's `sets` (R15.1); as `""` its
+    result's, where others wrote of it. Not part of `run --json`."""
     shown: str | None = None
     """The beginning of the result, for `show`; not part of `run --json`."""
     result: str | None = None
@@ -162,68 +168,6 @@ class CallView(Wire):
         del plain["shown"], plain["result"], plain["wrote"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
-
-
-class WaitingView(Wire):
-    """What waits for a person: a call, or a whole plan (`calls` and `simulation` are set then)."""
-
-    call: str
-    """What a decision names: the call's id, or the Request's number for its plan."""
-    agent: str
-    """The name of the run's agent."""
-    tool: str
-    description: str = ""
-    """The tool's."""
-    params: JsonObject = Field(default_factory=dict)
-    """Resolved."""
-    parameters: JsonObject = Field(default_factory=dict)
-    """JSON Schema of the parameters."""
-    items: list[Any] | None = None
-    """What `_each` resolved to: the call runs once for each. The digest is of the parameters with these as `_each`."""
-    runs: dict[str, str] = Field(default_factory=dict)
-    """Tool → the activity, or the agent, that runs, where that is not called like the tool."""
-    reason: str
-    """Why it is asked about, or the question."""
-    requested_at: str
-    """ISO 8601, UTC."""
-    digest: str
-    """Of exactly what is shown: a decision that carries it counts for nothing else (R7.2)."""
-    question: bool = False
-    """It is a question (`reason`): an answer is wanted, not a decision."""
-    calls: list[Any] | None = None
-    """The whole plan, where that is what waits."""
-    more: int = 0
-    """How many wait behind it that the answer had no room for: they are asked for next."""
-    cut: bool = False
-    """Whether something of it was too large to be shown whole; the digest is of the whole (R18.3)."""
-    simulation: JsonObject | None = None
-    """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
-
-
-class WaitingEntry(Wire):
-    """One thing that waits, as far as a list shows it: whole it is the run's to tell."""
-
-    call: str
-    """What a decision names."""
-    tool: str
-    params: JsonObject | None = None
-    """`None`: a plan, or too long for a list."""
-    reason: str
-    """Why it is asked about, or the question."""
-    requested_at: str
-    """ISO 8601, UTC."""
-    digest: str
-    """As that of a `WaitingView`."""
-    question: bool = False
-    """An answer is wanted, not a decision."""
-
-
-class WaitingMemo(Wire):
-    """What visibility tells of a run that waits for a person, so that lists ask no run (R7.8)."""
-
-    agent: str
-    calls: list[WaitingEntry]
-    """The oldest `WAITING_NAMED`."""
 
 
 class RunResult(Wire):
@@ -286,6 +230,8 @@ class RunView(RunResult):
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
+    sets: list[list[str]] = Field(default_factory=list)
+    """Names of sources; `!` before one says that others wrote what came from there (R15.1)."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     """Writer's call id, reader's, and the reference: what a drawing shows."""
 

@@ -62,10 +62,16 @@ class Person:
 
 
 def approve(
-    tool: str | None = None, *, after: Duration = 0, by: str = "", remember: bool = False, every: bool = False
+    tool: str | None = None,
+    *,
+    after: Duration = 0,
+    by: str = "",
+    remember: bool = False,
+    endorse: bool = False,
+    every: bool = False,
 ) -> Person:
     """Approve the first call of the tool that waits (of any tool, or a plan, without a name), `after` that long."""
-    more = _said(by) | ({"remember": True} if remember else {})
+    more = _said(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
     return Person(tool, "approve", seconds(after), more, every)
 
 

@@ -88,15 +88,15 @@ class Template:
         """Whether it is its value already, as whoever reads it sees."""
         return not self.sites and not self.computes
 
-    def written_out(self) -> set[str]:
-        """Of an object, the members in which something stands that no reference gave: text, a number, a formula."""
+    def written_out(self) -> list[str]:
+        """Of an object, in its order, the members in which something stands that no reference gave: text, a number, a formula."""
 
         def has(node: _Node) -> bool:
             if isinstance(node, dict | list):
                 return any(map(has, node.values() if isinstance(node, dict) else node)) or not node
             return isinstance(node, _Literal | _Text | _Computed)
 
-        return {key for key, node in self.node.items() if has(node)} if isinstance(self.node, dict) else set()
+        return [key for key, node in self.node.items() if has(node)] if isinstance(self.node, dict) else []
 
     def without(self, keys: Container[str]) -> Template:
         """Of an object, the template without these members."""

@@ -13,6 +13,7 @@ from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.media import without_media
+from perdure.values.sources import MODEL, Table, untrusted
 from perdure.values.state.writes import Wrote
 
 SHOWN_RESULT: Final = 160
@@ -27,8 +28,8 @@ def plan_writes(plan: Plan) -> dict[str, str]:
     return {call.id: call.target for call in plan.made() if call.paths}
 
 
-def call_view(call: Call, sizes: Sizes) -> CallView:
-    """The call as it is shown: of large parameters the beginning, so that a run of thousands of calls stays light (R18.3)."""
+def call_view(call: Call, sizes: Sizes, table: Table) -> CallView:
+    """The call as it is shown, its sources by the numbers of `table`: of large parameters the beginning, so that a run of thousands of calls stays light (R18.3)."""
     return CallView(
         id=call.id,
         tool=call.tool_name,
@@ -40,8 +41,18 @@ def call_view(call: Call, sizes: Sizes) -> CallView:
         reason=call.reason or None,
         error=cut_to(call.error.as_json(), SHOWN_PARAMS) if call.error else None,
         approval=call.approval,
+        sources=_numbered(call, table),
         shown=_one_line(call.result) if call.status == "done" else None,
     )
+
+
+def _numbered(call: Call, table: Table) -> dict[str, int]:
+    """By parameter its sources, but for what the model wrote out; as `""` the result's, where others wrote of it."""
+    named = {name: each for name, each in call.origins.params.items() if each != MODEL}
+    return {
+        name: table.number(each)
+        for name, each in (named | ({"": call.sources} if untrusted(call.sources) else {})).items()
+    }
 
 
 def record(views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes) -> None:

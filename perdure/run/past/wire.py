@@ -22,6 +22,8 @@ class Past(Wire):
 
     calls: list[CallView] = Field(default_factory=list)
     log: list[RequestView] = Field(default_factory=list)
+    sets: list[list[str]] = Field(default_factory=list)
+    """Of sources: calls name them by their index."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     reads: dict[str, list[str]] = Field(default_factory=dict)
     writes: dict[str, str] = Field(default_factory=dict)

@@ -10,6 +10,7 @@ from perdure.people.digests import digest
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context
+from perdure.run.documents import output_schema
 from perdure.run.past.wire import Progress
 from perdure.run.wire import CallView
 from perdure.tools.tool import Tool
@@ -37,8 +38,15 @@ Show: TypeAlias = str | Mapping[str, str]
 class Reading:
     """One run's. `given`: for a delegate the sources of what it was given, by reference."""
 
-    def __init__(self, context: Context, given: Mapping[str, Collection[str]], show: Show) -> None:
+    def __init__(
+        self,
+        context: Context,
+        given: Mapping[str, Collection[str]],
+        show: Show,
+        delegates: Mapping[str, JsonObject] | None = None,
+    ) -> None:
         self._show = show
+        self._delegates = delegates or {}
         self._given = [(_reference(text), frozenset(names)) for text, names in given.items()]
         self.data: dict[str, Labels] = {}
         """By kind, those of the data that the run was given."""
@@ -122,8 +130,16 @@ class Reading:
 
     def note_type(self, call_id: str, tool: Tool | None) -> None:
         """What this call has given is of the type that its tool says."""
-        if tool is not None and tool.output is not None:
-            self._types[call_id] = tool.output
+        schema = self._type_of(tool)
+        if schema is not None:
+            self._types[call_id] = schema
+
+    def _type_of(self, tool: Tool | None) -> JsonObject | None:
+        """What is known of its results: its own schema, or its delegate's."""
+        if tool is None or tool.output is not None or tool.delegate is None:
+            return None if tool is None else tool.output
+        schema = self._delegates.get(tool.delegate, {}).get("schema")
+        return output_schema(schema) if isinstance(schema, dict) else None
 
     def take_up(self, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
         """Go on from where another execution has left off."""
@@ -210,7 +226,7 @@ class Reading:
         """Whether a result is hidden, and what is shown of it."""
         if not self.hides(call.sources):
             return False, call.result
-        return True, shape(call.result, None if call.tool is None else call.tool.output)
+        return True, shape(call.result, self._type_of(call.tool))
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
         """What the model is told of an error: its words may hold what the call was given, or what others have answered."""

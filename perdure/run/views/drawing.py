@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,8 @@ from perdure.plan.edges.order import is_order
 from perdure.plan.plan import Plan
 from perdure.run.wire import RunView
 from perdure.values.paths import overlaps
-from perdure.values.references import DAGGER, Reference
+from perdure.values.references import DAGGER, Reference, parse_expression
+from perdure.values.sources import Sources, untrusted
 
 COLOURS: Final = {
     "done": ("#e3f6e5", "#1b6e2b"),
@@ -28,6 +29,10 @@ COLOURS: Final = {
     "path": ("#ffffff", "#455a64"),
 }
 """Fill and line by status; words in a line's colour are read on its fill, at a contrast of 4.5 : 1 at least."""
+
+
+OTHERS: Final = "#c62828"
+"""The line of what others wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,20 @@ class Drawing:
 
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str, str]]
+    untrusted: frozenset[tuple[str, str]] = frozenset()
+    """Ends of the edges that carry what others wrote (R15.7)."""
 
 
-def draw_plan(plan: Plan, *, paths: bool = False) -> Drawing:
-    """A plan; with `paths` what is read and written stands between the calls, as nodes of their own."""
+def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources] | None = None) -> Drawing:
+    """A plan; with `paths` what is read and written stands between the calls, as nodes of their own.
+
+    `sources`: of the calls' results by id, where the plan itself was not played.
+    """
     nodes = [Node(call.id, call.tool_name, call.standing) for call in plan.calls]
+    given = sources or {call.id: call.sources for call in plan.made()}
+    others = {id for id, each in given.items() if untrusted(each)}
     if not paths:
-        return Drawing(nodes, _merge(plan.named_edges()))
+        return Drawing(nodes, _merge(plan.named_edges()), _by_others(plan.named_edges(), others))
     edges: dict[tuple[str, str], str] = {}
     written = {call.id: [Reference("state", path) for paths in call.paths for path in paths] for call in plan.calls}
     for call in plan.calls:
@@ -75,15 +87,32 @@ def draw_plan(plan: Plan, *, paths: bool = False) -> Drawing:
             if is_order(what):
                 edges.setdefault((writer, call.id), what)
     found = dict.fromkeys(end for edge in edges for end in edge if end.startswith(DAGGER))
+    tainted = {writer for ends in edges if (writer := ends[0]) in others}
+    tainted |= {path for writer, path in edges if writer in others and path.startswith(DAGGER)}
+    tainted |= {path for path in found if untrusted(plan.sources_then(_reference(path)))}
     return Drawing(
-        [*nodes, *(Node(path, "", "path") for path in found)], [(*ends, what) for ends, what in edges.items()]
+        [*nodes, *(Node(path, "", "path") for path in found)],
+        [(*ends, what) for ends, what in edges.items()],
+        _by_others([(*ends, what) for ends, what in edges.items()], tainted),
     )
 
 
 def draw_run(view: RunView) -> Drawing:
     """A run with all its Requests."""
     nodes = [Node(call.id, call.tool, call.status) for call in view.calls]
-    return Drawing(nodes, _merge(view.edges))
+    others = {call.id for call in view.calls if "" in call.sources}
+    return Drawing(nodes, _merge(view.edges), _by_others(view.edges, others))
+
+
+def _by_others(edges: Iterable[tuple[str, str, str]], others: Collection[str]) -> frozenset[tuple[str, str]]:
+    """The edges that begin where others wrote; order alone carries nothing."""
+    return frozenset((writer, reader) for writer, reader, what in edges if writer in others and not is_order(what))
+
+
+def _reference(path: str) -> Reference:
+    found = parse_expression(path)
+    assert isinstance(found, Reference)
+    return found
 
 
 def _merge(edges: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
@@ -105,6 +134,9 @@ def to_mermaid(drawing: Drawing) -> str:
         line, arrow = ("-.", ".->") if is_order(label) else ("--", "-->")
         text = f' {line} "{_mermaid_text(label)}" {arrow} ' if label else " --> "
         lines.append(f"    {names[writer]}{text}{names[reader]}")
+    tainted = [number for number, edge in enumerate(drawing.edges) if edge[:2] in drawing.untrusted]
+    if tainted:
+        lines.append(f"    linkStyle {','.join(map(str, tainted))} stroke:{OTHERS},stroke-width:3px")
     for status in dict.fromkeys(node.status for node in drawing.nodes):
         fill, line = COLOURS[status]
         lines.append(f"    classDef {status} fill:{fill},stroke:{line},color:#222")

@@ -12,6 +12,7 @@ from perdure.plan.simulation import simulate
 from perdure.run.past import call_view, plan_reads, plan_writes
 from perdure.run.running import Run
 from perdure.run.telling.inbox import heard
+from perdure.run.views.ways import ways
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
 from perdure.values.limits.sizes import preview
 
@@ -31,7 +32,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         requests=len(past.log),
         usage=run.progress.usage,
         errors=run.errors,
-        calls=[*past.calls, *((call_view(call, run.sizes) for call in plan.made()) if plan else ())],
+        calls=[*past.calls, *((call_view(call, run.sizes, run.table) for call in plan.made()) if plan else ())],
         state=run.state.snapshot(),
         messages=heard(run.progress),
         worked=run.progress.worked,
@@ -43,6 +44,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         log=past.log,
         reads=past.reads | (plan_reads(plan) if plan else {}),
         writes=past.writes | (plan_writes(plan) if plan else {}),
+        sets=run.table.as_json(),
         edges=[*past.edges, *(plan.named_edges() if plan else ())],
     )
 
@@ -70,6 +72,7 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         assert call.tool is not None
         view.tool, view.description = call.tool_name, call.tool.description
         view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
+        view.ways = [] if offer.question else ways(call)
         return view
     view.calls = offer.shown
     dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.calls], asks=guard.asks)

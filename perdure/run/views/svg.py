@@ -8,8 +8,9 @@ from html import escape
 from typing import Final
 
 from perdure.plan.edges.order import is_order
-from perdure.run.views.drawing import COLOURS, Drawing, Node
+from perdure.run.views.drawing import COLOURS, OTHERS, Drawing, Node
 from perdure.run.views.layers import Layout, laid_out
+from perdure.values.sources import BY_OTHERS
 
 Point = tuple[float, float]
 
@@ -39,6 +40,8 @@ class Line:
     named: str
     """What stands beside its beginning; empty where another line of its box says it."""
     dashed: bool
+    others: bool = False
+    """Others have written what flows there (R15.7)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def picture(drawing: Drawing) -> Picture:
         else:
             points = _through(start, end, way, columns, layout.places[writer][0], out / 3)
         text = _told(leaving[writer], said)
-        lines.append(Line(points, label, "" if (writer, text) in named else text, is_order(label)))
+        others = drawing.edges[number][:2] in drawing.untrusted
+        lines.append(Line(points, label, "" if (writer, text) in named else text, is_order(label), others))
         named.add((writer, text))
     height = _top(lowest) + HEIGHT + _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
     width = max((x + wide for x, _, wide in boxes), default=0.0) + _MARGIN
@@ -171,7 +175,8 @@ def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="ui-monospace, monospace" font-size="15">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>',
+        '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker><marker id="others" viewBox="0 0 8 8" refX="8" refY="4" '
+        f'markerWidth="5" markerHeight="5" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{OTHERS}"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
         *map(_line, drawn.lines),
     ]
@@ -205,4 +210,9 @@ def _line(line: Line) -> str:
             path += f" C{middle:.0f},{y:.1f} {middle:.0f},{to_y:.1f} {to_x:.0f},{to_y:.1f}"
         x, y = to_x, to_y
     dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
-    return f'<path d="{path}" fill="none" stroke="#555" stroke-width="1.5"{dashes} marker-end="url(#tip)"><title>{escape(line.label)}</title></path>'
+    colour, width, tip = (OTHERS, "2.5", "others") if line.others else ("#555", "1.5", "tip")
+    told = line.label + (BY_OTHERS if line.others else "")
+    return (
+        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes} marker-end="url(#{tip})">'
+        f"<title>{escape(told.strip())}</title></path>"
+    )

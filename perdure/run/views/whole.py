@@ -57,7 +57,7 @@ def whole(run: Run, what: str) -> Json:
         return found
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == what:
-            return call_view(call, run.sizes).as_json() | {"params": call.params, "result": call.result}
+            return call_view(call, run.sizes, run.table).as_json() | {"params": call.params, "result": call.result}
     for view in run.past.calls:
         if view.id == what:
             if (kept := run.kept.whole(what)) is None:

@@ -13,6 +13,7 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, simulate
 from perdure.run.views.drawing import draw_plan, to_mermaid
+from perdure.run.views.ways import plan_ways
 from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
@@ -28,6 +29,9 @@ class Checked:
     """What would run in parallel, in the order of the levels."""
     approvals: dict[str, str]
     """The calls that a person would be asked about, and why."""
+    sources: list[tuple[str, str]]
+    """Call id and way of each parameter that is not written out in the plan: `("1.1", "pay.iban ← †state.mail.iban ← read_mail (written
+    by others)")` (R15.7)."""
     makespan: float
     """Seconds from first start to last end, by the tools' `duration`s (1 s where none is known)."""
     calls: list[JsonObject]
@@ -85,6 +89,7 @@ def check(
         problems=[*call_problems(played), *output_problems(known.parsed, solution)],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
         approvals=_approvals(simulation, guard),
+        sources=list(plan_ways(played)),
         makespan=simulation.makespan,
         calls=[call for call in solution.calls if isinstance(call, dict)],
         output=solution.output,

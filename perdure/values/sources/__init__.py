@@ -22,6 +22,8 @@ Shaping: TypeAlias = Callable[[Json, tuple[str, ...]], Json]
 
 OTHERS: Final = "!"
 """Before a name: what came from there was written by others."""
+BY_OTHERS: Final = " (written by others)"
+"""The same in words, after it."""
 NOWHERE: Final[Sources] = frozenset()
 USER: Final[Sources] = frozenset({"user"})
 """The run's input, a person's answer, what a person wrote into a call or vouched for."""
@@ -63,8 +65,7 @@ def plain(name: str) -> str:
 def in_words(sources: Iterable[str]) -> str:
     """For people: `read_mail (written by others), user`."""
     return ", ".join(
-        plain(name).removeprefix(TOOL) + (" (written by others)" if name.startswith(OTHERS) else "")
-        for name in sorted(sources)
+        plain(name).removeprefix(TOOL) + (BY_OTHERS if name.startswith(OTHERS) else "") for name in sorted(sources)
     )
 
 
