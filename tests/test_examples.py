@@ -10,6 +10,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from examples.__main__ import NAMES, play
+from examples.desk.talk import talk
+from examples.desk.tools import PAID as REFUNDED
 from examples.mailbox.tools import PAID
 from perdure.run.views.drawing import draw_run, to_mermaid
 from perdure.run.views.ways import run_ways
@@ -69,3 +71,22 @@ def test_an_example_that_does_not_exist_is_one_line() -> None:
     refused = subprocess.run([sys.executable, "-m", "examples", "nothing"], cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode == 1
     assert refused.stderr.strip() == f"usage: python -m examples {'|'.join(NAMES)} [--connect]"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_desk_hears_two_senders_and_goes_on_after_a_restart(dev_server: WorkflowEnvironment) -> None:
+    REFUNDED.clear()
+    view = await talk(dev_server)
+    assert list(REFUNDED.values()) == ["B-4"]  # nothing was paid for the order that was corrected
+    kinds = [entry["type"] for entry in view.entries]
+    assert kinds.count("message") == 6
+    assert "compaction" in kinds
+    replies = [entry["text"] for entry in view.entries if entry["type"] == "reply"]
+    assert (len(replies), replies[-1]) == (5, "You had B-4 paid back.")
+    corrected = [entry for entry in view.entries if entry["type"] == "run"][1]
+    assert [(call["tool"], call["params"]["order"], call["status"]) for call in corrected["calls"]] == [
+        ("pay_back", "A-17", "skipped"),
+        ("pay_back", "B-4", "done"),
+    ]
+    messages = [entry for entry in view.entries if entry["type"] == "message"]
+    assert [entry["runId"] for entry in messages[1:3]] == [corrected["runId"]] * 2

@@ -83,7 +83,8 @@ async def test_r10_1_a_thousand_messages_lose_nothing_while_worker_and_server_ar
     seed, count = int(os.environ.get("SEED", secrets.randbelow(10**6))), int(os.environ.get("MESSAGES", "1000"))
     print(f"SEED={seed} MESSAGES={count}")
     chance, port, key = random.Random(seed), free_port(), f"lost-{seed}"
-    how: dict[str, Any] = {"port": port, "db": str(tmp_path / "temporal.db"), "ui": False}
+    suggests = {"limit.historyCount.suggestContinueAsNew": 80}
+    how: dict[str, Any] = {"port": port, "db": str(tmp_path / "temporal.db"), "ui": False, "settings": suggests}
     executions: set[str] = set()
     async with ScriptedModel(answer, strict=False) as model:
         mortal, over, servers = Mortal(key, model), asyncio.Event(), 0

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.testing.turns import ChatRequest
+from perdure.testing.turns import ChatRequest, Turn
 
 PHRASES = ("Where is my order", "came broken", "She means the chair", "By the way", "What did I have")
 
 
-def answer(request: ChatRequest) -> str | dict[str, Any]:
+def answer(request: ChatRequest) -> Turn | dict[str, Any]:
     """A plan, a reply, or a summary of the conversation where that is asked for."""
     if "You keep the memory" in request.text:
-        return "Ann asked for order A-17, which is on its way, and had 120 euros for order B-4 paid back by Bob's leave."
+        return Turn("Ann asked for order A-17, which is on its way, and had 120 euros for order B-4 paid back.")
     last = max(PHRASES, key=request.text.rfind)
     if last == PHRASES[0]:
         return _then("find_order", "A-17", request.text, "on its way", "Your lamp (A-17) is on its way.")
     if last == PHRASES[1]:
         return {"calls": [{"_tool": "pay_back", "order": "A-17"}], "output": None}
     if last == PHRASES[2]:
-        return _then("pay_back", "B-4", request.text, "a chair paid back", "120 euros for your chair (B-4) are on their way to you.")
+        return _then(
+            "pay_back",
+            "B-4",
+            request.text,
+            "a chair paid back",
+            "120 euros for your chair (B-4) are on their way to you.",
+        )
     if last == PHRASES[3]:
         return {"calls": [], "output": "Thank you, I have noted that."}
     return {"calls": [], "output": f"You had {'B-4' if 'B-4' in request.text else 'nothing'} paid back."}

@@ -44,7 +44,11 @@ async def talk(server: Any) -> SessionView:
 def _worker(server: Any) -> Any:
     """A worker that lasts as long as the block does; the session does not need it to be the same."""
     return run_locally(
-        AGENT, model=ScriptedModel(answer, strict=False), tools=["examples.desk.tools"], server=server, task_queue="desk"
+        AGENT,
+        model=ScriptedModel(answer, strict=False),
+        tools=["examples.desk.tools"],
+        server=server,
+        task_queue="desk",
     )
 
 
