@@ -13,17 +13,25 @@ from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
+from typer.testing import CliRunner
 
 from perdure import tool
+from perdure.cli.app import app
 from perdure.errors import ServerError, ToolDefinitionError
 from perdure.hosting import server as servers
 from perdure.hosting.server import embedded_server
 from perdure.run.views.markdown import summary
 from perdure.tools.tool import parse_tool
-from tests.support import ROOT, agent, harness, perdure
+from tests.support import ROOT, Command, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ASKING = [{"_tool": "ask_person", "question": "Really?", "_outputPath": "†state.said"}]
+
+
+async def command(*words: str, env: dict[str, str]) -> Command:
+    """What a command says, in this process: a process of its own takes a second."""
+    found = await asyncio.to_thread(CliRunner().invoke, app, list(words), env=env)
+    return Command(found.exit_code, found.stdout, found.stderr)
 
 
 def address(server: WorkflowEnvironment) -> dict[str, str]:
@@ -37,11 +45,11 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
     path.write_text(json.dumps(agent("ask_person")), encoding="utf-8")
     env = address(dev_server)
     async with harness(dev_server.client, [], [{"calls": ASKING, "output": "†state.said"}]) as it:
-        command = ("run", str(path), "--id", "waits here", "--task-queue", it.task_queue)
+        words = ["run", str(path), "--id", "waits here", "--task-queue", it.task_queue]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(ROOT / "client.py"),
-            *command,
+            *words,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **env},
@@ -51,9 +59,9 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
         async with asyncio.timeout(30):
             while not said or not said[-1].startswith("perdure answer"):
                 said.append((await process.stderr.readline()).decode())
-        listed = await perdure("approvals", env=env)
+        listed = await command("approvals", env=env)
         words = shlex.split(said[-1])
-        answered = await perdure(*words[1:-1], "yes", env=env)
+        answered = await command(*words[1:-1], "yes", env=env)
         out, _ = await process.communicate()
     assert "perdure: 1.0 waits for a person: Really?\n" in said
     assert words == ["perdure", "answer", "waits here", "1.0", "TEXT"]
@@ -69,10 +77,10 @@ async def test_a_run_that_nobody_serves_is_cancelled_or_terminated_and_one_that_
     path.write_text(json.dumps(agent()), encoding="utf-8")
     env = address(dev_server)
     for id in ("nobody-1", "nobody-2"):
-        await perdure("run", str(path), "--id", id, "--no-wait", "--task-queue", "nobody", env=env)
-    cancelled = await perdure("cancel", "nobody-1", env=env)
-    ended = await perdure("terminate", "nobody-2", "--reason", "no worker", "--json", env=env)
-    again = await perdure("terminate", "nobody-2", env=env)
+        await command("run", str(path), "--id", id, "--no-wait", "--task-queue", "nobody", env=env)
+    cancelled = await command("cancel", "nobody-1", env=env)
+    ended = await command("terminate", "nobody-2", "--reason", "no worker", "--json", env=env)
+    again = await command("terminate", "nobody-2", env=env)
     assert (cancelled.code, cancelled.out) == (0, "nobody-1: cancellation requested\n")
     assert json.loads(ended.out) == {"runId": "nobody-2", "status": "terminated"}
     assert (again.code, again.err) == (1, "perdure: nobody-2 has already ended: terminated\n")
@@ -84,7 +92,7 @@ async def test_show_says_why_each_request_was_asked(dev_server: WorkflowEnvironm
     script = [{"calls": [], "output": {"n": "three"}}, {"calls": [], "output": {"n": 3}}]
     async with harness(dev_server.client, [], script) as it:
         view = await it.run(agent(schema=schema))
-        shown = await perdure("show", view.run_id, env=address(dev_server))
+        shown = await command("show", view.run_id, env=address(dev_server))
     assert [request.because for request in view.log] == [
         [],
         ['the output breaks its schema: $.n is "three", but must fit {"type": "integer"}. It was {"n": "three"}'],

@@ -127,7 +127,9 @@ def frames_on(text: str) -> list[str]:
     return rows
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize(
+    "width", [60, pytest.param(80, marks=pytest.mark.soak), pytest.param(200, marks=pytest.mark.soak)]
+)
 async def test_a_watched_run_leaves_one_picture(dev_server: WorkflowEnvironment, width: int) -> None:
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     calls: list[dict[str, Any]] = [{"_tool": "remove", "path": f"/file/{n}"} for n in range(30)]
