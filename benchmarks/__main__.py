@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, latency, limits, loops, plan, programs, stream
+from benchmarks import engine, latency, limits, loops, plan, programs, steer, stream
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
     "compose": plan.compose_table,
     "latency": latency.table,
     "programs": programs.table,
+    "steer": engine.run(steer.steer),
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
     "growth": engine.run(engine.growth),

@@ -90,6 +90,39 @@ class ReActLoop:
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
 
+@workflow.defn(name="SkippingLoop")
+class SkippingLoop:
+    """A ReAct loop that takes messages between its turns: the calls that it was about to make are skipped, and the model is asked again."""
+
+    def __init__(self) -> None:
+        self._said: list[Message] = []
+
+    @workflow.signal
+    def say(self, text: str) -> None:
+        self._said.append({"role": "user", "content": text})
+
+    @workflow.run
+    async def run(self, task: str) -> None:
+        messages: list[Message] = [{"role": "user", "content": task}]
+        minute = timedelta(minutes=1)
+        while True:
+            reply: Message = await workflow.execute_activity("ask", messages, start_to_close_timeout=minute)
+            messages.append(reply)
+            calls = reply.get("tool_calls", [])
+            if not calls and not self._said:
+                return
+            results = ["skipped: a new message came"] * len(calls)
+            if not self._said:
+                started = (
+                    workflow.execute_activity("do", call["function"]["arguments"], start_to_close_timeout=minute)
+                    for call in calls
+                )
+                results = await asyncio.gather(*started)
+            for call, result in zip(calls, results, strict=True):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+            messages, self._said = [*messages, *self._said], []
+
+
 @workflow.defn(name="Gather")
 class Gather:
     """One empty activity and then so many at once, for so many rounds; or only those at once."""
