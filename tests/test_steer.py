@@ -15,7 +15,7 @@ from perdure.people.wire import STEER
 from perdure.run.wire import RunView
 from perdure.testing.dialects import write_answer
 from perdure.testing.turns import ChatRequest, Turn
-from tests.support import DONE, Harness, agent, harness, perdure
+from tests.support import DONE, Harness, agent, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -256,3 +256,73 @@ async def test_r10_6_a_cancelled_run_tells_what_nobody_knows(dev_server: Workflo
     assert statuses(view) | {"1.0": "done", "1.1": "unknown", "1.2": "skipped", "1.3": "skipped"} == statuses(view)
     unknown = next(call for call in view.calls if call.id == "1.1")
     assert unknown.reason == "the run was cancelled while it ran: whether it took effect is not known"
+
+
+async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev_server: WorkflowEnvironment) -> None:
+    world, gate = World(), asyncio.Event()
+    calls = [{"_tool": "send", "to": to} for to in ("bob", "dave", "eve")]
+    kept = Turn({"calls": [{"_tool": "keep", "calls": ["1.0", "1.2"]}]}, gate=gate)
+    async with harness(dev_server.client, world.tools, [{"calls": calls}, kept, DONE]) as it:
+        handle = await it.start(document(approval={"ask": "always"}))
+        await it.until_waiting(handle.id, "1.0", "1.1", "1.2")
+        run = Perdure(it.client).get_run(handle.id)
+        await run.steer("not to Dave")
+        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await run.approve("1.0", by="alice")
+        await run.approve("1.1", by="alice")
+        held = await run.view()
+        effects = list(world.effects)
+        gate.set()
+        await world.until("send bob")
+        await run.approve("1.2", by="alice")
+        await asyncio.wait_for(handle.result(), 30)
+        view = await run.view()
+    assert (effects, statuses(held)) == ([], {"1.0": "held", "1.1": "held", "1.2": "held"})
+    assert sorted(world.effects) == ["send bob", "send eve"]
+    assert statuses(view) == {"1.0": "done", "1.1": "skipped", "1.2": "done", "2.0": "done"}
+
+
+async def test_r10_5_the_last_request_is_not_ended_and_says_that_it_held_no_message(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    gate = asyncio.Event()
+    turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, Turn({"output": {"ok": True}}, gate=gate, gate_after=5)]
+    async with harness(dev_server.client, World().tools, turns) as it:
+        handle = await it.start(document(max_requests=1))
+        await asyncio.wait_for(it.model.wait_for_characters(2, 5), 20)
+        await steer(handle)
+        await until(it, handle.id, lambda view: bool(view.messages))
+        gate.set()
+        result = await asyncio.wait_for(handle.result(), 30)
+    assert (result.status, result.stop_reason, result.requests) == ("completed", "max_requests", 2)
+    assert [each.as_json() for each in result.messages] == [{"id": "m1", "request": None}]
+
+
+impatient_server = impatient(40)
+
+
+async def test_r10_5_messages_outlive_an_execution(impatient_server: WorkflowEnvironment) -> None:
+    world, gates = World(), [asyncio.Event() for _ in range(12)]
+
+    def answer(asked: ChatRequest) -> Any:
+        """Each answer is ended by a message, every third Request is left to end by itself."""
+        n = asked.number
+        call = {"_tool": "send", "to": f"n{n}"}
+        if n >= len(gates):
+            return DONE
+        return Turn({"calls": [call, call]}, gate=gates[n], gate_after=10) if n % 3 else {"calls": [call]}
+
+    async with harness(impatient_server.client, world.tools, answer) as it:
+        handle = await it.start(document(max_requests=30))
+        sent = []
+        for n in range(1, len(gates)):
+            await asyncio.wait_for(it.model.wait_for_request(n), 20)
+            if n % 3:
+                sent.append(f"m{n}")
+                await it.client.get_workflow_handle(handle.id).signal(STEER, {"id": f"m{n}", "text": f"message {n}"})
+        result = await asyncio.wait_for(handle.result(), 30)
+        described = await it.client.get_workflow_handle(handle.id).describe()
+        shown = it.model.requests[-1].text
+    assert described.run_id != handle.first_execution_run_id
+    assert [(each.id, bool(each.request)) for each in result.messages] == [(id, True) for id in sent]
+    assert all(f"message {id[1:]}" in shown for id in sent)
