@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from perdure.errors import MessageRefusedError, ProtocolError
 from perdure.run.agents import Agent, parse_agent
+from perdure.run.past import REST
+from perdure.sessions.transcript import EARLIER
 from perdure.values.instances import MARK
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data
@@ -19,6 +21,8 @@ def document(
     context = agent.get("context") or []
     made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
     made += conversation
+    if _is_cut(conversation) and not any(_is_recall(message) for message in context):
+        made.append({"type": "tool", "tool": RECALL})
     if state is not None:
         made += _state_messages(state)
     name = input_name(agent)
@@ -27,6 +31,24 @@ def document(
     else:
         made.append({"type": "input", "input": {name: "\n\n".join(said)}})
     return agent | {"context": made}
+
+
+RECALL: Final = "recall"
+"""The tool that reads again what a conversation tells cut, or in short (R10.12)."""
+
+
+def _is_cut(conversation: Sequence[JsonObject]) -> bool:
+    return any(
+        message["role"] != "assistant"
+        and isinstance(text := message.get("content"), str)
+        and (text.endswith(REST) or text.startswith(EARLIER))
+        for message in conversation
+    )
+
+
+def _is_recall(message: Json) -> bool:
+    tool = message.get("tool") if is_message(message) else None
+    return (tool.get("name") if isinstance(tool, dict) else tool) == RECALL
 
 
 def input_name(agent: JsonObject) -> str | None:

@@ -85,9 +85,13 @@ def result_text(value: Json, size: int, most: int = MAX_RESULT) -> str:
     return cut_text(text, most, f"{len(text):,} characters")
 
 
+REST: Final = "; the rest: recall]"
+"""How a text ends that was cut."""
+
+
 def cut_text(text: str, most: int, whole: str) -> str:
     """The text, if it has at most `most` characters; else its beginning, how much the `whole` has, and how to read that."""
-    return text if len(text) <= most else f"{text[:most]}… [{whole}; the rest: recall]"
+    return text if len(text) <= most else f"{text[:most]}… [{whole}{REST}"
 
 
 def weight(view: CallView, sizes: Sizes) -> int:
