@@ -50,6 +50,8 @@ class Cut:
     """Those that go."""
     limit: int
     """Tokens that the context may have."""
+    branch: int
+    """Whose conversation it is: another may begin while the summary is written."""
 
     @property
     def most(self) -> int:
@@ -103,7 +105,7 @@ def cut_of(transcript: Transcript, why: Why) -> Cut | None:
         kept = tokens[first]
     if not first:
         return None
-    cut = Cut(why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit)
+    cut = Cut(why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit, transcript.branch)
     return cut if cut.most >= min(KEPT_TOKENS, transcript.limit) // _LEAST else None
 
 
@@ -148,6 +150,7 @@ def compacted(cut: Cut, summary: str | None, trouble: str | None, at: str) -> Co
         before=cut.before,
         after=after,
         problem=trouble if summary is None else None,
+        branch=cut.branch,
     )
 
 

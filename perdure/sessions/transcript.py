@@ -101,7 +101,7 @@ class Transcript:
             self._total, self._looked_at = None, 0
         elif isinstance(entry, ReplyEntry) and entry.text is not None:
             entry.text = cut_text(entry.text, MAX_REPLY, f"{len(entry.text):,} characters")
-        elif isinstance(entry, MessageEntry | CompactionEntry):
+        elif isinstance(entry, MessageEntry):
             entry.branch = self.branch
         elif isinstance(entry, RunEntry):
             entry.branch = next((message.branch for message in self._told.get(entry.run_id, ())), self.branch)
@@ -110,7 +110,9 @@ class Transcript:
             self._reported, self._thought = entry.context_tokens, self._estimate()
         elif isinstance(entry, RunEntry) and entry.tight and entry.branch == self.branch:
             self.refused()
-        elif isinstance(entry, CompactionEntry) and self._reported:  # what the server counted was of something else
+        elif (
+            isinstance(entry, CompactionEntry) and self._reported and entry.branch == self.branch
+        ):  # what the server counted was of something else
             more = self._reported - self._thought
             self._reported = entry.after + more if more >= 0 else entry.after * self._reported // self._thought
             self._thought = entry.after

@@ -78,6 +78,18 @@ def test_r10_11_what_saves_no_tenth_is_left_and_twice_in_a_row_is_enough() -> No
     assert cut_of(transcript, "refused") is not None
 
 
+def test_r10_10_a_branch_that_begins_while_a_summary_is_written_is_not_told_it() -> None:
+    transcript = long_one()
+    cut = cut_of(transcript, "tokens")
+    assert cut is not None
+    transcript.append(CommandEntry(at=AT, command="new"))
+    entry = compacted(cut, "They ordered tea.", None, AT)
+    assert entry is not None
+    transcript.append(entry)
+    assert transcript.conversation() == []
+    assert "They ordered tea." in transcript.conversation(branch=0)[0]["content"]
+
+
 @pytest.mark.parametrize(
     ("summary", "wrong"),
     [

@@ -11,8 +11,8 @@ import pytest
 from perdure.errors import RunError
 from perdure.run.wire import CallView
 from perdure.sessions.compaction import compacted, cut_of
-from perdure.sessions.entries import CommandEntry, MessageEntry
-from perdure.sessions.forking import fork
+from perdure.sessions.entries import CommandEntry, MessageEntry, RunEntry
+from perdure.sessions.forking import fork, run_number
 from perdure.sessions.recall import HITS, PAGE, newest_first, recall
 from perdure.sessions.segments import Entries, Span
 from perdure.sessions.tending import AtHand
@@ -21,7 +21,7 @@ from perdure.values.jsons import Json
 from perdure.values.messages import parse_messages
 from perdure.values.packing import pack
 from perdure.values.state.writes import Wrote
-from tests.pure.test_compaction import AT, exchange
+from tests.pure.test_compaction import AT, Random, exchange
 
 
 class Session:
@@ -191,3 +191,46 @@ def test_r10_20_a_place_that_is_none_is_refused(at: str) -> None:
         return
     with pytest.raises(RunError):
         run(fork(session, "s", at, AT))
+
+
+class Willing(Session):
+    """Knows some value of whatever it is asked for."""
+
+    async def whole(self, run_id: str, what: str) -> Json:
+        return {"kept": run_id} if what == "state" else {"result": what}
+
+
+def fork_at_random(seed: int) -> None:
+    drawn = Random(seed)
+    for _ in range(drawn.random.choice((2, 6, 15))):
+        drawn.step()
+        drawn.tend()
+    session = Willing(drawn.transcript)
+    runs = [entry for entry in drawn.transcript.entries if isinstance(entry, RunEntry)]
+    if not runs:
+        return
+    chosen = drawn.random.choice(runs)
+    called = sorted({call.request for call in chosen.calls})
+    at = f"{run_number(chosen.run_id)}" + (f".{drawn.random.choice(called)}" if called and seed % 2 else "")
+    before = drawn.transcript.carried().model_dump_json()
+    carried, _ = run(fork(session, "s", at, AT))
+    assert drawn.transcript.carried().model_dump_json() == before
+    forked = Transcript(carried)
+    chat = forked.conversation(chosen.branch)
+    parse_messages(chat)
+    drawn.transcript = forked
+    for _ in range(3):  # and it goes on as any other
+        drawn.step()
+        drawn.tend()
+    parse_messages(drawn.transcript.conversation())
+
+
+def test_r10_20_a_fork_of_any_transcript_is_valid() -> None:
+    for seed in range(60):
+        fork_at_random(seed)
+
+
+@pytest.mark.soak
+def test_r10_20_a_fork_of_thousands_of_transcripts_is_valid() -> None:
+    for seed in range(60, 5_000):
+        fork_at_random(seed)

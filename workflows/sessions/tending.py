@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.jsons import JsonObject
     from perdure.values.limits import AT_HAND
 
-_SUMMARY: Final = timedelta(minutes=5)
+_SUMMARY: Final = timedelta(minutes=2)
 """For a summary with all attempts; the run that waits for it begins with an extract after that."""
 _ARCHIVE: Final = timedelta(minutes=1)
 
@@ -101,7 +101,7 @@ class Tending:
                 SummaryInput(models=models),
                 result_type=Summary,
                 schedule_to_close_timeout=_SUMMARY,
-                start_to_close_timeout=timedelta(minutes=3),
+                start_to_close_timeout=_SUMMARY,
                 heartbeat_timeout=timedelta(seconds=10),
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary=f"compaction: {cut.before:,} tokens",
