@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, simulate
+from perdure.run.past import call_view
+from perdure.run.views.drawing import draw_plan, draw_run, to_mermaid
+from perdure.run.views.svg import HEIGHT, picture, to_svg
+from perdure.run.wire import RunView
+from perdure.values.limits.sizes import Sizes
+from perdure.values.sources import Table
 from perdure.values.state import State, Write
-from tests.pure.test_inside_loops import TOOLS
+from tests.pure.test_inside_loops import TOOLS, Ran
 
 CHECK = {"_tool": "check", "host": "†item", "_outputPath": "†state.got"}
 HOSTS = {"_tool": "hosts", "_outputPath": "†state.hosts"}
@@ -102,3 +110,72 @@ def test_an_assumed_outcome_inside_of_a_loop() -> None:
     found = dry([{"_tool": "_for", "_each": [1], "_body": body}], {"1.0[0].0": "failed"})
     assert found.steps[0].inside is not None
     assert [step.status for step in found.steps[0].inside.steps] == ["failed", "skipped"]
+
+
+BODY: list[dict[str, Any]] = [
+    {"_tool": "check", "host": "†h.name", "_outputPath": "†state.load"},
+    {"_tool": "fix", "host": "†state.load.name", "_if": "state.load.cpu > 90", "_outputPath": "†state.up"},
+    {"_tool": "_for", "_each": "†state.load.disks", "_as": "disk", "_body": [{"_tool": "report", "x": "†disk"}]},
+]
+DRAWN: list[dict[str, Any]] = [
+    HOSTS,
+    {"_tool": "_for", "_each": {"_expr": "[h for h in state.hosts if h.on]"}, "_as": "h", "_body": BODY},
+    {"_tool": "report", "x": "†state.up", "_if": "len(state.hosts) > 3"},
+]
+
+
+def test_a_loop_is_a_box_with_its_body_inside_and_a_condition_an_edge_with_its_text() -> None:
+    plan = Plan(1, tools=TOOLS, state=State(), dry_run=True)
+    plan.extend(DRAWN)
+    plan.close()
+    drawing = draw_plan(plan)
+    loop = drawing.nodes[1]
+    assert loop.label == "1.1 for h in [h for h in state.hosts if h.on]"
+    assert loop.body is not None
+    assert [node.label for node in loop.body.nodes] == [
+        "1.1[].0 check",
+        "1.1[].1 fix",
+        "1.1[].2 for disk in †state.load.disks",
+    ]
+    assert loop.body.edges[0] == ("1.1[].0", "1.1[].1", "if state.load.cpu > 90, †state.load.name")
+    assert ("1.0", "1.2", "if len(state.hosts) > 3") in drawing.edges
+    mermaid = to_mermaid(drawing)
+    assert 'subgraph c1_1["1.1 for h in [h for h in state.hosts if h.on]"]' in mermaid
+    assert "class c1_1 pending" in mermaid
+    drawn = picture(drawing)
+    (x, y, width), high, inner = drawn.boxes[1], drawn.heights[1], drawn.inner[1]
+    assert inner is not None
+    assert (width, high) >= inner.size
+    assert not any(
+        left < x + width and x < left + wide and top < y + high and y < top + HEIGHT
+        for n, (left, top, wide) in enumerate(drawn.boxes)
+        if n != 1
+    )
+    ElementTree.fromstring(to_svg(drawing, lit="1.1[7].1"))
+    assert 'stroke-width="4"' in to_svg(drawing, lit="1.1[7].1")
+
+
+def test_a_run_draws_what_a_loop_made_once() -> None:
+    ran = Ran([DRAWN[0], CHECK | {"host": "{†index}", "_each": "†state.hosts"}, {**DRAWN[1], "_body": BODY[:2]}], found)
+    calls = [call_view(call, Sizes(), Table()) for call in ran.plan.made()]
+    drawing = draw_run(RunView(run_id="r", calls=calls, edges=ran.plan.named_edges()))
+    assert [(node.label, node.status) for node in drawing.nodes] == [
+        ("1.0 hosts", "done"),
+        ("1.1 check ×3", "done"),
+        ("1.2 _for", "done"),
+    ]
+    body = drawing.nodes[2].body
+    assert body is not None
+    assert [(node.label, node.status) for node in body.nodes] == [
+        ("1.2[].0 check ×3", "done"),
+        ("1.2[].1 fix ×3", "failed"),
+    ]
+    assert body.edges == [("1.2[].0", "1.2[].1", "†state.load.cpu, †state.load.name")]
+
+
+def found(call: Call) -> Any:
+    if call.tool_name == "hosts":
+        return [{"on": True, "name": f"h{n}"} for n in range(3)]
+    if call.tool_name == "fix":
+        return RuntimeError("broke")
+    return {"name": "x", "cpu": 99}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.plan.calls import Call, LoopForm
+from perdure.plan.control.iteration import EACH, UNTIL, WHILE
 from perdure.plan.edges.order import is_order
 from perdure.plan.plan import Plan
-from perdure.run.wire import RunView
+from perdure.run.wire import CallView, RunView
+from perdure.values.jsons import shorten
 from perdure.values.paths import overlaps
 from perdure.values.references import DAGGER, Reference, parse_expression
 from perdure.values.sources import Sources, untrusted
+from perdure.values.templates import EXPR, Template
 
 COLOURS: Final = {
     "done": ("#e3f6e5", "#1b6e2b"),
@@ -38,10 +43,12 @@ OTHERS: Final = "#c62828"
 @dataclass(frozen=True, slots=True)
 class Node:
     id: str
-    """The call's id, `1.0`; of a path the path, `†state.x`."""
+    """The call's id, `1.0`; inside a loop `1.3[].0`; of a path the path, `†state.x`."""
     tool: str
     """Empty for a path."""
     status: str
+    body: Drawing | None = None
+    """What stands inside the box: the calls of a loop's body, each once, whatever number of times it was made (R16.5)."""
 
     @property
     def label(self) -> str:
@@ -63,17 +70,21 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
 
     `sources`: of the calls' results by id, where the plan itself was not played.
     """
-    nodes = [Node(call.id, call.tool_name, call.standing) for call in plan.calls]
+    found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
+    told = {reader.id for _, reader, what in found if what in _read(reader.condition)}
     given = sources or {call.id: call.sources for call in plan.made()}
-    others = {id for id, each in given.items() if untrusted(each)}
+    others = {shared_id(id) for id, each in given.items() if untrusted(each)}
+    nodes = [_node(call, others, told=paths or call.id in told) for call in plan.calls]
     if not paths:
-        return Drawing(nodes, _merge(plan.named_edges()), _by_others(plan.named_edges(), others))
+        between = [(writer.id, reader.id, _carried(reader, what)) for writer, reader, what in found]
+        return Drawing(nodes, _merge(between), _by_others(between, others))
     edges: dict[tuple[str, str], str] = {}
     written = {call.id: [Reference("state", path) for paths in call.paths for path in paths] for call in plan.calls}
     for call in plan.calls:
         edges |= {(call.id, str(path)): "" for path in written[call.id]}
-        bound = [(writer, what) for writer, reader, what in plan.named_edges() if reader == call.id]
-        for reference in dict.fromkeys([*call.condition.references(), *call.template.references()]):
+        bound = [(writer.id, what) for writer, reader, what in found if reader is call]
+        read = [*call.condition.references(), *call.template.references(), *call.soft.references()]
+        for reference in dict.fromkeys(read):
             near = [
                 path
                 for writer, what in bound
@@ -82,26 +93,112 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
                 if overlaps(path.path, reference.path)
             ]
             # Nobody in the plan writes it: it is the run's input, or stands in the state already.
-            edges |= {(str(path), call.id): "" if path == reference else str(reference) for path in near or [reference]}
+            text = _carried(call, str(reference))
+            edges |= {(str(path), call.id): "" if text == str(path) else text for path in near or [reference]}
         for writer, what in bound:
             if is_order(what):
                 edges.setdefault((writer, call.id), what)
-    found = dict.fromkeys(end for edge in edges for end in edge if end.startswith(DAGGER))
-    tainted = {writer for ends in edges if (writer := ends[0]) in others}
+    ends = dict.fromkeys(end for edge in edges for end in edge if end.startswith(DAGGER))
+    between = [(*pair, what) for pair, what in edges.items()]
+    tainted = {writer for writer, _ in edges if writer in others}
     tainted |= {path for writer, path in edges if writer in others and path.startswith(DAGGER)}
-    tainted |= {path for path in found if untrusted(plan.sources_then(_reference(path)))}
+    tainted |= {path for path in ends if untrusted(plan.sources_then(_reference(path)))}
     return Drawing(
-        [*nodes, *(Node(path, "", "path") for path in found)],
-        [(*ends, what) for ends, what in edges.items()],
-        _by_others([(*ends, what) for ends, what in edges.items()], tainted),
+        [*nodes, *(Node(path, "", "path") for path in ends)],
+        between,
+        _by_others(between, tainted),
     )
 
 
+def _read(template: Template) -> set[str]:
+    return set(map(str, template.references()))
+
+
+def _carried(reader: Call, what: str) -> str:
+    """What an edge says: of what a condition reads the condition."""
+    if what not in _read(reader.condition):
+        return what
+    condition = f"if {reader.condition_text}"
+    return f"{what}, {condition}" if what in _read(reader.template) else condition
+
+
+def _node(call: Call, others: Collection[str], *, told: bool = True) -> Node:
+    """A call; of a loop a box with its body inside. `told`: its condition stands at an edge."""
+    condition = "" if told or not call.has_condition else f" if {call.condition_text}"
+    if call.loop is None:
+        return Node(shared_id(call.id), call.tool_name + condition, call.standing)
+    title, forms = _round(call, call.loop) + condition, call.loop.forms
+    if call.loop.single:
+        return Node(shared_id(call.id), title, call.standing)
+    found = [
+        (writer, form, str(reference)) for n, form in enumerate(forms) for writer, reference in _bound(forms[:n], form)
+    ]
+    told_inside = {form.id for _, form, what in found if what in _read(form.condition)}
+    body = [_node(form, others, told=form.id in told_inside) for form in forms]
+    edges = [(shared_id(writer.id), shared_id(form.id), _carried(form, what)) for writer, form, what in found]
+    return Node(shared_id(call.id), title, call.standing, Drawing(body, _merge(edges), _by_others(edges, others)))
+
+
+def _bound(before: Sequence[Call], form: Call) -> Iterator[tuple[Call, Reference]]:
+    """The calls of a body that one of it reads, and what."""
+    for template in (form.condition, form.template, form.soft):
+        for reference in template.references():
+            for writer in before if reference.kind == "state" else ():
+                if any(overlaps(path, reference.path) for paths in writer.paths for path in paths):
+                    yield writer, reference
+
+
+def _round(call: Call, form: LoopForm) -> str:
+    """How a loop goes round, in words."""
+    words = [call.tool_name] if form.single else []
+    for key, word in ((EACH, f"for {form.item} in"), (WHILE, "while"), (UNTIL, "until")):
+        if key in call.raw:
+            value = call.raw[key]
+            value = value[EXPR] if isinstance(value, dict) and EXPR in value else value
+            words.append(f"{word} {value if isinstance(value, str) else shorten(value, 40)}")
+    if "_if" in call.raw and not call.has_condition:
+        words.append(f"if {call.condition_text}")
+    return " ".join(words)
+
+
+_PLACES: Final = re.compile(r"\[\d+\]")
+
+
+def shared_id(id: str) -> str:
+    """Of a call in a loop the id that all iterations share: `1.3[].0`."""
+    return _PLACES.sub("[]", id)
+
+
 def draw_run(view: RunView) -> Drawing:
-    """A run with all its Requests."""
-    nodes = [Node(call.id, call.tool, call.status) for call in view.calls]
-    others = {call.id for call in view.calls if "" in call.sources}
-    return Drawing(nodes, _merge(view.edges), _by_others(view.edges, others))
+    """A run with all its Requests; what was made more than once in a loop is drawn once, in the loop's box."""
+    made: dict[str, list[CallView]] = {}
+    for call in view.calls:
+        made.setdefault(shared_id(call.id), []).append(call)
+    inner: dict[str, list[str]] = {}
+    for id in made:
+        inner.setdefault(id.rpartition("[].")[0] if "[]." in id else "" if "[]" not in id else id[:-2], []).append(id)
+    others = {shared_id(call.id) for call in view.calls if "" in call.sources}
+    edges = _merge((shared_id(writer), shared_id(reader), what) for writer, reader, what in view.edges)
+
+    def drawn(ids: Collection[str]) -> Drawing:
+        known = set(ids)
+        among = [edge for edge in edges if edge[0] in known and edge[1] in known]
+        return Drawing([node(id) for id in ids], among, _by_others(among, others))
+
+    def node(id: str) -> Node:
+        calls, items = made[id], made.get(f"{id}[]", [])
+        count = len(items) or (len(calls) if "[]" in id else 0)
+        body = [each for each in inner.get(id, ()) if each != f"{id}[]"]
+        title = calls[0].tool + (f" ×{count}" if count else "")
+        return Node(id, title, _standing([call.status for call in calls]), drawn(body) if body else None)
+
+    return drawn(inner.get("", ()))
+
+
+def _standing(statuses: Sequence[str]) -> str:
+    """One status for what was made more than once: what still goes on first, then what went wrong."""
+    order = ("waiting", "running", "failed", "invalid", "rejected", "ready", "held", "done", "deferred", "pending")
+    return next((status for status in order if status in statuses), statuses[0])
 
 
 def _by_others(edges: Iterable[tuple[str, str, str]], others: Collection[str]) -> frozenset[tuple[str, str]]:
@@ -127,24 +224,49 @@ def to_mermaid(drawing: Drawing) -> str:
     """A Mermaid flowchart, coloured by status."""
     lines = ["graph LR"]
     names = {node.id: f"p{n}" if node.status == "path" else _name(node.id) for n, node in enumerate(drawing.nodes)}
-    for node in drawing.nodes:
-        first, last = ("{{", "}}") if node.status == "path" else ("[", "]")
-        lines.append(f'    {names[node.id]}{first}"{_mermaid_text(node.label)}"{last}:::{node.status}')
-    for writer, reader, label in drawing.edges:
-        line, arrow = ("-.", ".->") if is_order(label) else ("--", "-->")
-        text = f' {line} "{_mermaid_text(label)}" {arrow} ' if label else " --> "
-        lines.append(f"    {names[writer]}{text}{names[reader]}")
-    tainted = [number for number, edge in enumerate(drawing.edges) if edge[:2] in drawing.untrusted]
-    if tainted:
-        lines.append(f"    linkStyle {','.join(map(str, tainted))} stroke:{OTHERS},stroke-width:3px")
-    for status in dict.fromkeys(node.status for node in drawing.nodes):
+    lines += _mermaid(drawing, names, "    ")
+    if tainted := [str(number) for number, others in enumerate(_tainted(drawing)) if others]:
+        lines.append(f"    linkStyle {','.join(tainted)} stroke:{OTHERS},stroke-width:3px")
+    for status in dict.fromkeys(_statuses(drawing)):
         fill, line = COLOURS[status]
         lines.append(f"    classDef {status} fill:{fill},stroke:{line},color:#222")
     return "\n".join(lines)
 
 
+def _mermaid(drawing: Drawing, names: Mapping[str, str], indent: str) -> Iterator[str]:
+    """Nodes and edges; a loop is a subgraph."""
+    for node in drawing.nodes:
+        first, last = ("{{", "}}") if node.status == "path" else ("[", "]")
+        name, label = names.get(node.id) or _name(node.id), _mermaid_text(node.label)
+        if node.body is None:
+            yield f'{indent}{name}{first}"{label}"{last}:::{node.status}'
+        else:
+            yield f'{indent}subgraph {name}["{label}"]'
+            yield from _mermaid(node.body, {}, indent + "    ")
+            yield f"{indent}end"
+            yield f"{indent}class {name} {node.status}"
+    for writer, reader, label in drawing.edges:
+        line, arrow = ("-.", ".->") if is_order(label) else ("--", "-->")
+        text = f' {line} "{_mermaid_text(label)}" {arrow} ' if label else " --> "
+        yield f"{indent}{names.get(writer) or _name(writer)}{text}{names.get(reader) or _name(reader)}"
+
+
+def _tainted(drawing: Drawing) -> Iterator[bool]:
+    """Of each edge, as Mermaid counts them, whether it carries what others wrote."""
+    for node in drawing.nodes:
+        yield from _tainted(node.body) if node.body is not None else ()
+    for edge in drawing.edges:
+        yield edge[:2] in drawing.untrusted
+
+
+def _statuses(drawing: Drawing) -> Iterator[str]:
+    for node in drawing.nodes:
+        yield node.status
+        yield from _statuses(node.body) if node.body is not None else ()
+
+
 def _name(id: str) -> str:
-    return "c" + id.replace(".", "_")
+    return "c" + re.sub(r"\W", "_", id)
 
 
 def _mermaid_text(text: str) -> str:

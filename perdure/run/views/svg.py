@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
 
 from perdure.plan.edges.order import is_order
-from perdure.run.views.drawing import COLOURS, OTHERS, Drawing, Node
+from perdure.run.views.drawing import COLOURS, OTHERS, Drawing, Node, shared_id
 from perdure.run.views.layers import Layout, laid_out
 from perdure.values.sources import BY_OTHERS
 
@@ -47,7 +47,10 @@ class Line:
 @dataclass(frozen=True)
 class Picture:
     boxes: list[tuple[float, float, float]]
-    """Left, top and width of each node's; all are `HEIGHT` high."""
+    """Left, top and width of each node's; all are `HEIGHT` high, but for those with something inside."""
+    heights: list[float]
+    inner: list[Picture | None]
+    """What stands in each, below its title."""
     lines: list[Line]
     size: Point
 
@@ -57,11 +60,23 @@ def picture(drawing: Drawing) -> Picture:
     index = {node.id: number for number, node in enumerate(drawing.nodes)}
     edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
     layout = laid_out(len(index), edges)
-    widths = [20 + _CHARACTER * len(_title(node)) for node in drawing.nodes]
+    inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
+    widths = [
+        max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
+        for node, body in zip(drawing.nodes, inner, strict=True)
+    ]
+    taller = [0.0 if body is None else body.size[1] - _MARGIN / 2 for body in inner]
+
+    def top(place: float) -> float:
+        """Below all that is taller than a box and stands higher up."""
+        return _top(place) + sum(
+            more for (_, at), more in zip(layout.places, taller, strict=True) if more and at < place - 0.01
+        )
+
     leaving = _leaving(drawing, index)
     columns = _columns(layout, widths, leaving)
     boxes = [
-        (columns[layer][0], _top(place), width) for (layer, place), width in zip(layout.places, widths, strict=True)
+        (columns[layer][0], top(place), width) for (layer, place), width in zip(layout.places, widths, strict=True)
     ]
     arriving = _arriving(edges, layout)
     lowest = max(
@@ -75,16 +90,16 @@ def picture(drawing: Drawing) -> Picture:
         end = (boxes[reader][0], boxes[reader][1] + HEIGHT / 2 + arriving[number])
         way = layout.routes.get((writer, reader))
         if way is None:
-            points = _around(start, end, _top(lowest + 1) + number % 8 * 3)
+            points = _around(start, end, top(lowest + 1) + number % 8 * 3)
         else:
-            points = _through(start, end, way, columns, layout.places[writer][0], out / 3)
+            points = _through(start, end, way, columns, layout.places[writer][0], out / 3, top)
         text = _told(leaving[writer], said)
         others = drawing.edges[number][:2] in drawing.untrusted
         lines.append(Line(points, label, "" if (writer, text) in named else text, is_order(label), others))
         named.add((writer, text))
-    height = _top(lowest) + HEIGHT + _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
+    height = top(lowest + 1) - _APART + _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
     width = max((x + wide for x, _, wide in boxes), default=0.0) + _MARGIN
-    return Picture(boxes, lines, (width, height))
+    return Picture(boxes, [HEIGHT + more for more in taller], inner, lines, (width, height))
 
 
 def _title(node: Node) -> str:
@@ -152,11 +167,12 @@ def _through(
     columns: Sequence[tuple[float, float, float]],
     layer: int,
     aside: float,
+    top: Callable[[float], float],
 ) -> list[Point]:
     """Straight through the layers, where a place was kept for it, and up and down between them alone."""
     points = [start, (columns[layer][2], start[1])]
     for passed, place in way:
-        height = _top(place) + HEIGHT / 2 + aside
+        height = top(place) + HEIGHT / 2 + aside
         points += [(columns[passed][0], height), (columns[passed][2], height)]
     return [*points, end]
 
@@ -178,25 +194,33 @@ def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
         '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker><marker id="others" viewBox="0 0 8 8" refX="8" refY="4" '
         f'markerWidth="5" markerHeight="5" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{OTHERS}"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
-        *map(_line, drawn.lines),
+        *_parts(drawing, drawn, None if lit is None else shared_id(lit)),
     ]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _parts(drawing: Drawing, drawn: Picture, lit: str | None) -> Iterator[str]:
+    """Lines, their words, and boxes with what is in them."""
+    yield from map(_line, drawn.lines)
     for line in drawn.lines:
         if line.named:
             x, y = line.points[0]
-            parts.append(
-                f'<text class="flows" x="{x + 6:.0f}" y="{y - 4:.0f}" font-size="12" fill="#444">{escape(line.named)}</text>'
-            )
-    for node, (x, y, wide) in zip(drawing.nodes, drawn.boxes, strict=True):
+            yield f'<text class="flows" x="{x + 6:.0f}" y="{y - 4:.0f}" font-size="12" fill="#444">{escape(line.named)}</text>'
+    for node, (x, y, wide), high, body in zip(drawing.nodes, drawn.boxes, drawn.heights, drawn.inner, strict=True):
         fill, colour = COLOURS[node.status]
         border = f'{colour}" stroke-width="4' if node.id == lit else colour
         path = node.status == "path"
         words = f'<text x="10" y="{31 if path else 21}" fill="#222">{escape(_title(node))}</text>'
         words += "" if path else f'<text x="10" y="41" font-size="13" fill="{colour}">{node.status}</text>'
-        parts.append(
-            f'<g transform="translate({x:.0f},{y:.0f})"><rect width="{wide:.0f}" height="{HEIGHT}" rx="{26 if path else 6}" '
-            f'fill="{fill}" stroke="{border}"/>{words}</g>'
+        within = ""
+        if node.body is not None and body is not None:
+            inner = "\n".join(_parts(node.body, body, lit))
+            shape = f'width="{wide - 12:.0f}" height="{high - HEIGHT - 2:.0f}" rx="4" fill="white"'
+            within = f'<rect {shape} transform="translate(6,{HEIGHT - 4})"/><g transform="translate(0,{HEIGHT - _MARGIN // 2})">{inner}</g>'
+        yield (
+            f'<g transform="translate({x:.0f},{y:.0f})"><rect width="{wide:.0f}" height="{high:.0f}" rx="{26 if path else 6}" '
+            f'fill="{fill}" stroke="{border}"/>{words}{within}</g>'
         )
-    return "\n".join([*parts, "</svg>"])
 
 
 def _line(line: Line) -> str:
