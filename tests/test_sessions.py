@@ -387,3 +387,49 @@ async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: 
         again = await session.send("hello", sender="ann", id="m1")
         assert again.run_id != first.run_id
         assert await session.reply(again, 20) == "re: ann: hello"
+
+
+async def test_r10_3_no_more_runs_are_under_way_than_the_worker_has_room_for(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool], session_runs=1) as (session, it):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        other, third = (perdure.session(f"{session.key}-{n}", agent=Agent.of(HOLD)) for n in range(2))
+        second = await other.send("second", sender="bob")
+        assert (second.done, second.position) == ("started", 0)
+        assert (await other.send("and more", sender="bob")).done == "steered"  # it begins with both
+        view = await other.show()
+        assert (view.status, [each.text for each in view.queue]) == ("waiting", ["second", "and more"])
+        await third.send("never mind", sender="bob", id="x")
+        await third.withdraw("x", sender="bob")
+        assert (await third.show()).status == "idle"
+        gate.open.set()
+        assert (await answers(session, first))[0] is not None
+        assert await other.reply(second, 30) == "re: bob: and more"
+        await idles(other)
+
+
+async def test_r10_5_and_r10_7_a_steer_is_heard_or_taken_back_before_that(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        return (
+            {"calls": [{"_tool": "hold"}], "output": None}
+            if not gate.asked.is_set()
+            else {"calls": [], "output": request.text[-2000:]}
+        )
+
+    async with desk(dev_server, answer, HOLD, [gate.tool]) as (session, _):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        heard = await session.send("the other one", sender="ann", id="heard")
+        assert (heard.done, heard.run_id) == ("steered", first.run_id)
+        gate.open.set()  # what runs goes on; the run ends with it
+        reply = await session.reply(heard, 20)
+        assert reply is not None
+        assert "the other one" in reply
+        entry = next(each for each in (await session.show()).entries if each.get("messageId") == "heard")
+        assert (entry["runId"], entry["request"]) == (first.run_id, 2)
+        with pytest.raises(MessageRefusedError, match=r"Request 2 of .* holds 'heard' already"):
+            await session.withdraw("heard", sender="ann")

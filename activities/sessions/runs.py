@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
-from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import ask_other, other_run
+from perdure.activities.asking import ask_other, other_run, own_run
 from perdure.run.wire import RUN_QUERY, RunResult, RunView
-from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, Answered, Saying
+from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN, TURN_ACTIVITY, Answered, Saying
 
 _TIMEOUT: Final = timedelta(seconds=5)
+_LOOK: Final = 10.0
+"""Seconds between two heartbeats of a turn: that its session has given it up is seen no sooner."""
+UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 
 
 @activity.defn(name=AFTER_ACTIVITY)
@@ -26,6 +30,28 @@ async def after(run_id: str) -> RunResult:
         lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
         raise ApplicationError(str(error), type="gone", non_retryable=lasting) from None
     return view.result()
+
+
+@activity.defn(name=TURN_ACTIVITY)
+async def turn(run_id: str) -> None:
+    """Tell the session that there is room for its run, and hold the place until that has ended (R10.3)."""
+    await own_run().signal(TURN, run_id)
+    run, pause = other_run(run_id), 0.05
+    while True:
+        activity.heartbeat()
+        try:
+            await asyncio.wait_for(run.result(), _LOOK)
+        except TimeoutError:
+            continue
+        except WorkflowFailureError:
+            return
+        except RPCError as error:  # it has not been started yet, or the server is away
+            if error.status is not RPCStatusCode.NOT_FOUND and error.status not in UNANSWERED:
+                raise
+            await asyncio.sleep(pause)
+            pause = min(1.0, 2 * pause)
+        else:
+            return
 
 
 @activity.defn(name=SAY_ACTIVITY)

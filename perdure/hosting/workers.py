@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from perdure.hosting.settings import Settings
-from perdure.tools.limited import model_queue, tool_queue
+from perdure.tools.limited import model_queue, runs_queue, tool_queue
 
 _MINUTE: Final = 60.0
 _POLLERS: Final = PollerBehaviorSimpleMaximum(2)
@@ -69,6 +69,7 @@ def limited_workers(
     task_queue: str,
     request: Callable[..., Any],
     tool: Callable[..., Any],
+    turn: Callable[..., Any],
     options: Mapping[str, Any],
 ) -> Iterator[Worker]:
     """Workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
@@ -82,4 +83,14 @@ def limited_workers(
             activities=[activity],
             max_task_queue_activities_per_second=rate / _MINUTE,
             **{**options, "activity_task_poller_behavior": _POLLERS},
+        )
+    if settings.session_runs and not settings.tools_only:
+        # Each run that is under way holds one of them (R10.3).
+        own = {key: value for key, value in options.items() if key not in ("tuner", "max_concurrent_activities")}
+        yield Worker(
+            client,
+            task_queue=runs_queue(task_queue),
+            activities=[turn],
+            max_concurrent_activities=settings.session_runs,
+            **{**own, "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(1)},
         )

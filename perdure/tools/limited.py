@@ -14,6 +14,8 @@ class Limited(Wire):
 
     models: list[str] = Field(default_factory=list)
     tools: list[str] = Field(default_factory=list)
+    runs: bool = False
+    """Whether runs of sessions wait for a worker to have room (R10.3)."""
 
     def of_model(self, queue: str, model: str) -> str | None:
         """Where Requests of the model go; `None`: where all others of the queue go."""
@@ -24,8 +26,13 @@ class Limited(Wire):
         return tool_queue(queue, activity) if activity in self.tools else None
 
 
-def limited(models: Collection[str], tools: Collection[str]) -> Limited:
-    return Limited(models=sorted(models), tools=sorted(tools))
+def limited(models: Collection[str], tools: Collection[str], *, runs: bool = False) -> Limited:
+    return Limited(models=sorted(models), tools=sorted(tools), runs=runs)
+
+
+def runs_queue(queue: str) -> str:
+    """Where turns of sessions' runs are given."""
+    return f"{queue}/runs"
 
 
 def model_queue(queue: str, model: str) -> str:

@@ -41,7 +41,7 @@ class Routing:
         """
         if not not_taken_up(error):
             return False
-        self._agent_run.prepared = self._agent_run.prepared.model_copy(update={"limited": await _ask()})
+        self._agent_run.prepared = self._agent_run.prepared.model_copy(update={"limited": await ask_limited()})
         return tool is None or tool.task_queue is None or self.tool(tool) is None
 
     @property
@@ -49,7 +49,8 @@ class Routing:
         return self._agent_run.prepared.limited
 
 
-async def _ask() -> Limited:
+async def ask_limited() -> Limited:
+    """What the workers hold to a rate by now."""
     found: Limited = await workflow.execute_local_activity(
         LIMITED_ACTIVITY, result_type=Limited, start_to_close_timeout=timedelta(seconds=30)
     )

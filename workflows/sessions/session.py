@@ -16,6 +16,7 @@ from perdure.workflows.sessions.keeping import Kept
 from perdure.workflows.sessions.reading import now, read
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
 from perdure.workflows.sessions.tending import Tending
+from perdure.workflows.sessions.turns import Turns
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError
@@ -37,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
         SEND,
         SESSION_WORKFLOW,
         SHOW,
+        TURN,
         UNKNOWN_AGENT,
         WITHDRAW,
         Ending,
@@ -73,6 +75,7 @@ class SessionWorkflow(Tending):
         self._happened = 0
         """Counts what came in, for whoever waits for anything to."""
         self._ended = False
+        self._turns = Turns()
         try:
             argument = read_input(SessionInput, given)
             input_name(argument.document)
@@ -137,12 +140,17 @@ class SessionWorkflow(Tending):
 
     async def _run(self, kept: Kept, running: Running) -> None:
         """One run, from its start to what it leaves in the transcript."""
+        run_id = kept.lane.run_id(running.number)
+        await self._turns.take(run_id, lambda: running.ending is None and kept.lane.state.running is running)
+        if kept.lane.state.running is not running:  # all that it was to begin with was taken back
+            self._turns.leave()
+            return
         if running.ending is not None:
+            self._turns.leave()
             kept.never_ran(running)
             return
         agent = document(kept.document, kept.conversation(running), kept.state, kept.said(running))
         kept.lane.begun()
-        run_id = kept.lane.run_id(running.number)
         first = running.messages[0]
         self._child = ChildRun(
             run_id,
@@ -157,10 +165,17 @@ class SessionWorkflow(Tending):
             result = await self._child.result(f"{kept.agent}: {first.text}")
         finally:
             self._child = None
+            self._turns.leave()
         kept.ended(running, result, started, now())
         self._show()
 
     # What comes in.
+
+    @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
+    def turn(self, *said: Any) -> None:
+        """Where workers limit how many runs of sessions are under way (R10.3)."""
+        if len(said) == 1 and isinstance(said[0], str):
+            self._turns.give(said[0])
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
     async def send(self, *said: Any) -> dict[str, Any]:

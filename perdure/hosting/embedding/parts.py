@@ -94,7 +94,7 @@ class Parts:
             attribute,
             named,
             models,
-            limited(settings.model_limits, settings.tool_limits),
+            limited(settings.model_limits, settings.tool_limits, runs=settings.session_runs > 0),
             settings.untrusted,
             settings.approval_flows,
         )
@@ -124,4 +124,4 @@ class Parts:
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""
-        return limited_workers(client, self.settings, task_queue, self._request, self._tool, options)
+        return limited_workers(client, self.settings, task_queue, self._request, self._tool, session_runs.turn, options)

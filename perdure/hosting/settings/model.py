@@ -163,6 +163,10 @@ class Settings(BaseSettings):
     )
     tool_limits: Rates = setting({}, "Calls of a tool a minute, over all workers: search=120", RATES, "A=N,…|JSON")
 
+    session_runs: int = setting(
+        0, "Runs of sessions at a time on this worker, so many more with each; 0: no limit", RATES, "N", ge=0, le=10_000
+    )
+
     storage: str | None = setting(
         None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
     )
