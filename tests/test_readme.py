@@ -172,6 +172,8 @@ def wrong(written: str) -> list[str]:
     """What does not exist of `plan draw|validate FILE --svg OUT`; nothing where it is all there."""
     there = commands()
     first, second, *_ = [*written.replace("\\|", "|").split(), "", ""]
+    if first == "agent" and second != "wait":
+        second = "say"  # what is said needs no word before it
     named = (
         [f"{first} {word}" for word in second.split("|")]
         if first in {n.split()[0] for n in there if " " in n}
@@ -196,7 +198,8 @@ def test_the_protocol_lists_the_commands_that_there_are() -> None:
     named = [span for cell in cells for span in re.findall(r"`([^`]+)`", cell)]
     assert [(span, missing) for span in named if (missing := wrong(span))] == []
     listed = {word for span in named for word in re.findall(r"[a-z-]+", span)}
-    assert [name for name in commands() if not set(name.split()) <= listed] == []
+    named_not = {"agent say"}  # it is said without that word
+    assert [name for name in commands() if name not in named_not and not set(name.split()) <= listed] == []
 
 
 def test_nothing_stands_in_the_protocol_and_in_the_roadmap_with_the_same_words() -> None:
