@@ -326,3 +326,27 @@ async def test_r10_5_messages_outlive_an_execution(impatient_server: WorkflowEnv
     assert described.run_id != handle.first_execution_run_id
     assert [(each.id, bool(each.request)) for each in result.messages] == [(id, True) for id in sent]
     assert all(f"message {id[1:]}" in shown for id in sent)
+
+
+@pytest.mark.parametrize("limit", ["token_budget", "deadline"])
+async def test_r10_5_where_the_next_request_is_the_last_what_is_held_is_not_run(
+    limit: str, dev_server: WorkflowEnvironment
+) -> None:
+    world = World()
+    config: dict[str, Any] = {"token_budget": 10} if limit == "token_budget" else {"deadline": 3}
+    revision = [Turn(REVISION, gate=asyncio.Event())] if limit == "deadline" else []
+    async with harness(dev_server.client, world.tools, [PLAN, *revision, {"output": {"ok": True}}]) as it:
+        handle = await it.start(document(**config))
+        await world.until("slow report")
+        await until(it, handle.id, lambda view: bool(view.log) and view.log[0].status == "done")
+        await steer(handle)
+        if limit == "token_budget":
+            await until(it, handle.id, lambda view: statuses(view).get("1.1") == "skipped")
+            world.go.set()
+        result = await asyncio.wait_for(handle.result(), 30)
+        last = it.model.requests[-1].text
+    assert (result.status, result.stop_reason) == ("completed", limit)
+    assert [each.request for each in result.messages] == [2]
+    assert HELLO["text"] in last
+    assert [effect for effect in world.effects if effect.startswith("send")] == []
+    assert {call.id: call.status for call in result.calls}["1.0"] == ("done" if limit == "token_budget" else "failed")
