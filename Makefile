@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+comma := ,
 DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -72,7 +73,7 @@ format: $(DEV) ## Format, and fix what can be fixed.
 	@$(BIN)/ruff format .
 
 bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency runs one of them.
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench$(if $(findstring injection,$(ARGS)),$(comma)injection)]'
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 histories: $(DEV) ## Record a history of each kind of run anew, until their version is released.
