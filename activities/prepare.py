@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from temporalio import activity
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -18,6 +23,7 @@ from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.model.usage import PRICES, Price
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask
+from perdure.plan.patience import NO_SUCH_TOOL
 from perdure.run.agents import Models
 from perdure.run.choosing import POLICIES
 from perdure.run.delegates import merge_upfront
@@ -34,6 +40,10 @@ from perdure.tools.limited import Limited
 from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
+
+POLLS_WITHIN: Final = timedelta(seconds=75)
+"""Since its last poll, which lasts a minute, a worker is taken for one that is there."""
+_TIMEOUT: Final = timedelta(seconds=5)
 
 
 class PrepareActivity:
@@ -71,8 +81,11 @@ class PrepareActivity:
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
         """The run's tools, and its models with the worker's defaults (R9.4)."""
+        definitions = self._registry.definitions()
+        if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
+            await _leave_to_another(lacking[0])
         try:
-            tools = resolve_tools(wanted.tools, self._registry.definitions())
+            tools = resolve_tools(wanted.tools, definitions)
             delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
             for tool in tools.values():
                 if tool.resolution == "upfront" and tool.delegate in problems:
@@ -125,6 +138,22 @@ class PrepareActivity:
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return known
+
+
+async def _leave_to_another(lacking: str) -> None:
+    """Where further workers take runs from the queue one may have the tool, as in a deploy: raises `NO_SUCH_TOOL` for it to be asked."""
+    client, info = activity.client(), activity.info()
+    queue, kind = TaskQueue(name=info.task_queue), TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+    asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=queue, task_queue_type=kind)
+    try:
+        pollers = (await client.workflow_service.describe_task_queue(asked, retry=False, timeout=_TIMEOUT)).pollers
+    except RPCError:
+        return  # not everybody may ask
+    now = datetime.now(UTC)
+    lately = (one for one in pollers if now - one.last_access_time.ToDatetime(UTC) < POLLS_WITHIN)
+    if any(one.identity != client.identity for one in lately):
+        words = f"the worker has no tool {lacking!r}, nor had another in time"
+        raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=info.is_local)
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

@@ -37,6 +37,7 @@ from perdure.run.agents import parse_agent
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from perdure.tools.functions import ToolFunction, tool_function
+from perdure.values.jsons import JsonObject
 from tests.support import DONE, ROOT, agent, harness
 from tests.test_durability import Bell
 
@@ -323,6 +324,48 @@ async def test_a_tool_that_one_worker_lacks_is_waited_for(dev_server: WorkflowEn
     assert paid == [1]
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert result.errors == []
+
+
+class NotesLacking(Registry):
+    """The registry of a worker that says when it was looked into."""
+
+    looked: asyncio.Event
+
+    def definitions(self) -> dict[str, JsonObject]:
+        self.looked.set()
+        return super().definitions()
+
+
+async def test_a_run_that_begins_where_its_tool_is_lacking_goes_to_a_worker_that_has_it(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    paid: list[int] = []
+
+    @tool
+    def pay(context: ToolContext) -> None:
+        paid.append(context.attempt)
+
+    @tool
+    def other() -> None: ...
+
+    old, queue, looked = dev_server.client, f"test-{uuid.uuid4().hex[:8]}", asyncio.Event()
+    function = tool_function(other)
+    assert function is not None
+    without = NotesLacking([function])
+    without.looked = looked
+    address, converter = old.service_client.config.target_host, old.data_converter
+    new = await Client.connect(address, identity="new", data_converter=converter)
+    async with harness(old, [], [], task_queue=queue) as it:
+        alone = await it.run(agent("pay"))
+    assert alone.status == "failed"
+    async with harness(new, [pay], [DONE], task_queue=queue) as it:
+        await it.run(agent("pay"))
+    async with harness(old, [], [], task_queue=queue, registry=without) as it:
+        handle = await it.start(agent("pay"))
+        await looked.wait()
+    async with harness(new, [pay], [{"calls": [{"_tool": "pay"}]}, DONE], task_queue=queue):
+        result = await handle.result()
+    assert (paid, result.errors) == ([1], [])
 
 
 TOOLS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 
 import pytest
@@ -15,6 +16,7 @@ from temporalio.worker import Replayer
 
 from perdure import tool
 from perdure.activities.visibility import SearchAttributes
+from perdure.cli.lists.commands import next_page
 from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.runs import start_run
 from perdure.client.selection import Selection
@@ -166,3 +168,13 @@ async def test_a_run_ends_although_its_search_attributes_are_taken_away(caplog: 
     refused = [vars(record)["perdure"] for record in caplog.records if "refused a task" in record.message]
     assert refused
     assert refused[0] == {"run": handle.id}
+
+
+async def test_the_next_page_is_of_the_same_runs_and_its_command_can_be_copied() -> None:
+    chosen = Selection("a clerk", "running", since="2h", tenant="acme", waiting=True, query="PerdureCost > 5")
+    said = next_page(chosen, 5, "e30=", as_json=True)
+    words = shlex.split(said)
+    assert words[:2] == ["perdure", "list"]
+    assert " ".join(words[2:]) == (
+        "--agent a clerk --status running --since 2h --tenant acme --query PerdureCost > 5 --waiting --json --limit 5 --page e30="
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ContinueAsNewVersioningBehavior
 
@@ -16,6 +17,7 @@ from perdure.workflows.people import People
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
+    from perdure.plan.patience import NO_SUCH_TOOL
     from perdure.run.agents import Agent, Context, check_task, parse_agent
     from perdure.run.loops import LoopInput
     from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
@@ -32,6 +34,10 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.sessions.wire import SessionInput
     from perdure.values.packing import Packed, pack
+
+_ANOTHER_WITHIN: Final = timedelta(minutes=1)
+"""For which workers are asked whether they have the tools of a run that begins."""
+_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 
 
 def begins_anew() -> bool:
@@ -99,7 +105,10 @@ async def _prepare(run_input: RunInput, people: People) -> Run:
 
 
 async def record(run_input: RunInput) -> Packed:
-    """What the worker has for such a run (R12.5). Fails with `Refused` where it cannot be run."""
+    """What the worker has for such a run (R12.5); where it lacks a tool, another that takes runs from the queue, as in a deploy.
+
+    Fails with `Refused` where it cannot be run.
+    """
     agent, context, change = _read(run_input)
     wanted = PrepareInput(
         tools=context.tools,
@@ -110,9 +119,21 @@ async def record(run_input: RunInput) -> Packed:
         approver=agent.config.approval.changed(change).approver,
     )
     try:
-        packed: Packed = await workflow.execute_local_activity(
-            PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
-        )
+        try:
+            packed: Packed = await workflow.execute_local_activity(
+                PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
+            )
+        except ApplicationError as error:  # a local activity's failure has no frame
+            if error.type != NO_SUCH_TOOL:
+                raise
+            packed = await workflow.execute_activity(
+                PREPARE_ACTIVITY,
+                wanted,
+                result_type=Packed,
+                start_to_close_timeout=timedelta(seconds=5),
+                schedule_to_close_timeout=_ANOTHER_WITHIN,
+                retry_policy=_ASK_AROUND,
+            )
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise

@@ -72,7 +72,7 @@ def _print_page(found: Any, as_json: bool) -> None:
     for run, more in found.unnamed.items():
         said.print(f"{more} more in {run}: perdure approvals {run}")
     if found.following is not None:
-        said.print(f"more runs wait: perdure approvals --page {found.following}")
+        said.print(f"more runs wait: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
 
 
 def _print_rows(rows: list[list[str]], commands: list[str]) -> None:

@@ -65,7 +65,7 @@ def list_command(
     else:
         _print_rows(found.rows)
     if found.following is not None:
-        screen(stderr=True).print(f"more: perdure list --page {found.following}")
+        print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=sys.stderr)
 
 
 @lists_app.command()
@@ -170,6 +170,14 @@ async def _change(perdure: Perdure, chosen: Selection, keys: dict[str, Any], *, 
     parse_policy(keys)  # before anybody is asked
     go_on = confirm(await perdure.count_runs(chosen), "change the policy of", yes=yes)
     return await perdure.change_policies(chosen, **keys) if go_on else 0
+
+
+def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
+    """The command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
+    said = {name: getattr(chosen, name) for name in ("agent", "status", "since", "sender", "tenant", "reason", "query")}
+    words = [part for name, value in said.items() if value is not None for part in (f"--{name}", value)]
+    words += [*(["--waiting"] if chosen.waiting else []), *(["--json"] if as_json else [])]
+    return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])
 
 
 def _print_rows(rows: list[ListedRun]) -> None:
