@@ -22,7 +22,7 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError, WorkflowHistory
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolContext, ToolError, tool
+from perdure import Agent, Perdure, ToolContext, ToolError, tool
 from perdure.client.runs import AgentHandle
 from perdure.hosting.server import embedded_server
 from perdure.run.wire import DECIDE
@@ -131,18 +131,33 @@ class Recorder:
                         raise
         await self._write(client, name)
 
-    async def _write(self, client: Client, name: str) -> None:
-        """The run and all below it, every execution in the order in which they began, a few of each."""
+    async def talk(self, name: str) -> None:
+        """A session of three messages, one of them while a run is under way; its executions, idle ones too."""
+        document = agent("look", name="desk", schema=True)
+        async with harness(
+            self.client, TOOLS, [{"calls": [LOOK], "output": None}, DONE, DONE, DONE], sandboxed=False
+        ) as it:
+            session = Perdure(it.client, task_queue=it.task_queue).session(name, agent=Agent.of(document))
+            receipts = [await session.send("look", sender="ann", id="1")]
+            receipts.append(await session.send("and there", sender="ann", id="2"))
+            receipts.append(await session.send("then that", sender="bob", id="3", mode="followup"))
+            for receipt in receipts:
+                await session.wait(receipt)
+        await self._write(self.client, name, session.id)
+
+    async def _write(self, client: Client, name: str, id: str | None = None) -> None:
+        """The run, or the session of this id, and all below it, every execution in the order in which they began, a few of each."""
+        id = id or name
         async with asyncio.timeout(20):
             while not [
-                run async for run in client.list_workflows(f"WorkflowId = '{name}' AND ExecutionStatus != 'Running'")
+                run async for run in client.list_workflows(f"WorkflowId = '{id}' AND ExecutionStatus != 'Running'")
             ]:
                 pass
-        found = [run async for run in client.list_workflows(f"WorkflowId STARTS_WITH '{name}'")]
-        own = [run for run in found if run.id == name or run.id.startswith(f"{name}/")]
+        found = [run async for run in client.list_workflows(f"WorkflowId STARTS_WITH '{id}'")]
+        own = [run for run in found if run.id == id or run.id.startswith(f"{id}/")]
         counts: dict[str, int] = {}
         for run in sorted(own, key=lambda run: run.start_time):
-            kind = name if run.id == name else f"{name}.{run.workflow_type.lower()}"
+            kind = name if run.id == id else f"{name}.{run.workflow_type.lower()}"
             number = counts[kind] = counts.get(kind, 0) + 1
             if number > 2:
                 continue
@@ -254,6 +269,7 @@ async def record(to: Recorder) -> None:
     await to.play("long-each", agent(DELEGATE), [{"calls": [many], "output": None}, DONE], child=LOOPED, impatient=True)
     steps = [{"calls": [{**LOOK, "path": f"/{n}"}], "output": None} for n in range(8)]
     await to.play("continued", agent("look"), [*steps, DONE], impatient=True)
+    await to.talk("session")
 
 
 def is_released(number: str, changelog: Path) -> bool:
