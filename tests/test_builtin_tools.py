@@ -658,6 +658,6 @@ async def test_a_tool_of_the_users_own_goes_before(tmp_path: Path) -> None:
 async def test_the_worker_says_what_is_wrong_with_its_settings(tmp_path: Path) -> None:
     missing = await perdure("--files", str(tmp_path / "none"), program="worker.py")
     assert (missing.code, missing.err.strip()) == (
-        1,
+        2,
         f"perdure: the folder for files, {tmp_path / 'none'}, does not exist",
     )

