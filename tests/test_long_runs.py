@@ -215,6 +215,8 @@ async def test_r6_10_cancelling_stops_the_model_and_the_tools_within_a_second(de
         took = clock.time() - begun
         view = await it.view(handle.id)
     assert (view.status, view.state) == ("cancelled", {"done": 1})
-    assert [call.status for call in view.calls][:2] == ["done", "unknown"], "what ran was cancelled with it, and may have had its effect (R10.6)"
+    assert [call.status for call in view.calls][:2] == ["done", "unknown"], (
+        "what ran was cancelled with it, and may have had its effect (R10.6)"
+    )
     # The promise is a second; the bound is loose, for what is measured on a busy machine is also the machine.
     assert took < 5
