@@ -29,7 +29,7 @@ async def waiting_demo(run_id: str) -> AsyncIterator[tuple[WorkflowEnvironment, 
     agent, document = read_agent("perdure/demo/agents/devops.json")
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
         fill(Path(folder))
-        async with ScriptedModel(SCRIPT) as model, embedded_server(ui=False) as server:
+        async with ScriptedModel(SCRIPT, strict=False) as model, embedded_server(ui=False) as server:
             asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
             async with build_worker(server.client, load_tools(["perdure.demo.tools"]), model=asking):
                 run_input = {"request": TASK, "folder": folder}
