@@ -86,12 +86,13 @@ async def play(
 
 
 async def _decide(handle: AgentHandle, decisions: list[Any]) -> None:
-    """Send each decision once its call waits; one for a call that does not exist is sent at once."""
+    """Send each decision once its call waits; one for a call that does not exist is sent at once. A loop's are made as it goes."""
     for decision in decisions:
         while True:
             view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
             known = {call.id for call in view.calls}
-            if decision["call"] in {offer.call for offer in view.waiting} or (known and decision["call"] not in known):
+            loop = decision["call"].partition("[")[0]
+            if decision["call"] in {offer.call for offer in view.waiting} or (known and loop not in known):
                 break
             await asyncio.sleep(0.05)  # what it waits for happens in another process's workflow: a look is all there is
         await handle.signal(DECIDE, decision)

@@ -312,6 +312,41 @@ def test_a_call_starts_when_its_line_closes_not_before() -> None:
     assert reader.close("length").problem is not None
 
 
+@pytest.mark.parametrize(
+    ("written", "condition"),
+    [
+        ('"len(b) > 1"', "len(state.b) > 1"),
+        ('"†state.b.n > 1"', "state.b.n > 1"),
+        ('{"_expr": b.n > 1}', "state.b.n > 1"),
+        ('{"_expr": "b.n > 1"}', "state.b.n > 1"),
+        ('"†state.b || †state.c"', "†state.b || †state.c"),
+    ],
+)
+def test_a_condition_in_a_text_is_no_text_that_always_holds(written: str, condition: str) -> None:
+    (call,) = script(f"f(a=1, _if={written})\n").calls
+    assert call == {"_tool": "f", "a": 1, "_if": condition}
+    assert script(write_call(call) + "\n").calls == [call]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"_tool": "_let", "value": 1, "_if": "†state.b && †state.c", "_outputPath": "†state.x"},
+        {"_tool": "_for", "_each": [1], "_if": "†state.b || †state.c", "_body": [{"_tool": "f", "a": "†item"}]},
+        {"_tool": "_while", "_while": "†state.b || †state.c", "_body": [{"_tool": "f", "_outputPath": "†state.b"}]},
+    ],
+)
+def test_joined_references_are_no_head_of_a_statement(call: dict[str, Any]) -> None:
+    line = write_call(call)
+    assert not line.startswith(("if", "for", "while"))
+    assert "{'_expr'" not in str(script(line + "\n").calls)
+
+
+def test_joined_references_under_an_if_are_refused() -> None:
+    (call,) = script('if a:\n    f(x=1, _if="†state.b || †state.c")\n').calls
+    assert "is an expression" in call["_syntax"]
+
+
 def test_r16_5_a_compound_statement_starts_when_it_closes() -> None:
     reader = ScriptReader(Vocabulary())
     assert reader.push("for h in hosts:\n    a = f(x=h)\n\n    # and\n    g(x=a)\n\n") == []

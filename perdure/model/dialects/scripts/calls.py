@@ -13,7 +13,7 @@ from perdure.model.dialects.scripts.values import NotAllowedError, Values
 from perdure.model.wire import Vocabulary
 from perdure.plan.control.conditions import IF
 from perdure.plan.loops.reading import OWN_TOOLS
-from perdure.values.formulas import is_function
+from perdure.values.formulas import is_function, readable
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.templates import EXPR
 
@@ -83,7 +83,7 @@ class Calls:
             elif argument.arg == "_until":
                 more = {argument.arg: block.values_with(["output"]).value(node)}
             elif argument.arg == IF:
-                more = {argument.arg: values.formula(node)}
+                more = {argument.arg: _condition(node, block, values)}
             else:
                 more = {argument.arg: (block.values if argument.arg == "_each" else values).value(node)}
             for name, value in more.items():
@@ -265,6 +265,19 @@ def _with_item(call: ast.Call, block: Block) -> Values:
         for key, usual in (("_as", "item"), ("_at", "index"))
     ]
     return block.values_with(named)
+
+
+def _condition(node: ast.expr, block: Block, values: Values) -> str:
+    """A call's own `_if`: a formula, also where it is written as the other dialects do, in a text or as `{"_expr": …}`."""
+    if isinstance(node, ast.Dict) and [getattr(key, "value", None) for key in node.keys] == [EXPR]:
+        node = node.values[0]
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return values.formula(node)
+    if (source := readable(node.value)) is not None:
+        return values.formula(ast.parse(source, mode="eval").body)
+    if block.kind != "plan" or block.guards:
+        raise NotAllowedError(node, "a condition in a loop, or under an if, is an expression: _if=a.ok or b.ok")
+    return node.value
 
 
 def _reads(formula: str, name: str | None) -> bool:

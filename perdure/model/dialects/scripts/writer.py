@@ -40,7 +40,7 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     if odd := {key: value for key, value in arguments.items() if not plain(key)}:
         written.append(f"**{writer.value(odd)}")
     line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
-    if tool == "_let" and target and {"value"} <= arguments.keys() <= {"value", IF}:
+    if tool == "_let" and target and {"value"} <= arguments.keys() <= {"value", IF} and _is_head(arguments.get(IF)):
         line = writer.value(arguments["value"])
         if isinstance(condition := arguments.get(IF), str):
             return f"if {writer.argument(IF, condition)}:\n    {target} = {line}"
@@ -53,13 +53,13 @@ def _compound(
     """A loop, with its body below it; `None` for what is written on one line."""
     body = call.get("_body")
     each = call.get("_each")
-    if not isinstance(body, list) or not all(isinstance(inner, dict) for inner in body):
+    if not isinstance(body, list) or not all(isinstance(inner, dict) for inner in body) or not _is_head(call.get(IF)):
         return None
     if tool == "_for" and isinstance(each, str | list | dict) and call.keys() <= _FOR_KEYS:
         item, place = str(call.get("_as", "item")), call.get("_at")
         source = writer.value(each)
         head = f"for {place}, {item} in enumerate({source})" if place else f"for {item} in {source}"
-    elif tool == "_while" and isinstance(call.get("_while"), str) and call.keys() <= _WHILE_KEYS:
+    elif tool == "_while" and call.keys() <= _WHILE_KEYS and call.get("_while") and _is_head(call["_while"]):
         head = f"while {writer.argument(IF, call['_while'])}"
     else:
         return None
@@ -69,6 +69,11 @@ def _compound(
     if isinstance(condition := call.get(IF), str):
         lines = [f"if {writer.argument(IF, condition)}:", *(f"    {line}" for line in lines)]
     return "\n".join(lines)
+
+
+def _is_head(condition: Json) -> bool:
+    """Whether the condition can stand behind `if` or `while`: a formula, or none."""
+    return condition is None or (isinstance(condition, str) and readable(condition) is not None)
 
 
 _FOR_KEYS: Final = frozenset({"_tool", "_each", "_as", "_at", "_body", IF})
@@ -99,7 +104,10 @@ class _Writer:
 
     def argument(self, key: str, value: Json) -> str:
         """What stands behind `key=`: a condition is a formula without being marked as one."""
-        return self.value({EXPR: value} if key == IF and isinstance(value, str) else value)
+        if key != IF or not isinstance(value, str):
+            return self.value(value)
+        # Joined references are no formula: they stand as a text.
+        return self.value({EXPR: value}) if readable(value) is not None else dumps(value)
 
     def value(self, value: Json) -> str:
         if isinstance(value, str):
