@@ -97,7 +97,8 @@ async def idles(session: Session) -> int:
         while True:
             described = await session.handle.describe()
             pending = described.raw_description.pending_activities or described.raw_description.pending_children
-            if described.history_length <= 10 and not pending:
+            waits = described.raw_description.HasField("pending_workflow_task")
+            if described.history_length <= 10 and not pending and not waits:
                 return described.history_length
             await asyncio.sleep(0.02)
 
