@@ -40,7 +40,7 @@ from perdure.sessions.wire import (
 from perdure.values.jsons import JsonObject
 from perdure.values.rules import Mode, Rules
 
-_PAUSE: Final = 0.05
+_PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
 
 
