@@ -165,6 +165,7 @@ async def test_r5_6_paths_are_nodes_and_order_is_dotted(tmp_path: Path) -> None:
         ({"name": "x"}, [], "has no plan"),
         ([{"_tool": "a"}], ["--state", "[]"], "--state must be a JSON object"),
         ([{"_tool": "a"}], ["--assume", "1.7=failed"], "--assume 1.7=failed: expected"),
+        ([{"_tool": "a"}], ["--assume", "len(†state.x)=9999999"], "--assume len(†state.x)=9999999: expected"),
         ([{"_tool": "a"}], ["--durations", '{"a": "slow"}'], "--durations must be"),
     ],
 )

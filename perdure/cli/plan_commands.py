@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from perdure.cli.plans import Looked
 
 _LENGTH: Final = re.compile(r"len\(.+\)")
-_OUTCOME: Final = re.compile(r"failed|true|false|\d{1,6}|†.+", re.DOTALL)
+_COUNT: Final = re.compile(r"[0-9]{1,6}")
+_OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
 
 plan_app = typer.Typer(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
 
@@ -197,7 +198,7 @@ def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
     for item in assume or []:
         what, _, value = item.partition("=")
         known = what in ids or what.partition("[")[0] in ids
-        if not (_LENGTH.fullmatch(what) and value.isdigit()) and not (known and _OUTCOME.fullmatch(value)):
+        if not (_LENGTH.fullmatch(what) and _COUNT.fullmatch(value)) and not (known and _OUTCOME.fullmatch(value)):
             expected = "ID=failed, ID=†state.path, ID=true, ID=false, ID=3 or 'len(†state.path)=3'"
             raise CommandError(f"--assume {item}: expected {expected} with an ID from 1.0 to 1.{len(ids) - 1}", USAGE)
     return outcomes

@@ -342,6 +342,16 @@ def test_joined_references_are_no_head_of_a_statement(call: dict[str, Any]) -> N
     assert "{'_expr'" not in str(script(line + "\n").calls)
 
 
+def test_a_call_for_its_effect_under_a_condition_of_one_line() -> None:
+    calls = script("f(x=1) if a.ok else g(x=2)\nf(x=3) if a.n else None\n").calls
+    assert calls == [
+        {"_tool": "f", "x": 1, "_if": "state.a.ok"},
+        {"_tool": "g", "x": 2, "_if": "not state.a.ok"},
+        {"_tool": "f", "x": 3, "_if": "state.a.n"},
+    ]
+    assert "a call is needed" in script("1 if a else 2 + a\n").calls[0]["_syntax"]
+
+
 def test_joined_references_under_an_if_are_refused() -> None:
     (call,) = script('if a:\n    f(x=1, _if="†state.b || †state.c")\n').calls
     assert "is an expression" in call["_syntax"]

@@ -86,6 +86,9 @@ class ScriptPlan:
             if isinstance(node, ast.ListComp | ast.GeneratorExp) and self._calls.has_calls(node.elt):
                 self._statement(as_loops(node), block)
                 return
+            if isinstance(node, ast.IfExp):
+                self._if(as_branches([], node), block)
+                return
             raise NotAllowedError(node, "a call is needed here: name = tool(key=value)")
         if isinstance(node.func, ast.Name) and node.func.id not in self._names:
             if node.func.id == "output":

@@ -50,10 +50,14 @@ def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
 
 
 def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
-    """`x = f() if y else g()` as a condition with two branches."""
-    first, other = (
-        ast.copy_location(ast.Assign(copy.deepcopy(targets), each), value) for each in (value.body, value.orelse)
-    )
+    """`x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call in one of them."""
+
+    def branch(each: ast.expr) -> ast.stmt:
+        if targets:
+            return ast.Assign(copy.deepcopy(targets), each)
+        return ast.Pass() if isinstance(each, ast.Constant) else ast.Expr(each)
+
+    first, other = (ast.copy_location(branch(each), value) for each in (value.body, value.orelse))
     return ast.copy_location(ast.If(value.test, [first], [other]), value)
 
 
