@@ -14,6 +14,7 @@ from perdure.authoring.files import AGENTS, read_agent
 from perdure.authoring.options import AgentOptions
 from perdure.authoring.types import JsonType
 from perdure.errors import AgentError, InputError, ProtocolError
+from perdure.people.naming import policy_problems
 from perdure.run.agents import Context, check_task, parse_agent
 from perdure.run.documents import agent_document
 from perdure.tools.functions import ToolFunction, tool_function
@@ -198,8 +199,14 @@ class Agent(Generic[OutputT]):
         """By name the agent files of those that it was given as tools, however far down; copies."""
         return copy.deepcopy(self._delegates)
 
-    def check_input(self, input: Json = MISSING) -> Json:
-        """A run's input as JSON, judged as the run would (R2.3); left out it stays so. Raises `InputError`."""
+    def check_policy(self) -> None:
+        """Whether the policy of an agent that is run by itself names no tool but its own (R7.1). Raises `AgentError`."""
+        if problems := policy_problems(self._document):
+            raise AgentError.of(problems, f"agent {self.name!r}")
+
+    def check_input(self, input: Json = MISSING, *, told: bool = False) -> Json:
+        """A run's input as JSON, judged as the run would (R2.3); left out it stays so. `told`: a text, data or a plan has to say what
+        to do, and tools or a schema alone do not (R2.1). Raises `InputError`."""
         value = input
         if input is not MISSING:
             try:
@@ -208,7 +215,7 @@ class Agent(Generic[OutputT]):
                 raise InputError(f"the input cannot be written as JSON: {error}") from None
             check(value, source="the input")
         context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
-        check_task(self.parsed, context)
+        check_task(self.parsed, context, told=told)
         return value
 
     def read_output(self, value: Json) -> OutputT:

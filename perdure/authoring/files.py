@@ -9,7 +9,8 @@ from typing import Final
 
 from perdure.authoring.planned import offline_tool
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
-from perdure.run.agents import Agent, parse_agent, policy_problems
+from perdure.people.naming import policy_problems
+from perdure.run.agents import Agent, parse_agent
 from perdure.run.documents import agent_document
 from perdure.values.jsons import Json, loads, loads_commented
 from perdure.values.problems import problem_at

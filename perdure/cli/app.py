@@ -89,7 +89,7 @@ def run(
         if id is not None and not id.strip():
             raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
-        value = found.check_input(MISSING if input is None else json_option(input, "--input"))
+        value = found.check_input(MISSING if input is None else json_option(input, "--input"), told=True)
         parse_policy(approval)
     how: dict[str, Any] = {
         "no_wait": no_wait,

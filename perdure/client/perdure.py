@@ -84,9 +84,10 @@ class Perdure:
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
         name and a random part. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
-        its schema, and nothing is started (R2.3); `DecisionError` for a policy that is none; `RunExistsError`; `RunError` where agent and
+        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not; `DecisionError` for a policy that is none; `RunExistsError`; `RunError` where agent and
         input are too large.
         """
+        agent.check_policy()
         value = agent.check_input(input)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)

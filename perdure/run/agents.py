@@ -11,7 +11,6 @@ from perdure.errors import AgentError, InputError, Problem, RunError, clip
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
 from perdure.run.documents import output_schema
-from perdure.tools.definitions import plain_definition
 from perdure.values.durations import Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
@@ -32,7 +31,7 @@ from perdure.values.messages import (
     merge_data,
     parse_messages,
 )
-from perdure.values.problems import none_of, problem_at, problems_of
+from perdure.values.problems import problem_at, problems_of
 from perdure.values.rules import Rules
 from perdure.values.schemas import Schema
 from perdure.values.schemas.nullable import or_null
@@ -197,31 +196,12 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
     return agent
 
 
-def policy_problems(document: Json) -> list[Problem]:
-    """The tools that an agent file's own policy names and its context does not: nothing would ever be asked about them (R7.1).
-
-    For an agent that is run by itself: a delegate may be given tools by others."""
-    config = document.get("config") if isinstance(document, dict) else None
-    approval = config.get("approval") if isinstance(config, dict) else None
-    rules = approval.get("tools") if isinstance(approval, dict) else None
-    context = document.get("context", []) if isinstance(document, dict) else None
-    if not isinstance(rules, dict) or not isinstance(context, list):
-        return []
-    named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
-    names = [plain_definition(tool).get("name") if isinstance(tool, dict) else tool for tool in named]
-    known = [name for name in names if isinstance(name, str)]
-    return [
-        problem_at(("config", "approval", "tools", name), none_of(name, "tool of this agent", known))
-        for name in rules
-        if name not in known
-    ]
-
-
-def check_task(agent: Agent, context: Context) -> None:
-    """Whether there is anything to do: a text, data, a plan, tools, or an output that is wanted. Raises `InputError`: a model would be paid
-    for nothing."""
+def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
+    """Whether there is anything to do: a text, data, a plan, tools, or an output that is wanted; `told`: tools and a schema alone tell
+    a model no task. Raises `InputError`: a model would be paid for nothing."""
     said = [item for item in context.items if not isinstance(item, Merged) or item.exists]
-    if not (context.system or context.plan or context.tools or said or agent.output_schema not in ({}, True)):
+    shaped = not told and (context.tools or agent.output_schema not in ({}, True))
+    if not (context.system or context.plan or said or shaped):
         raise InputError(
             f"there is nothing to do: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
         )

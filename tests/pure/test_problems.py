@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from perdure import Agent
+from perdure.cli.app import app
 from perdure.errors import AgentError, InputError
 from perdure.values.problems.places import line_of
 
@@ -77,6 +79,36 @@ def test_a_delegate_may_say_what_is_asked_about_a_tool_that_it_is_given(tmp_path
     assert Agent.read(path).name == "writer"
     with pytest.raises(AgentError, match="no tool of this agent"):
         Agent.read_to_run(path)
+
+
+def test_a_rule_about_flows_names_tools_that_there_are(tmp_path: Path) -> None:
+    tools: list[dict[str, Any]] = [{"type": "tool", "tool": name} for name in ("read_mail", "send_money", "bank.pay")]
+    good = [("tool:read_mail", "send_money.iban"), ("untrusted", "*"), ("user", "bank.pay"), ("model", "bank.pay.iban")]
+    flows = [{"from": source, "to": to, "do": "ask"} for source, to in [*good, ("tool:read_mial", "send_mony.iban")]]
+    agent = {"config": {"approval": {"flows": flows}}, "context": tools}
+    assert problems(json.dumps(agent), tmp_path) == [
+        'wrong.json:1: $.config.approval.flows[4].from: "read_mial" is no tool of this agent; did you mean "read_mail"?',
+        'wrong.json:1: $.config.approval.flows[4].to: "send_mony" is no tool of this agent; did you mean "send_money"?',
+    ]
+    tools.append({"type": "tool", "tool": {"name": "ask_clerk", "_delegate": "clerk"}})  # whose tools are its own
+    assert [each.split(": ")[1] for each in problems(json.dumps(agent), tmp_path)] == ["$.config.approval.flows[4].to"]
+
+
+def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:
+    def agent(name: str) -> Agent[Any]:
+        return Agent("a", instructions="x", tools=["price"], approval={"tools": {name: "always"}})
+
+    agent("price").check_policy()
+    with pytest.raises(AgentError, match=r"^agent 'a': .* is no tool of this agent; did you mean"):
+        agent("pirce").check_policy()
+
+
+@pytest.mark.parametrize("more", [{"context": [{"type": "tool", "tool": "price"}]}, {"schema": {"type": "number"}}])
+def test_a_command_starts_no_paid_run_of_tools_or_a_schema_alone(more: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(more))
+    found = CliRunner().invoke(app, ["run", str(tmp_path / "a.json")])
+    assert (found.exit_code, "there is nothing to do: give the agent 'a' a message" in found.stderr) == (2, True)
+    assert Agent.of(more).check_input(1, told=True) == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"description": "x"}, {"schema": True}, {"context": [{"type": "input"}]}])
