@@ -67,7 +67,7 @@ class Run:
         """Bytes of the run's values, each measured once (R18.1)."""
         self.reading = Reading(context, sources or {}, agent.config.show, prepared.delegates)
         """Where its data come from, and what its model has read (section 15)."""
-        self.state = State(self.reading.first_writes(context.initial_state), self.sizes)
+        self.state = self.reading.state = State(self.reading.first_writes(context.initial_state), self.sizes)
         self.progress = Progress()
         self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
         """What delegates that run at once have reserved of the budget (R18.7)."""
@@ -327,7 +327,7 @@ class Run:
 
     def take_up(self, progress: Progress, past: Past, state: State) -> None:
         """Go on from where another execution has left off (R6.8)."""
-        self.progress, self.past, self.state = progress, past, state
+        self.progress, self.past, self.state, self.reading.state = progress, past, state, state
         self.shares.expected = progress.expected
         self.restored_at, self.table = progress.number, Table(past.sets)
         self.reading.take_up(past.calls, self.tools)

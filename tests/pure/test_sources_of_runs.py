@@ -311,3 +311,55 @@ def test_text_of_users_tools_and_models_is_no_policy() -> None:
     played = play(context=[{"type": "data", "kind": "config", "data": {"approval": {"ask": "never"}}}])
     played.request(READ, pay("†state.mail.iban", approval={"ask": "never"}, _approval="never"), pay("†state.mail.iban"))
     assert [call.id for call, _ in played.waiting] == ["1.2"]
+
+
+def test_a_clean_plan_does_not_lend_its_name_to_what_it_did_not_say() -> None:
+    loop = {"_tool": "_for", "_each": ["a"]}
+    played = play({"ask": "untrusted", "tools": {"note": "always"}}, show="values")
+    played.request(
+        READ,
+        {"_tool": "note"},
+        {**loop, "_body": [{"_tool": "note"}], "_after": ["1.1"]},
+        pay("DE01", _if={"_expr": "false"}),
+    )
+    played.decide({"decision": "reject"})
+    assert [call.status for call in played.run.past.calls[1:]] == ["rejected", "skipped", "skipped"]
+    played.request({**loop, "_body": [pay("DE99")]}, pay("DE01"))
+    assert {call.id for call, _ in played.waiting} == {"2.0[0].0", "2.1"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"_if": {"_expr": "int(state.mail.body) > 1"}},
+        {"_until": "int(state.mail.body) > 1", "_max": 2},
+        {"_tool": "_while", "_while": "int(state.mail.body) > 1", "_max": 2, "_body": [{"_tool": "note"}]},
+        {"_tool": "_for", "_each": ["a"], "_body": [{"_tool": "note", "_if": {"_expr": "int(state.mail.body) > 1"}}]},
+        {"_tool": "_for", "_each": "†state.mail.list", "_body": [{"_tool": "note", "_if": {"_expr": "int(item) > 1"}}]},
+        {"_outputPath": "†state.mail.body.x"},
+        {"_outputPath": "†state.mail.body", "_outputMethod": "push"},
+    ],
+)
+def test_no_words_of_an_error_tell_what_is_shown_by_its_shape(call: dict[str, Any]) -> None:
+    played = play(show="shape")
+    played.request({**READ, "_tool": "read_mail"}, {"_tool": "note", **call})
+    assert played.run.past.calls[1].error is not None
+    played.request()
+    assert INJECTION not in played.prompt
+
+
+def test_an_error_that_met_nothing_of_others_is_told_in_full() -> None:
+    played = play(show="shape")
+    played.request(READ, {"_tool": "note", "x": {"_expr": "int(input.iban)"}})
+    played.request()
+    assert "is no whole number" in played.prompt
+
+
+@pytest.mark.parametrize("path", ["†state.mail", "†state"])
+def test_keys_that_were_merged_are_shown_where_they_are_names(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RESULTS, "read_mail", {INJECTION: 1, "kind": "x"})
+    played = play(show="shape")
+    played.request({"_tool": "read_mail", "_outputPath": path, "_outputMethod": "merge"})
+    played.request()
+    assert INJECTION not in played.prompt
+    assert "kind" in played.prompt

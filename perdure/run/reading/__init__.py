@@ -14,14 +14,14 @@ from perdure.run.documents import output_schema
 from perdure.run.past.wire import Progress
 from perdure.run.wire import CallView
 from perdure.tools.tool import Tool
-from perdure.values.instances import kind_of, state_key
+from perdure.values.instances import kind_of, scope_path, state_key
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import Merged
-from perdure.values.paths import get
-from perdure.values.references import Missing, Reference, parse_expression
+from perdure.values.paths import get, overlaps
+from perdure.values.references import Missing, Path, Reference, parse_expression
 from perdure.values.sources import AGENT, MODEL, NOWHERE, USER, Labels, Sources, join, join_all, untrusted
 from perdure.values.sources.origins import Known, taken_by
-from perdure.values.sources.shapes import shape
+from perdure.values.sources.shapes import shape, shown_key
 from perdure.values.state import State, Write
 from perdure.values.templates import parse_template
 
@@ -30,6 +30,7 @@ HIDDEN: Final = (
 )
 KEPT_PLANNED: Final = 500
 """Calls of clean Requests that have not been made, and stay clean where a later Request repeats them."""
+_PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
 
 Show: TypeAlias = str | Mapping[str, str]
 """`config.show`: `values`, `shape`, or one of them by tool."""
@@ -61,6 +62,8 @@ class Reading:
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """By call what its result is known to be, of those whose results are hidden."""
+        self.state: State | None = None
+        """The run's, once it has one."""
         self.asked: Sources = NOWHERE
         """What others have written of what the running Request was told."""
 
@@ -210,7 +213,9 @@ class Reading:
         types = {tuple(map(str, write.path)): self._types.get(write.call) for write in state.writes}
 
         def shaped(value: JsonObject) -> JsonObject:
-            found: JsonObject = state.labels.shaped(value, self.hides, lambda part, path: shape(part, types.get(path)))
+            found: JsonObject = state.labels.shaped(
+                value, self.hides, lambda part, path: shape(part, types.get(path)), shown_key
+            )
             return found
 
         return state.shown(tight=tight, shaped=shaped)
@@ -220,7 +225,7 @@ class Reading:
         labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
         if labels is None:
             return item.value
-        return labels.shaped(item.value, self.hides, lambda part, _: shape(part))
+        return labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
         """Whether a result is hidden, and what is shown of it."""
@@ -230,9 +235,22 @@ class Reading:
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
         """What the model is told of an error: its words may hold what the call was given, or what others have answered."""
-        if self.hides(join(call.sources, call.origins.all)):
+        known = join(call.sources, call.origins.all)
+        if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
             return {"code": error.code, "message": HIDDEN}
         return error.as_json()
+
+    def _touched(self, call: Call) -> Sources:
+        """Of all that it may have looked at, whatever became of it: conditions read too, and a write meets what stands there."""
+        read, paths = _looked_at(call)
+        found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
+        paths += [each.path for each in read if each.kind == "state"]
+        if call.instance is not None:
+            paths += [scope_path(path, call.instance) for path in paths]
+        writes = () if self.state is None else self.state.writes
+        return join(
+            found, join_all(each.sources for each in writes if any(overlaps(each.path, path) for path in paths))
+        )
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
         """What the model is told is wrong with an output of these sources, which the words may hold."""
@@ -259,6 +277,20 @@ def _says_values(call: Call) -> bool:
     return call.error is not None or bool(call.notes) or call.approval is not None
 
 
+def _looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
+    """What it and all inside it read, and where they write."""
+    read: list[Reference] = []
+    paths: list[Path] = []
+    for each in call.written():
+        templates = [each.condition, each.template, each.soft]
+        if (loop := each.loop) is not None:
+            templates += [loop.each, *(until.template for until in (loop.until, loop.before) if until is not None)]
+            paths += loop.writes
+        read += [reference for template in templates for reference in template.references()]
+        paths += [path for alternative in each.paths for path in alternative]
+    return read, paths
+
+
 def _reference(text: str) -> Reference:
     try:
         found = parse_expression(text)
@@ -268,7 +300,8 @@ def _reference(text: str) -> Reference:
 
 
 def _print(raw: JsonObject) -> str:
-    return digest({key: value for key, value in raw.items() if not key.startswith("_") or key in ("_tool", "_each")})
+    """Of what a call does. Where it stands in its plan is left out; a condition, or what a loop makes, is not."""
+    return digest({key: value for key, value in raw.items() if key not in _PLACED})
 
 
 def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:

@@ -19,6 +19,8 @@ Hides: TypeAlias = Callable[[Sources], bool]
 """Whether values of these sources are shown to the model by their shape alone (R15.4)."""
 Shaping: TypeAlias = Callable[[Json, tuple[str, ...]], Json]
 """The shape of a value that stands at a path."""
+Naming: TypeAlias = Callable[[str, int], str]
+"""What is shown of a key that others may have written, the so many-th of its object."""
 
 OTHERS: Final = "!"
 """Before a name: what came from there was written by others."""
@@ -132,7 +134,7 @@ class Labels:
             yield path, place.own
             left.extend(((*path, key), below) for key, below in place.below.items())
 
-    def shaped(self, value: Json, hides: Hides, shape: Shaping) -> Json:
+    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Json:
         """The value with the shape of each part in its place that is hidden, and the very same where none is."""
 
         def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
@@ -151,10 +153,11 @@ class Labels:
                     for index, item in enumerate(value)
                 ]
             shown = shape({key: item for key, item in value.items() if key not in place.below}, path) if hidden else {}
-            for key, item in value.items():
+            for number, (key, item) in enumerate(value.items()):
                 below = place.below.get(key)
-                if below is not None:
-                    shown[key] = walk(item, below, (*path, key))
+                if below is not None:  # which a merge has put there, by the keys of what others wrote
+                    name = named(key, number) if hides(below.everything()) else key
+                    shown[name] = walk(item, below, (*path, key))
                 elif not hidden:
                     shown[key] = item
             return shown

@@ -23,6 +23,11 @@ def shape(value: Json, schema: JsonObject | bool | None = None) -> Json:
     return _shape(value, root, root, 0)
 
 
+def shown_key(key: str, number: int) -> str:
+    """A key that is a name, or how long one is that may be a sentence, the so many-th of its object."""
+    return key if _KEY.fullmatch(key) else f"‹key {number}, {len(key):,} characters›"
+
+
 def _shape(value: Json, schema: JsonObject, root: JsonObject, depth: int) -> Json:
     if value is None or isinstance(value, bool):
         return value
@@ -40,8 +45,7 @@ def _shape(value: Json, schema: JsonObject, root: JsonObject, depth: int) -> Jso
                 shown[f"‹{len(value) - MAX_ITEMS:,} more keys›"] = "…"
                 break
             declared = [each["properties"][key] for each in _alternatives(schema, root) if key in each["properties"]]
-            name = key if declared or _KEY.fullmatch(key) else f"‹key {number}, {len(key):,} characters›"
-            shown[name] = _shape(item, _as_schema(declared), root, depth + 1)
+            shown[key if declared else shown_key(key, number)] = _shape(item, _as_schema(declared), root, depth + 1)
         return shown
     if not isinstance(value, list):
         return "‹unknown›"
