@@ -71,6 +71,10 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
     ("text", "said"),
     [
         ("graec = 5", "perdure.toml: 'graec' is no setting; did you mean 'grace'?"),
+        (
+            "graec = 5\nagnets = ''",
+            "perdure.toml: 'graec' is no setting; did you mean 'grace'?; 'agnets' is no setting; did you mean 'agents'?",
+        ),
         ("http-hosts = []", "perdure.toml: 'http-hosts' is no setting; did you mean 'http_hosts'?"),
         ('grace = "soon"', 'grace in perdure.toml: must be a valid number, not "soon"'),
         ("grace = inf", "grace in perdure.toml: must be a finite number, not Infinity"),

@@ -59,12 +59,12 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        known, problems = list(Settings.model_fields), error.errors(include_url=False)
+        if unknown := [name for name in (problem["loc"][0] for problem in problems) if name not in known]:
+            found = "; ".join(f"{name!r} is no setting{_near(str(name), known)}" for name in unknown)
+            raise SettingsError(f"{path}: {found}") from None
+        problem = problems[0]
         name, *path_inside = problem["loc"]
-        if name not in Settings.model_fields:
-            raise SettingsError(
-                f"{path}: {name!r} is no setting{_near(str(name), list(Settings.model_fields))}"
-            ) from None
         inside = "".join(f".{part}" for part in path_inside)
         place = where(given or {}, flags or {}).get(str(name), str(name))
         place = place.replace(str(name), f"{name}{inside}", 1) if " in " in place else place + inside
