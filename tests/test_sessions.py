@@ -149,6 +149,31 @@ async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment
         assert await idles(session) == before
 
 
+async def test_r10_13_what_changes_nothing_is_not_idled_with(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, _):
+        receipt = await session.send("hello", sender="ann", id="m1")
+        await session.reply(receipt, 20)
+        await idles(session)
+        for _n in range(4):
+            assert await session.send("hello", sender="ann", id="m1") == receipt
+            await session.handle.signal("steer", "garbage")
+            await session.handle.signal("turn")
+        await idles(session)
+
+
+async def test_what_is_no_message_is_refused_in_one_line(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        half: Any = {"text": "a\udcff"}, {"route": "\udcff"}, {"rights": ["\udcff"]}, {"id": "\udcff"}
+        for wrong in (*half, {"mode": "loud"}, {"text": None}, {"sender": 1}):
+            with pytest.raises(MessageRefusedError):
+                await session.send(**{"text": "hello", "sender": "ann", **wrong})
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        with pytest.raises(MessageRefusedError):
+            await perdure.session("\udcff", agent=Agent.of(ECHO)).send("hello", sender="ann")
+        with pytest.raises(MessageRefusedError):
+            await perdure.session("key", tenant="\udcff", agent=Agent.of(ECHO)).send("hello", sender="ann")
+
+
 async def test_r10_2_a_foreign_session_is_one_that_does_not_exist(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
         await session.send("hello", sender="ann")
@@ -166,6 +191,8 @@ async def test_r10_2_a_foreign_session_is_one_that_does_not_exist(dev_server: Wo
                 await stranger.show()
             with pytest.raises(RunNotFoundError, match=words):
                 await stranger.withdraw("m1", sender="eve", rights=ALL)
+            with pytest.raises(RunNotFoundError, match=words):
+                await stranger.wait("m1", 5)
 
 
 async def test_r10_4_steer_followup_and_what_the_receipts_say(dev_server: WorkflowEnvironment) -> None:
@@ -380,6 +407,9 @@ async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: 
         with pytest.raises(MessageRefusedError, match="may not delete the session"):
             await session.delete(sender="eve", rights=["stop"])
         await session.delete(sender="ann")
+        for asked in (session.recall("1"), session.fork("1"), session.wait("m1")):
+            with pytest.raises(RunNotFoundError, match="there is no session"):
+                await asked
         with contextlib.suppress(RunNotFoundError):
             async with asyncio.timeout(20):
                 while True:

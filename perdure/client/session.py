@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pydantic import ValidationError
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -15,7 +16,7 @@ from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors
 from perdure.client.run import Run
-from perdure.errors import RunError, RunNotFoundError, RunTimeoutError
+from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.sessions.recall import recall
 from perdure.sessions.wire import (
     COMPACT,
@@ -38,6 +39,7 @@ from perdure.sessions.wire import (
     digest,
 )
 from perdure.values.jsons import JsonObject
+from perdure.values.problems import first_problem
 from perdure.values.rules import Mode, Rules
 
 _PAUSE: Final = 0.005
@@ -87,15 +89,18 @@ class Session:
         the reply goes. Raises `MessageRefusedError` with the reason why it was not taken.
         """
         agent = self._agent
-        message = Message(
-            message_id=uuid.uuid4().hex if id is None else id,
-            sender=sender,
-            rights=list(rights),
-            text=text,
-            mode=mode,
-            route=route,
-            agent="" if agent is None else digest([agent.document(), agent.delegates()]),
-        )
+        try:
+            message = Message(
+                message_id=uuid.uuid4().hex if id is None else id,
+                sender=sender,
+                rights=list(rights),
+                text=text,
+                mode=mode,
+                route=route,
+                agent="" if agent is None else digest([agent.document(), agent.delegates()]),
+            )
+        except ValidationError as error:
+            raise MessageRefusedError(f"this is no message: {first_problem(error)}") from None
         return await sessions.send(self._client, self._address, message, agent, self._rules, self._task_queue)
 
     async def wait(self, what: str | Receipt, timeout: float = WAIT) -> Waited:
@@ -182,7 +187,7 @@ class Session:
         Raises `RunError` where there is nothing.
         """
         with sessions.found(self._client, self.key):
-            await self.handle.describe()
+            await self._query(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
 
     async def fork(self, at: str, key: str | None = None) -> Session:
@@ -190,6 +195,7 @@ class Session:
         `R.N`; no call runs again, and this one is untouched (R10.20). Raises `RunError` where there is no such place."""
         key = key or f"{self.key}-{uuid.uuid4().hex[:8]}"
         address = sessions.Address(self._client, key, self.tenant)
+        await self._ask(FATE, Fate, "")
         await sessions.begin_fork(self._address, at, address)
         return Session(address, agent=self._agent, rules=self._rules, task_queue=self._task_queue)
 
@@ -220,7 +226,7 @@ class Session:
         except RPCError as error:
             if error.status in UNANSWERED:
                 return None
-            with clear_errors(self._client, self.key):
+            with sessions.found(self._client, self.key):
                 raise
         if not fate.known:
             fate = await SessionReader(self._client, self.id).fate(what)
@@ -238,9 +244,9 @@ class Session:
             return None
         return await sessions.started(self._client, fate.run_id)
 
-    async def _ask(self, query: str, kind: type[Any]) -> Any:
+    async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         with sessions.found(self._client, self.key):
-            return await self._query(query, kind)
+            return await self._query(query, kind, *arguments)
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:

@@ -33,7 +33,7 @@ from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, TENANT_ATTRIBUTE
 from perdure.sessions.documents import input_name
 from perdure.sessions.forking import fork, run_number
 from perdure.sessions.lanes.queued import LaneState
-from perdure.sessions.lanes.rights import check_name, says
+from perdure.sessions.lanes.rights import check_name, check_text, says
 from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
 from perdure.sessions.wire import (
     GIVEN_SESSION,
@@ -98,6 +98,7 @@ async def send(
     Raises `MessageRefusedError`, `RunNotFoundError` where there is no session and no agent that could begin one, `NoWorkerError`.
     """
     check_name(session.key, "the session's key")
+    check_text(session.tenant)
     says(message)
     starts, searchable, registered = False, True, False
 

@@ -239,4 +239,4 @@ def session_id(tenant: str, key: str) -> str:
 
 def digest(what: Any, length: int = 24) -> str:
     """A digest of JSON, in so many hexadecimal digits."""
-    return hashlib.sha256(dumps(what).encode()).hexdigest()[:length]
+    return hashlib.sha256(dumps(what).encode(errors="surrogatepass")).hexdigest()[:length]

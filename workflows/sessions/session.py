@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import read_input
@@ -174,12 +176,20 @@ class SessionWorkflow(Tending):
     @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
     def turn(self, *said: Any) -> None:
         """Where workers limit how many runs of sessions are under way (R10.3)."""
+        self._happened += 1
         if len(said) == 1 and isinstance(said[0], str):
             self._turns.give(said[0])
+
+    @workflow.signal(dynamic=True)
+    def anything(self, _: str, __: Sequence[RawValue]) -> None:
+        """No signal of the engine's: it changes nothing, and its history is left behind when the session idles (R10.13)."""
+        self._happened += 1
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
     async def send(self, *said: Any) -> dict[str, Any]:
         """A `Message`; its receipt, the same for the same message (R10.1)."""
+        # Also where it is known or refused below: the history that it wrote is not to be idled with.
+        self._happened += 1
         kept, message = self._open(), read(Message, said)
         if kept.forgot(message.message_id):
             if known := await self.find(message.message_id):
@@ -226,6 +236,7 @@ class SessionWorkflow(Tending):
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
     async def withdraw(self, *said: Any) -> dict[str, Any]:
         """A `Withdrawal`, until a Request holds it (R10.7)."""
+        self._happened += 1
         kept, asked = self._open(), read(Withdrawal, said)
         kept.lane.judge_withdrawal(asked)
         number = kept.lane.steered_into(asked.message_id)
@@ -248,6 +259,7 @@ class SessionWorkflow(Tending):
     @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
     async def decide(self, *said: Any) -> dict[str, Any]:
         """A `SessionDecision`, by whoever has the right `approve`; the run's own answer, or why it refuses (R10.9)."""
+        self._happened += 1
         kept, asked = self._open(), read(SessionDecision, said)
         running = kept.lane.state.running
         if running is None:

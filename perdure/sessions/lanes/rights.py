@@ -37,8 +37,20 @@ def check_name(name: str, what: str) -> None:
         raise MessageRefusedError(f"{what} has {len(name):,} characters, and {MAX_NAME} is the most: {name[:50]!r}…")
 
 
+def check_text(text: str) -> None:
+    """Whether it can be written as UTF-8 at all: bytes of a terminal that were none come as halves of characters. Raises `MessageRefusedError`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageRefusedError(
+            f"what is said is no text: its character {error.start + 1:,} is half of one"
+        ) from None
+
+
 def says(message: Message) -> None:
     """Whether it is a message that can be taken at all. Raises `MessageRefusedError`."""
+    for each in (message.text, message.route, *message.rights):
+        check_text(each)
     check_name(message.message_id, "the message's id")
     check_name(message.sender, "the sender")
     if (
@@ -51,7 +63,7 @@ def says(message: Message) -> None:
         )
     if not message.text.strip():
         raise MessageRefusedError("the message is empty")
-    if (size := len(message.text.encode(errors="surrogatepass"))) > MAX_SAID:
+    if (size := len(message.text.encode())) > MAX_SAID:
         raise MessageRefusedError(
             f"the message has {size:,} bytes, and {MAX_SAID:,} is the most: name a file in it instead"
         )
