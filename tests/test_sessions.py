@@ -7,6 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
 from perdure.client.session import Session
-from perdure.errors import MessageRefusedError, RunError, RunNotFoundError
+from perdure.errors import MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
 from perdure.run.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SEND, SESSION_WORKFLOW, Receipt
 from perdure.testing.turns import ChatRequest
@@ -98,7 +99,9 @@ async def idles(session: Session) -> int:
             described = await session.handle.describe()
             pending = described.raw_description.pending_activities or described.raw_description.pending_children
             waits = described.raw_description.HasField("pending_workflow_task")
-            if described.history_length <= 10 and not pending and not waits:
+            if (
+                4 <= described.history_length <= 10 and not pending and not waits
+            ):  # less: its first task is still to come
                 return described.history_length
             await asyncio.sleep(0.02)
 
@@ -172,6 +175,16 @@ async def test_what_is_no_message_is_refused_in_one_line(dev_server: WorkflowEnv
             await perdure.session("\udcff", agent=Agent.of(ECHO)).send("hello", sender="ann")
         with pytest.raises(MessageRefusedError):
             await perdure.session("key", tenant="\udcff", agent=Agent.of(ECHO)).send("hello", sender="ann")
+
+
+async def test_where_no_worker_answers_that_is_said(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(dev_server) as (session, _):
+        await session.reply(await session.send("hello", sender="ann"), 20)
+    monkeypatch.setattr("perdure.client.runs.QUERY_TIMEOUT", timedelta(seconds=0.5))
+    with pytest.raises(NoWorkerError, match="no worker answers for 'desk-"):
+        await session.show()
 
 
 async def test_r10_2_a_foreign_session_is_one_that_does_not_exist(dev_server: WorkflowEnvironment) -> None:

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.transcripts.recalling import SessionReader
 from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
-from perdure.client.errors import UNANSWERED, clear_errors
+from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.sessions.recall import recall
@@ -187,7 +187,7 @@ class Session:
         Raises `RunError` where there is nothing.
         """
         with sessions.found(self._client, self.key):
-            await self._query(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
+            await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
 
     async def fork(self, at: str, key: str | None = None) -> Session:
@@ -246,7 +246,13 @@ class Session:
 
     async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         with sessions.found(self._client, self.key):
-            return await self._query(query, kind, *arguments)
+            try:
+                return await self._query(query, kind, *arguments)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise
+                await self.handle.describe()  # where the server answers, it is the worker that does not
+                raise no_answer(error, self.key) from None
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:
