@@ -326,6 +326,28 @@ async def test_a_tool_that_one_worker_lacks_is_waited_for(dev_server: WorkflowEn
     assert result.errors == []
 
 
+async def test_a_tool_that_its_runs_own_worker_lacks_is_asked_of_others(dev_server: WorkflowEnvironment) -> None:
+    """Both live: what the one takes up eagerly would come back to it for as long as it lives."""
+    paid: list[int] = []
+
+    @tool
+    def pay(context: ToolContext) -> None:
+        paid.append(context.attempt)
+
+    class Lacks(Registry):
+        def get(self, name: str) -> None: ...
+
+    client, function = dev_server.client, tool_function(pay)
+    assert function is not None
+    other = await Client.connect(client.service_client.config.target_host, data_converter=client.data_converter)
+    script: list[JsonObject] = [{"calls": [{"_tool": "pay"}]}, DONE]
+    async with harness(client, [], script, registry=Lacks([function]), activity_pollers=1) as it:
+        handle = await it.start(agent("pay"))
+        async with harness(other, [pay], [], task_queue=it.task_queue, tools_only=True, activity_pollers=20):
+            result = await asyncio.wait_for(handle.result(), 30)
+    assert (paid, result.errors) == ([1], [])
+
+
 class NotesLacking(Registry):
     """The registry of a worker that says when it was looked into."""
 

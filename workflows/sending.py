@@ -178,6 +178,7 @@ class Sender:
                 activity=tool.activity,
                 call_id=call.id,
                 earlier=patience.started,
+                elsewhere=patience.missing,
                 reads=reads if inline else None,
                 approved=call.approved,
                 clean=call.origins.read and not call.origins.tainted,

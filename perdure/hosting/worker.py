@@ -19,12 +19,11 @@ from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
-from perdure.activities.secrets.masking import Masking
 from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
 from perdure.hosting.connection import connect
 from perdure.hosting.draining import drain
-from perdure.hosting.embedding.parts import PURE, Parts
+from perdure.hosting.embedding.parts import INTERCEPTORS, PURE, Parts
 from perdure.hosting.embedding.refusing import Sandboxed, Unsandboxed
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.operating import logs
@@ -64,7 +63,7 @@ def build_worker(
     """
     settings = changed(settings or in_force(), given)
     stored = client.data_converter.external_storage is not None
-    options = tuning(settings) | {"interceptors": [Masking()]}
+    options = tuning(settings) | {"interceptors": [*INTERCEPTORS]}
     parts = Parts(
         registry,
         settings,

@@ -20,7 +20,7 @@ RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, INTERRUPTED, LOST, NOT_BEGUN})
 """By which the engine tries again; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
 """How often a call is tried again whose worker was lost: it may be the call that ends them."""
-FIRST_PAUSE: Final = 0.5
+FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 30.0
 
 
@@ -38,6 +38,11 @@ class Patience:
     _lost: int = 0
     _missing_since: float | None = None
     _pause: float = FIRST_PAUSE
+
+    @property
+    def missing(self) -> bool:
+        """Whether the last worker did not have the tool."""
+        return self._missing_since is not None
 
     @property
     def attempts_left(self) -> int:

@@ -28,6 +28,8 @@ class ToolInput(Wire):
     call_id: str
     earlier: int = 0
     """Attempts that began before those that the activity counts: see `perdure.plan.patience`."""
+    elsewhere: bool = False
+    """Whether the worker that took it up last lacks the tool."""
     reads: ToolReads | None = None
     """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
     approved: str | None = None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import Interceptor, Worker
 
 from perdure.activities import below
 from perdure.activities.calling import ToolActivity
@@ -18,6 +18,7 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
+from perdure.activities.secrets.masking import Masking
 from perdure.activities.sessions import runs as session_runs
 from perdure.activities.transcripts import archiving
 from perdure.activities.transcripts.summarizing import SummaryActivity
@@ -38,6 +39,7 @@ from perdure.workflows.pinned import (
     PinnedLoopWorkflow,
     UpgradedSessionWorkflow,
 )
+from perdure.workflows.queues.elsewhere import Elsewhere
 from perdure.workflows.sessions.archive import SegmentWorkflow
 from perdure.workflows.sessions.session import SessionWorkflow
 
@@ -54,6 +56,10 @@ PURE: Final = (
     "docstring_parser",
 )
 """Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
+
+
+INTERCEPTORS: Final[tuple[Interceptor, ...]] = (Masking(), Elsewhere())
+"""Round all that such a worker carries out."""
 
 
 class Parts:

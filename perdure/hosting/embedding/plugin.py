@@ -28,11 +28,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from perdure.activities.asking import OWN_CLIENT
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
-from perdure.activities.secrets.masking import Masking
 from perdure.authoring.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
-from perdure.hosting.embedding.parts import PURE, Parts
+from perdure.hosting.embedding.parts import INTERCEPTORS, PURE, Parts
 from perdure.hosting.embedding.refusing import Unsandboxed
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.settings import Settings, changed, in_force, using
@@ -92,7 +91,7 @@ class PerdurePlugin(SimplePlugin):
         super().__init__(
             "perdure.PerdurePlugin",
             data_converter=self._converter,
-            interceptors=[Masking()],
+            interceptors=[*INTERCEPTORS],
             workflow_runner=_runner,
             workflow_failure_exception_types=[PerdureError],
         )
@@ -141,7 +140,7 @@ class PerdurePlugin(SimplePlugin):
         async with equipped(self._settings, self._registry), AsyncExitStack() as beside:
             client = with_converter(worker.client)
             version = worker.config(active_config=True).get("deployment_config")
-            options = {"interceptors": [Masking(), _OwnClient(client)], "deployment_config": version}
+            options = {"interceptors": [*INTERCEPTORS, _OwnClient(client)], "deployment_config": version}
             for each in parts.limited(client, worker.task_queue, options):
                 await beside.enter_async_context(each)
             await next(worker)
