@@ -240,7 +240,7 @@ class AgentWorkflow(Family, Decidable, Steerable):
         assert run is not None
         view = run_view(run, run_id)
         if run.records:  # of the calls that have ended it is said already
-            record(view.calls, run.plan.calls if run.plan is not None else (), run.sizes)
+            record(view.calls, list(run.plan.made()) if run.plan is not None else (), run.sizes, run.reading.recorded)
         return view
 
     @property

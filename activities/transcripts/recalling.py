@@ -101,7 +101,7 @@ class SessionReader:
             ) from None
 
 
-@tool(safe=True, timeout=60)
+@tool(safe=True, untrusted=True, timeout=60)
 async def recall(what: str, page: int = 1) -> JsonObject:
     """Read again, word for word, what this conversation shows cut or in short.
 

@@ -29,6 +29,7 @@ from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors
 from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
+from perdure.run.reading import CONVERSATION
 from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, TENANT_ATTRIBUTE
 from perdure.sessions.documents import input_name
 from perdure.sessions.forking import fork, run_number
@@ -51,6 +52,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_AGENT
 from perdure.values.limits.sizes import Sizes
 from perdure.values.packing import pack
+from perdure.values.references import Reference
 from perdure.values.rules import Rules
 
 if TYPE_CHECKING:
@@ -316,7 +318,10 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     ]
     # Its runs are numbered on from there: `R` names one run, whichever session it ran in.
     lane = LaneState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
-    snapshot = SessionSnapshot(lane=lane, transcript=carried, state=state or None)
+    # Nobody can tell any more which of it others wrote.
+    places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
+    sources = {str(place): ["!tool:fork"] for place in places}
+    snapshot = SessionSnapshot(lane=lane, transcript=carried, state=state or None, sources=sources)
     begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
     agent = str(given.document.get("name"))
     with found(source.client, target.key):

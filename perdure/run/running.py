@@ -68,7 +68,7 @@ class Run:
         self.reading = Reading(context, sources or {}, agent.config.show, prepared.delegates)
         """Where its data come from, and what its model has read (section 15)."""
         self.state = self.reading.state = State(self.reading.first_writes(context.initial_state), self.sizes)
-        self.progress = Progress()
+        self.progress = Progress(told=self.reading.told)
         self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
         """What delegates that run at once have reserved of the budget (R18.7)."""
         self.limit: Limit | None = None
@@ -311,7 +311,7 @@ class Run:
             past.calls.append(view)
             self.kept.add(call, self.sizes)
         if self.records:
-            record(past.calls, plan.calls, self.sizes)
+            record(past.calls, list(plan.made()), self.sizes, self.reading.recorded)
         self.past_bytes += sum(weight(view, self.sizes) for view in past.calls[len(past.calls) - len(plan.calls) :])
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(plan)

@@ -160,12 +160,15 @@ class CallView(Wire):
     """The beginning of the result, for `show`; not part of `run --json`."""
     result: str | None = None
     """The result as text, cut as a transcript keeps it (R10.18), in a run that `records`; not part of `run --json`."""
+    told: JsonObject = Field(default_factory=dict)
+    """Of what the transcript keeps of it what a model is told in its place, where it is shown by its shape (R15.4): `params`, `error`, `shown`.
+    Not part of `run --json`."""
     wrote: list[Wrote] = Field(default_factory=list)
     """What it has written to the state, in a run that `records`; not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        del plain["shown"], plain["result"], plain["wrote"]
+        del plain["shown"], plain["result"], plain["told"], plain["wrote"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}
 
@@ -199,6 +202,9 @@ class RunResult(Wire):
     """What was too large to be told whole, a line each, and how to read it (R18.3)."""
     sources: list[str] = Field(default_factory=list)
     """Where the output of a delegate comes from, for the run above; not part of `run --json` (R15.1)."""
+    left: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what a session goes on with comes from, by reference: `†state.KEY`, and as `†conversation` what others wrote of what is told
+    of the run; not part of `run --json` (R15.1)."""
     output_size: int = 0
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
     context_tokens: int = 0
@@ -209,6 +215,7 @@ class RunResult(Wire):
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
+        del plain["left"]
         for name in ("error", "cut", "messages"):
             if not plain[name]:
                 del plain[name]

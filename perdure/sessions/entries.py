@@ -210,15 +210,16 @@ _WHY: Final = {
 
 def _call_entry(call: CallView) -> CallEntry:
     status = _OPEN.get(call.status, call.status)
+    told = call.told
     return CallEntry(
         id=call.id,
         tool=call.tool,
-        params=call.params,
+        params=told.get("params", call.params),
         status=status,
-        result=call.result if call.result is not None else call.shown,
+        result=call.result if call.result is not None else told.get("shown", call.shown),
         wrote=call.wrote,
         reason=call.reason if status == call.status else _WHY[status],
-        error=call.error,
+        error=told.get("error", call.error),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic import Field
+
 from perdure.sessions.lanes.queued import LaneState
 from perdure.sessions.transcript import Carried
 from perdure.values.jsons import JsonObject
@@ -20,5 +22,7 @@ class SessionSnapshot(Wire):
     transcript: Carried
     remembered: str = ""
     """`Remembered`: the messages whose entries are in segments."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)
+    """Where its state and what was said come from, by reference (R15.1)."""
     state: JsonObject | None = None
     """What its runs have written; `None`: nothing yet, so that the agent file's counts."""

@@ -20,7 +20,9 @@ from perdure.run.choosing import Choice
 from perdure.run.inner import Ended, InnerLoop, Stage
 from perdure.run.running import Run
 from perdure.run.snapshots import restore, snapshot
+from perdure.run.views.run import run_view
 from perdure.run.wire import Prepared
+from perdure.sessions.entries import run_entry
 from perdure.tools.tool import parse_tool
 
 NOW = "2026-01-01T00:00:00"
@@ -363,3 +365,51 @@ def test_keys_that_were_merged_are_shown_where_they_are_names(path: str, monkeyp
     played.request()
     assert INJECTION not in played.prompt
     assert "kind" in played.prompt
+
+
+def after(played: Played, **more: Any) -> Played:
+    """The next run of a session, by what this one leaves."""
+    view = run_view(played.run, "s/1")
+    return play(sources=view.left, context=[{"type": "state", "state": view.state}], **more)
+
+
+@pytest.mark.parametrize("path", [{}, {"_outputPath": "†state.mail"}])
+def test_a_session_s_next_run_knows_what_others_wrote_of_the_conversation_and_the_state(path: dict[str, str]) -> None:
+    played = play(dialect="tools")
+    played.run.records = True
+    played.request({"_tool": "read_mail", **path}, {"_tool": "note", "_outputPath": '†state["my own"]'})
+    left = run_view(played.run, "s/1").left
+    assert left["†conversation"] == ["!tool:read_mail"]
+    assert left['†state["my own"]'] == ["tool:note"]
+    again = after(played)
+    again.run.records = True
+    again.request(pay("DE99"), pay("†input.iban"))
+    assert [call.id for call, _ in again.waiting] == ["1.0", "1.1"]
+    assert run_view(again.run, "s/2").left["†conversation"] == ["!tool:read_mail"]
+    assert snapshot_of(again).progress.told == ["!tool:read_mail"]
+
+
+def test_a_session_s_transcript_tells_shapes_where_the_model_is_shown_them() -> None:
+    played = play(show="shape")
+    played.run.records = True
+    played.request(
+        READ,
+        {"_tool": "note", "text": "†state.mail.body", "n": 1},
+        {"_tool": "note", "text": {"_expr": "int(state.mail.body)"}},
+        {"_tool": "note", "_each": "†state.mail.list || †input.list", "x": "†item"},
+    )
+    view = run_view(played.run, "s/1")
+    entry = run_entry(view.result(), NOW)
+    assert INJECTION not in entry.model_dump_json()
+    assert [call.params.get("n") for call in entry.calls[:2]] == [None, 1]
+    assert INJECTION in str(view.calls[1].params)
+    assert "†conversation" not in view.left
+    again = after(played, show="shape")
+    again.request(pay("DE01"), pay("†state.mail.iban"))
+    assert [call.id for call, _ in again.waiting] == ["1.1"]
+    assert INJECTION not in again.prompt
+    again.run.records = True
+    again = after(played, show="shape")
+    again.run.records = True
+    again.request(output="†state.mail.body")
+    assert run_view(again.run, "s/2").left["†conversation"] == ["!tool:read_mail"]  # an answer is told as it is

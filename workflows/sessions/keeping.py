@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.run.agents import parse_agent
+    from perdure.run.reading import CONVERSATION
     from perdure.run.wire import RunResult
     from perdure.sessions.entries import CommandEntry, Entry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
     from perdure.sessions.lanes.lane import Lane
@@ -23,6 +25,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import said as bytes_said
     from perdure.values.limits.sizes import Sizes
     from perdure.values.packing import pack
+
+_SAID: Final = f"†{CONVERSATION}"
 
 
 class Kept:
@@ -40,6 +44,8 @@ class Kept:
         """The messages that are known to segments alone."""
         self.state: JsonObject | None = None if snapshot is None else snapshot.state
         """What its runs have written; `None`: nothing."""
+        self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
+        """Where the state and what was said come from, by reference (R15.1)."""
         lane = LaneState(born=f"{born}-") if snapshot is None else snapshot.lane
         self.lane = Lane(session_id, argument.rules, lane)
         self._read_agent()
@@ -89,6 +95,7 @@ class Kept:
             lane=self.lane.state,
             transcript=self.transcript.carried(),
             state=self.state,
+            sources=self.sources,
             remembered=self.remembered.text,
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
@@ -159,8 +166,9 @@ class Kept:
 
     def carry_out(self, command: Queued) -> None:
         """A command whose turn has come: its branch began when it was accepted; `/reset` forgets the state as well."""
+        self.sources.pop(_SAID, None)
         if command.text == "/reset":
-            self.state = None
+            self.state, self.sources = None, {}
 
     def never_ran(self, running: Running) -> None:
         """A run that was told to end before it had begun."""
@@ -180,6 +188,8 @@ class Kept:
         entry = run_entry(result, at)
         entry.run_id, entry.started_at = run_id, started
         self._keep_state(result, entry)
+        said = {*self.sources.get(_SAID, ()), *result.left.get(_SAID, ())}
+        self.sources |= {_SAID: sorted(said)} if said else {}
         self.transcript.append(entry)
         completed = result.status == "completed"
         why = None if completed else running.ending or result.error or f"the run was {result.status}"
@@ -199,6 +209,8 @@ class Kept:
             entry.error = f"{entry.error}; {words}" if entry.error else words
             return
         self.state = result.state
+        said = self.sources.get(_SAID, [])
+        self.sources = {**result.left, **({_SAID: said} if said else {})}
 
     # What is told.
 

@@ -195,6 +195,6 @@ async def say(saying: Saying) -> Answered:
     return answered
 
 
-def run_input(agent: dict[str, Any], delegates: dict[str, Any]) -> RunInput:
+def run_input(agent: dict[str, Any], delegates: dict[str, Any], sources: dict[str, list[str]]) -> RunInput:
     """What a run is started with. Its result may have any size that can come in: there is one at a time."""
-    return RunInput(agent=agent, delegates=delegates, records=True, free=MAX_STORED)
+    return RunInput(agent=agent, delegates=delegates, sources=sources, records=True, free=MAX_STORED)

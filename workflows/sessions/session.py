@@ -156,7 +156,7 @@ class SessionWorkflow(Tending):
         first = running.messages[0]
         self._child = ChildRun(
             run_id,
-            run_input(agent, kept.delegates),
+            run_input(agent, kept.delegates, kept.sources),
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,

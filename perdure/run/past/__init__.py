@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.wire import CallView
-from perdure.values.jsons import Json, dumps
+from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
@@ -55,16 +55,19 @@ def _numbered(call: Call, table: Table) -> dict[str, int]:
     }
 
 
-def record(views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes) -> None:
-    """Say with the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10).
+def record(
+    views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, told: Callable[[Call], tuple[Json, JsonObject]]
+) -> None:
+    """Say with the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10): what a model may be `told`.
 
     Of the results of all views the newest `MAX_RECORDED` characters; the others are only `shown`.
     """
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
         view.wrote = [Wrote(path=list(write.path), method=write.method) for write in call.writes]
+        result, view.told = told(call)
         if call.status == "done" and left > 0:
-            view.result = result_text(call.result, sizes.of(call.result))
+            view.result = result_text(result, sizes.of(result))
             left -= len(view.result)
     for view in reversed(views[: len(views) - len(calls)]):
         left -= len(view.result or "")

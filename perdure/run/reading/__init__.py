@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from perdure.errors import CallError, ReferenceSyntaxError
-from perdure.people.digests import digest
+from perdure.errors import CallError
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context
 from perdure.run.documents import output_schema
 from perdure.run.past.wire import Progress
+from perdure.run.reading.looking import looked_at, print_of, reference_of, says_values
 from perdure.run.wire import CallView
 from perdure.tools.tool import Tool
 from perdure.values.instances import kind_of, scope_path, state_key
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits.sizes import preview
 from perdure.values.messages import Merged
 from perdure.values.paths import get, overlaps
-from perdure.values.references import Missing, Path, Reference, parse_expression
+from perdure.values.references import Missing, Reference
 from perdure.values.sources import AGENT, MODEL, NOWHERE, USER, Labels, Sources, join, join_all, untrusted
 from perdure.values.sources.origins import Known, taken_by
 from perdure.values.sources.shapes import shape, shown_key
@@ -28,10 +29,10 @@ from perdure.values.templates import parse_template
 HIDDEN: Final = (
     "not shown, because it may hold text that others wrote; refer to values, and let a delegate without tools read them"
 )
+CONVERSATION: Final = "conversation"
+"""The kind under which a session gives what others wrote of what was said before."""
 KEPT_PLANNED: Final = 500
 """Calls of clean Requests that have not been made, and stay clean where a later Request repeats them."""
-_PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
-
 Show: TypeAlias = str | Mapping[str, str]
 """`config.show`: `values`, `shape`, or one of them by tool."""
 
@@ -48,7 +49,7 @@ class Reading:
     ) -> None:
         self._show = show
         self._delegates = delegates or {}
-        self._given = [(_reference(text), frozenset(names)) for text, names in given.items()]
+        self._given = [(reference_of(text), frozenset(names)) for text, names in given.items()]
         self.data: dict[str, Labels] = {}
         """By kind, those of the data that the run was given."""
         for kind in context.values():
@@ -59,6 +60,10 @@ class Reading:
                 self.data[reference.kind].write(reference.path, None, "set", names)
         self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
         """Who has written the plan that the run was given: of a part of a loop, who has written the loop."""
+        self.told = [
+            name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
+        ]
+        """What others wrote of the conversation that a session's run goes on with."""
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """By call what its result is known to be, of those whose results are hidden."""
@@ -77,6 +82,14 @@ class Reading:
         own = {key: value for key, value in state.items() if key not in given}
         writes = [Write(path=(), value=own, sources=AGENT)] if own else []
         return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in given.items())]
+
+    def left(self, state: State, progress: Progress, said: Iterable[Sources], answer: Sources) -> dict[str, list[str]]:
+        """Where what a session goes on with comes from; `said` are the sources of what is told of the run's calls, `answer` those of its
+        output, which is told as it is."""
+        keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
+        seen = (untrusted(each) for each in said if not self.hides(each))
+        told = join_all([frozenset(progress.told), self.asked, untrusted(answer), *seen])
+        return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
 
     def hides(self, sources: Sources) -> bool:
         """Whether values of these sources are shown by their shape (R15.4)."""
@@ -104,7 +117,7 @@ class Reading:
         planned = list(progress.planned) if self.asked else []
 
         def written(call: Json) -> Sources:
-            if planned and isinstance(call, dict) and (known := _print(call)) in planned:
+            if planned and isinstance(call, dict) and (known := print_of(call)) in planned:
                 planned.remove(known)
                 return MODEL
             return wrote
@@ -119,16 +132,16 @@ class Reading:
                 self.note_type(call.id, call.tool)
             told |= untrusted(call.origins.written)
             shown = (turns and call.status == "done") or not call.writes
-            for sources in (call.sources if shown else NOWHERE, call.origins.all if _says_values(call) else NOWHERE):
+            for sources in (call.sources if shown else NOWHERE, call.origins.all if says_values(call) else NOWHERE):
                 told |= NOWHERE if self.hides(sources) else untrusted(sources)
         progress.told = sorted(told)
         clean = [
-            _print(call.raw)
+            print_of(call.raw)
             for call in plan.calls
             if not untrusted(call.origins.written) and call.status != "done" and call.id not in self._noted
         ]
         self._noted = {call.id for call in plan.calls} if not plan.settled else set()
-        made = {_print(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
+        made = {print_of(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
         progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
 
     def note_type(self, call_id: str, tool: Tool | None) -> None:
@@ -242,7 +255,7 @@ class Reading:
 
     def _touched(self, call: Call) -> Sources:
         """Of all that it may have looked at, whatever became of it: conditions read too, and a write meets what stands there."""
-        read, paths = _looked_at(call)
+        read, paths = looked_at(call)
         found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
         paths += [each.path for each in read if each.kind == "state"]
         if call.instance is not None:
@@ -251,6 +264,20 @@ class Reading:
         return join(
             found, join_all(each.sources for each in writes if any(overlaps(each.path, path) for path in paths))
         )
+
+    def recorded(self, call: Call) -> tuple[Json, JsonObject]:
+        """What a session's transcript keeps of a result, and what of the rest is told by its shape alone, in its place."""
+        hidden, result = self.shown_result(call)
+        told: JsonObject = {"shown": preview(result, 160)} if hidden else {}
+        origins = call.origins.params
+        if any(map(self.hides, origins.values())):
+            told["params"] = {
+                name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
+                for name, value in call.params.items()
+            }
+        if call.error is not None and (error := self.shown_error(call, call.error))["message"] == HIDDEN:
+            told["error"] = error
+        return result, told
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
         """What the model is told is wrong with an output of these sources, which the words may hold."""
@@ -272,45 +299,13 @@ class Reading:
         return {**message, "before": shape(before), "after": kept}
 
 
-def _says_values(call: Call) -> bool:
-    """Whether what is said of its end, or of a person's change to it, may hold values that it was called with."""
-    return call.error is not None or bool(call.notes) or call.approval is not None
-
-
-def _looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
-    """What it and all inside it read, and where they write."""
-    read: list[Reference] = []
-    paths: list[Path] = []
-    for each in call.written():
-        templates = [each.condition, each.template, each.soft]
-        if (loop := each.loop) is not None:
-            templates += [loop.each, *(until.template for until in (loop.until, loop.before) if until is not None)]
-            paths += loop.writes
-        read += [reference for template in templates for reference in template.references()]
-        paths += [path for alternative in each.paths for path in alternative]
-    return read, paths
-
-
-def _reference(text: str) -> Reference:
-    try:
-        found = parse_expression(text)
-    except ReferenceSyntaxError:
-        return Reference("")
-    return found if isinstance(found, Reference) else Reference("")
-
-
-def _print(raw: JsonObject) -> str:
-    """Of what a call does. Where it stands in its plan is left out; a condition, or what a loop makes, is not."""
-    return digest({key: value for key, value in raw.items() if key not in _PLACED})
-
-
 def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
     """What scopes name, as references; of a whole state each key."""
     found: list[Reference] = []
     for scope in scopes:
         if scope == "tools" or scope.startswith("tool:"):
             continue
-        reference = _reference(scope if scope.startswith("†") else f"†{scope}")
+        reference = reference_of(scope if scope.startswith("†") else f"†{scope}")
         if reference == Reference("state"):
             found += [Reference("state", (key,)) for key in state]
         elif reference.kind:

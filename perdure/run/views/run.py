@@ -39,6 +39,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
         tight=run.progress.tight,
         sources=sorted(run.output_sources),
+        left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},
         waiting=waiting_views(run),
         refusals=run.desk.refusals,
         log=past.log,
