@@ -66,7 +66,8 @@ async def test_r16_5_each_item_is_asked_about_by_itself(dev_server: WorkflowEnvi
         {"_tool": "check", "host": "†h", "_outputPath": "†state.load"},
         {"_tool": "restart", "host": "†state.load", "_outputPath": "†state.up"},
     ]}  # fmt: skip
-    async with harness(dev_server.client, [check, restart], plan(loop)) as it:
+    script = [{"calls": [loop], "output": {"ok": "before anybody knew of the rejection"}}, DONE]
+    async with harness(dev_server.client, [check, restart], script) as it:
         handle = await it.start(agent("check", "restart"))
         ids = ["1.0[0].1", "1.0[1].1", "1.0[2].1"]
         view = await it.until_waiting(handle.id, *ids)
@@ -81,6 +82,9 @@ async def test_r16_5_each_item_is_asked_about_by_itself(dev_server: WorkflowEnvi
     rejected = {"error": {"index": 0, "code": "rejected", "message": "rejected: still needed"}}
     assert view.state["up"] == [rejected, "b 0! is up", "c 0 is up"]
     assert {call.id: call.status for call in view.calls}["1.0[0].1"] == "rejected"
+    assert (view.output, view.requests) == (DONE["output"], 2), (
+        "what was rejected is told before an output counts (R6.4)"
+    )
     assert view.errors == []
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from perdure.errors import CallError, clip
 from perdure.model.wire import RequestResult, RequestView
 from perdure.plan.calls import Call, errors_of
+from perdure.plan.plan import Plan
 from perdure.run.reading import Reading
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits.sizes import Sizes, preview
@@ -32,9 +33,13 @@ def note(text: str) -> JsonObject:
     return {"type": "note", "text": text}
 
 
-def not_well(calls: Iterable[Call]) -> str | None:
-    """What the model is told where calls did not succeed and no branch was there for that: an output beside them is held."""
+def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
+    """What the model is told where calls of the plan did not succeed and no branch was there for that: an output beside them is held.
+
+    A failed item of a loop has its place in the loop's list, which the output may tell of; what a person has rejected is always told.
+    """
     bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+    bad += [call for inside in plan.iterations() for call in inside.calls if call.status == "rejected"]
     which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
     held = "The output was not returned, because calls beside it did not succeed"
     return f"{held}: {which}. Answer again." if bad else None

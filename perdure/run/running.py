@@ -289,7 +289,7 @@ class Run:
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
         """Why an output is not returned, whatever it is."""
         overtaken = not plan.settled or (self.progress.inbox and self.limit is None)
-        return OVERTAKEN if overtaken else None if self._only_output else not_well(fresh)
+        return OVERTAKEN if overtaken else None if self._only_output else not_well(fresh, plan)
 
     def _written_output(self, plan: Plan, fresh: list[Call], result: RequestResult) -> tuple[Json, StopReason]:
         """The output as it was written, and how it was given."""
