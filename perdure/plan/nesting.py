@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal, Self
 
 from perdure.plan.calls import Call, errors_of
@@ -131,6 +132,8 @@ class Nesting:
 
     def _result_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
         """Its tool's and its parameters'; what its scopes give counts whole, where a run below does not tell better."""
+        if isinstance(outcome, Failed) and call.loop is not None:  # its words may hold what a condition has read
+            outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))
         if call.tool is LET or (call.loop is not None and not call.loop.single):
             return join(outcome.sources, call.origins.all)
         scoped = call.tool is not None and call.tool.delegate is None and call.tool.scopes
@@ -138,6 +141,16 @@ class Nesting:
         return result_sources(
             call, join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
         )
+
+    def _read_inside(self, call: Call) -> Sources:
+        """Where all comes from that a loop and the calls in it may have read."""
+        read: set[Reference] = set()
+        for form in call.written():
+            read.update(form.condition.references(), form.template.references())
+            for until in (form.loop.until, form.loop.before) if form.loop is not None else ():
+                read.update(() if until is None else until.template.references())
+        outside = join_all(call.outside_sources.values())
+        return join(outside, join_all(join(self.sources_then(each), self.sources_now(each)) for each in read))
 
     def now(self) -> Mapping[str, Json]:
         """What stands now, by kind."""

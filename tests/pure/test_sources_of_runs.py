@@ -413,3 +413,18 @@ def test_a_session_s_transcript_tells_shapes_where_the_model_is_shown_them() -> 
     again.run.records = True
     again.request(output="†state.mail.body")
     assert run_view(again.run, "s/2").left["†conversation"] == ["!tool:read_mail"]  # an answer is told as it is
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"_tool": "note", "_until": "int(state.mail.body) > 1", "_max": 2},
+        {"_tool": "_while", "_while": "int(state.mail.body) > 1", "_max": 2, "_body": [{"_tool": "note"}]},
+        {"_tool": "_for", "_each": ["a"], "_body": [{"_tool": "note", "_if": {"_expr": "int(state.mail.body) > 1"}}]},
+    ],
+)
+def test_what_a_loop_s_error_quotes_is_whose_it_was(call: dict[str, Any]) -> None:
+    played = play()
+    played.request(READ, {**call, "_outputPath": "†state.ok || †state.error"}, pay("†state.error.message"))
+    assert INJECTION in str(played.run.state.snapshot()["error"])
+    assert [call.id for call, _ in played.waiting] == ["1.2"]
