@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import DecisionError
+from perdure.errors import CallError, DecisionError
 from perdure.model.wire import RequestResult
 from perdure.people.decisions import parse_decision
 from perdure.people.desk import Desk
@@ -428,3 +428,14 @@ def test_what_a_loop_s_error_quotes_is_whose_it_was(call: dict[str, Any]) -> Non
     played.request(READ, {**call, "_outputPath": "†state.ok || †state.error"}, pay("†state.error.message"))
     assert INJECTION in str(played.run.state.snapshot()["error"])
     assert [call.id for call, _ in played.waiting] == ["1.2"]
+
+
+def test_a_code_that_is_no_name_is_not_shown_either() -> None:
+    played = play({"ask": "always"}, show="shape")
+    played.request(READ)
+    call = played.waiting[0][0]
+    call.sources = frozenset({"!tool:read_mail"})
+    shown = [
+        played.run.reading.shown_error(call, CallError(code, INJECTION))["code"] for code in (INJECTION, "no_mail")
+    ]
+    assert shown == ["error", "no_mail"]

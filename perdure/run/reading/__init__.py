@@ -250,7 +250,8 @@ class Reading:
         """What the model is told of an error: its words may hold what the call was given, or what others have answered."""
         known = join(call.sources, call.origins.all)
         if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
-            return {"code": error.code, "message": HIDDEN}
+            named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
+            return {"code": error.code if named else "error", "message": HIDDEN}
         return error.as_json()
 
     def _touched(self, call: Call) -> Sources:
