@@ -56,8 +56,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import MAX_AGENT, MAX_PAYLOAD, NEAR
     from perdure.values.limits.sizes import Sizes
 
-IDLE_EVENTS: Final = 4
-"""Of an execution that has only begun: one that has more goes on as new before it idles (R10.13)."""
+IDLE_EVENTS: Final = 12
+"""More than an execution has that has only begun, whatever became of its first task: one that has more goes on as new (R10.13).
+
+Below that a length says nothing: a task that only carried a refusal stands in no history, and its worker counted it."""
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -76,6 +78,8 @@ class SessionWorkflow(Tending):
         self._child: ChildRun | None = None
         self._happened = 0
         """Counts what came in, for whoever waits for anything to."""
+        self._stepped = False
+        """Whether this execution has done anything: then its history is not to be idled with."""
         self._ended = False
         self._turns = Turns()
         try:
@@ -105,6 +109,7 @@ class SessionWorkflow(Tending):
                 break
             seen = self._happened
             step = kept.lane.next(workflow.time())
+            self._stepped |= not isinstance(step, Idle)
             if isinstance(step, Begin):
                 await self._run(kept, step.run)
             elif isinstance(step, Carry):
@@ -128,7 +133,8 @@ class SessionWorkflow(Tending):
     async def _idle(self, kept: Kept, seen: int) -> None:
         """Wait for whatever comes in, with a history that is as short as it can be."""
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._happened > seen)
-        if self._happened == seen and workflow.info().get_current_history_length() > IDLE_EVENTS:
+        used = self._happened > 0 or self._stepped or workflow.info().get_current_history_length() > IDLE_EVENTS
+        if self._happened == seen and used:
             self._go_on(kept)
         await workflow.wait_condition(lambda: self._happened > seen)
 
