@@ -294,10 +294,14 @@ class AgentWorkflow(Family, Decidable, Steerable):
             result = told_above(result, self._run.sizes)
         return fit(result, self._run.prepared.max_payload, self._run.sizes)
 
+    def _met(self) -> list[str]:
+        return [] if self._run is None else self._run.reading.met(self._run.progress, self._run.table.sets)
+
     def _failure(self, message: str, kind: str) -> ApplicationError:
         result = self._result()
         if workflow.info().parent is not None:
             result.output = None
+            result.sources = self._met()
         message = message[:MAX_MESSAGE]
         result.status, result.error = "failed", message
         result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason

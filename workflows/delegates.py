@@ -126,7 +126,7 @@ async def _run(
     except NotStartedError as error:
         return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
-        return Failed(_error(child, failure))
+        return Failed(_error(child, failure), _met(failure))
     if isinstance(result, LoopState):
         return result
     return Returned(result.output, sources=frozenset(result.sources))
@@ -243,6 +243,13 @@ def _said(handle: asyncio.Task[Any]) -> Spent | None:
         return Spent.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None
     except (IndexError, ValueError):
         return None  # it is no failure of the engine's own
+
+
+def _met(failure: ChildWorkflowError) -> frozenset[str]:
+    """Where what the words of its failure may hold comes from, as it says itself (R15.1)."""
+    details = failure.cause.details if isinstance(failure.cause, ApplicationError) else ()
+    said = details[0].get("sources") if details and isinstance(details[0], dict) else None
+    return frozenset(str(each) for each in said) if isinstance(said, list) else frozenset()
 
 
 def _error(child: Child, failure: ChildWorkflowError) -> CallError:

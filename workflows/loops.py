@@ -204,11 +204,11 @@ class LoopWorkflow(Family):
     def _note(self, index: int, outcome: Returned | Failed) -> Json:
         """What an iteration has given, or how it failed, as the state keeps it."""
         loop, value = self._loop, None
+        self._state.sources = sorted({*self._state.sources, *outcome.sources})
         if isinstance(outcome, Failed):
             loop.keep_error(index, outcome.error.code, outcome.error.message)
         else:
             value = outcome.value
-            self._state.sources = sorted({*self._state.sources, *outcome.sources})
             if loop.call is not None:
                 loop.keep_part(index, value, self._sizes)
             else:

@@ -439,3 +439,9 @@ def test_a_code_that_is_no_name_is_not_shown_either() -> None:
         played.run.reading.shown_error(call, CallError(code, INJECTION))["code"] for code in (INJECTION, "no_mail")
     ]
     assert shown == ["error", "no_mail"]
+
+
+def test_what_a_failed_run_has_met_is_told_above() -> None:
+    played = play(show="shape")
+    played.request(READ)
+    assert played.run.reading.met(played.run.progress, played.run.table.sets) == ["!tool:read_mail"]

@@ -227,16 +227,16 @@ class LoopInput(Wire):
         ]
         if self.kind == "until":
             if told:
-                return Failed(told[0]), []
+                return Failed(told[0], frozenset(state.sources)), []
             if not state.satisfied:
                 last = shorten(state.results[-1] if state.results else None, 200)
                 message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
-                return Failed(CallError("max_iterations", message)), []
+                return Failed(CallError("max_iterations", message), frozenset(state.sources)), []
             return Returned(state.results[-1], sources=frozenset(state.sources)), []
         count = state.failures
         if told and (count == len(self.items) if self.call is None else not state.well):
             message = f"all {count} iterations failed; the first: {told[0].message}"
-            return Failed(CallError("iterations_failed", message)), []
+            return Failed(CallError("iterations_failed", message), frozenset(state.sources)), []
         if count > TOLD_FAILURES:
             more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
             told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]

@@ -91,6 +91,10 @@ class Reading:
         told = join_all([frozenset(progress.told), self.asked, untrusted(answer), *seen])
         return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
 
+    def met(self, progress: Progress, called: Iterable[Sources]) -> list[str]:
+        """All that others wrote and its calls or its model have met: what the words of a run's failure may hold."""
+        return sorted(untrusted(join_all([frozenset(progress.told), self.asked, *called])))
+
     def hides(self, sources: Sources) -> bool:
         """Whether values of these sources are shown by their shape (R15.4)."""
         if self._show == "values":
