@@ -270,6 +270,19 @@ async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvi
         gate.open.set()
 
 
+async def test_nobody_waits_for_a_session_that_was_ended_from_outside(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        second = await session.send("next", sender="ann", mode="followup")
+        await session.handle.terminate("by an operator")
+        for receipt in (first, second):
+            waited = await session.wait(receipt, 20)
+            assert (waited.status, waited.error) == ("error", "the session was terminated from outside")
+        gate.open.set()
+
+
 async def test_r10_3_a_run_that_fails_is_told_and_the_next_begins(dev_server: WorkflowEnvironment) -> None:
     def answer(request: ChatRequest) -> dict[str, Any]:
         return echo(request) if "good" in request.text else {"calls": [], "output": {"no": "text"}}

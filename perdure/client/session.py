@@ -15,6 +15,7 @@ from perdure.activities.transcripts.recalling import SessionReader
 from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
+from perdure.client.listing import STATUS
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.sessions.recall import recall
@@ -42,6 +43,8 @@ from perdure.values.jsons import JsonObject
 from perdure.values.problems import first_problem
 from perdure.values.rules import Mode, Rules
 
+_LONG: Final = 0.3
+"""Seconds of pause from which it is asked whether the session is still there."""
 _PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
 
@@ -201,9 +204,11 @@ class Session:
 
     async def _end_of(self, what: str) -> Fate:
         """What has become of it, once it has ended."""
-        pause = _PAUSE
+        pause, over = _PAUSE, None
         while True:
             fate = await self._fate(what)
+            if fate is not None and over is not None and fate.state in ("queued", "running"):
+                return fate.model_copy(update={"status": "error", "error": f"the session was {over} from outside"})
             if fate is not None and fate.state in ("ended", "withdrawn"):
                 return fate if fate.status is not None else await sessions.past(self._client, fate)
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
@@ -211,6 +216,16 @@ class Session:
                 await self._until_ended(run_id)
             await asyncio.sleep(pause)  # it begins soon, or has just ended and is being taken in
             pause = min(1.0, 2 * pause)
+            over = await self._over() if pause > _LONG else None
+
+    async def _over(self) -> str | None:
+        """How the session ended from outside, after which nothing begins in it; `None`: it goes on, or nobody can tell."""
+        try:
+            described = await self.handle.describe()
+        except RPCError:
+            return None
+        status = "running" if described.status is None else STATUS[described.status]
+        return status.replace("_", " ") if status in ("cancelled", "terminated", "timed_out", "failed") else None
 
     async def _until_ended(self, run_id: str) -> None:
         try:
