@@ -45,7 +45,6 @@ from perdure.sessions.wire import (
     Message,
     Receipt,
     SessionInput,
-    digest,
     session_id,
 )
 from perdure.values.jsons import JsonObject
@@ -103,14 +102,17 @@ async def send(
     check_text(session.tenant)
     says(message)
     starts, searchable, registered = False, True, False
+    # Of all attempts: the server takes them for one, as long as none was answered. The same message sent again is another update, for a
+    # server still answers for an execution that has ended, and the session may have been deleted since.
+    id = uuid.uuid4().hex
 
     async def attempt() -> Any:
         nonlocal starts, searchable, registered
         try:
             if not starts or agent is None:
-                return await _update(session, SEND, message)
+                return await _update(session, SEND, message, id)
             given = _input(session, message, agent, rules, searchable)
-            return await _update_with_start(client, session, message, agent, given, task_queue)
+            return await _update_with_start(client, session, message, agent, given, task_queue, id)
         except RPCError as error:
             if names_attribute(error):
                 searchable = not registered
@@ -143,14 +145,12 @@ async def update(client: Client, session: Address, name: str, argument: Any) -> 
         return await _again(lambda: _update(session, name, argument))
 
 
-async def _update(session: Address, name: str, argument: Any) -> Any:
-    # The server takes a second one of the same id for the first, as long as the execution lasts.
-    id = digest([argument.message_id, argument.body]) if isinstance(argument, Message) else None
+async def _update(session: Address, name: str, argument: Any, id: str | None = None) -> Any:
     return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
 
 
 async def _update_with_start(
-    client: Client, session: Address, message: Message, agent: Agent[Any], given: SessionInput, task_queue: str
+    client: Client, session: Address, message: Message, agent: Agent[Any], given: SessionInput, task_queue: str, id: str
 ) -> Any:
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         SESSION_WORKFLOW,
@@ -168,7 +168,7 @@ async def _update_with_start(
             SEND,
             message,
             start_workflow_operation=start,
-            id=digest([message.message_id, message.body]),
+            id=id,
             rpc_timeout=_ONE,
         )
     except RPCError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -14,42 +15,34 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.arguments import read_input
 from perdure.workflows.preparing import begins_anew, go_on_anew
 from perdure.workflows.sending import full
+from perdure.workflows.sessions.asked import Asked
 from perdure.workflows.sessions.keeping import Kept
 from perdure.workflows.sessions.reading import now, read
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
-from perdure.workflows.sessions.tending import Tending
 from perdure.workflows.sessions.turns import Turns
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError
     from perdure.people.wire import WITHDRAW as WITHDRAW_FROM_RUN
-    from perdure.run.delegates import GIVEN_QUERY
-    from perdure.run.wire import DECIDE, REFUSED, RunInput
+    from perdure.run.wire import DECIDE, REFUSED
     from perdure.sessions.documents import document, input_name
-    from perdure.sessions.entries import CommandEntry, Entry
+    from perdure.sessions.entries import CommandEntry
     from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
     from perdure.sessions.lanes.rights import check_right, says
-    from perdure.sessions.transcript import Transcript
     from perdure.sessions.wire import (
         COMPACT,
         DECIDE_IN_SESSION,
         END,
-        ENDED,
-        FATE,
-        GIVEN_SESSION,
         SEND,
         SESSION_WORKFLOW,
-        SHOW,
         TURN,
         UNKNOWN_AGENT,
         WITHDRAW,
         Ending,
-        Fate,
         Message,
         Saying,
         SessionDecision,
         SessionInput,
-        SessionView,
         Withdrawal,
         digest,
     )
@@ -62,8 +55,13 @@ IDLE_EVENTS: Final = 12
 Below that a length says nothing: a task that only carried a refusal stands in no history, and its worker counted it."""
 
 
+LINGER: Final = timedelta(seconds=1)
+"""After which a session goes on as new to idle. A server puts off what goes on as new within a second of its beginning, so whoever says the
+next thing at once would wait for that."""
+
+
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class SessionWorkflow(Tending):
+class SessionWorkflow(Asked):
     """A conversation that outlives its runs.
 
     Handlers take whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
@@ -72,15 +70,12 @@ class SessionWorkflow(Tending):
     @workflow.init
     def __init__(self, *given: Any) -> None:
         super().__init__()
-        # A message may be looked at before `run` begins. What is wrong with the input, `run` says.
-        self._kept: Kept | None = None
         self._refusal: Exception | None = None
-        self._child: ChildRun | None = None
+        """What is wrong with the input: `run` says it, for a message may be looked at before that begins."""
         self._happened = 0
         """Counts what came in, for whoever waits for anything to."""
         self._stepped = False
         """Whether this execution has done anything: then its history is not to be idled with."""
-        self._ended = False
         self._turns = Turns()
         try:
             argument = read_input(SessionInput, given)
@@ -135,6 +130,11 @@ class SessionWorkflow(Tending):
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._happened > seen)
         used = self._happened > 0 or self._stepped or workflow.info().get_current_history_length() > IDLE_EVENTS
         if self._happened == seen and used:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._happened > seen, timeout=LINGER, timeout_summary="until nobody goes on talking"
+                )
+                return
             self._go_on(kept)
         await workflow.wait_condition(lambda: self._happened > seen)
 
@@ -316,48 +316,3 @@ class SessionWorkflow(Tending):
         self._open()
         asked = read(Ending, said)
         check_right(asked.sender, asked.rights, "compact", "compact the session")
-
-    @property
-    def _transcript(self) -> Transcript | None:
-        return None if self._kept is None else self._kept.transcript
-
-    def _put_away(self, entries: list[Entry]) -> None:
-        if self._kept is not None:
-            self._kept.put_away(entries)
-
-    def _gone(self, entries: list[Entry]) -> None:
-        if self._kept is not None:
-            self._kept.gone(entries)
-
-    # What is asked.
-
-    @workflow.query(name=GIVEN_SESSION)
-    def given_session(self) -> SessionInput:
-        """What a fork of this session begins with, beside its transcript (R10.20)."""
-        return self._open().given
-
-    @workflow.query(name=SHOW)
-    def view(self) -> SessionView:
-        """The session as it stands."""
-        return self._open().view()
-
-    @workflow.query(name=FATE)
-    def fate(self, what: str) -> Fate:
-        """What has become of a message, or of a run of this session."""
-        return self._open().fate(what)
-
-    @workflow.query(name=GIVEN_QUERY)
-    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
-        """What the run under way was given, for it to ask where it is too large to be sent (R18.2)."""
-        child = self._child
-        mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
-        return {name: child.given if child is not None and name == mine else None for name in names}
-
-    def _open(self) -> Kept:
-        if self._kept is None or self._ended:
-            raise MessageRefusedError(ENDED)
-        return self._kept
-
-    def _show(self) -> None:
-        if self._kept is not None:
-            workflow.set_current_details(self._kept.details())

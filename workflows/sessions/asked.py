@@ -1,0 +1,70 @@
+"""What a session is asked, which changes nothing: as it stands, what has become of a message, what its run was given."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from perdure.workflows.sessions.keeping import Kept
+from perdure.workflows.sessions.runs import ChildRun
+from perdure.workflows.sessions.tending import Tending
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import MessageRefusedError
+    from perdure.run.delegates import GIVEN_QUERY
+    from perdure.run.wire import RunInput
+    from perdure.sessions.entries import Entry
+    from perdure.sessions.transcript import Transcript
+    from perdure.sessions.wire import ENDED, FATE, GIVEN_SESSION, SHOW, Fate, SessionInput, SessionView
+
+
+class Asked(Tending):
+    """The session's queries, over what it keeps and the run that is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: Kept | None = None
+        self._child: ChildRun | None = None
+        self._ended = False
+
+    @property
+    def _transcript(self) -> Transcript | None:
+        return None if self._kept is None else self._kept.transcript
+
+    def _put_away(self, entries: list[Entry]) -> None:
+        if self._kept is not None:
+            self._kept.put_away(entries)
+
+    def _gone(self, entries: list[Entry]) -> None:
+        if self._kept is not None:
+            self._kept.gone(entries)
+
+    @workflow.query(name=GIVEN_SESSION)
+    def given_session(self) -> SessionInput:
+        """What a fork of this session begins with, beside its transcript (R10.20)."""
+        return self._open().given
+
+    @workflow.query(name=SHOW)
+    def view(self) -> SessionView:
+        """The session as it stands."""
+        return self._open().view()
+
+    @workflow.query(name=FATE)
+    def fate(self, what: str) -> Fate:
+        """What has become of a message, or of a run of this session."""
+        return self._open().fate(what)
+
+    @workflow.query(name=GIVEN_QUERY)
+    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
+        """What the run under way was given, for it to ask where it is too large to be sent (R18.2)."""
+        child = self._child
+        mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
+        return {name: child.given if child is not None and name == mine else None for name in names}
+
+    def _open(self) -> Kept:
+        if self._kept is None or self._ended:
+            raise MessageRefusedError(ENDED)
+        return self._kept
+
+    def _show(self) -> None:
+        if self._kept is not None:
+            workflow.set_current_details(self._kept.details())
