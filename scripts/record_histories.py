@@ -143,7 +143,7 @@ class Recorder:
             receipts.append(await session.send("then that", sender="bob", id="3", mode="followup"))
             for receipt in receipts:
                 await session.wait(receipt)
-        await self._write(self.client, name, session.id)
+            await self._write(self.client, name, session.id)  # its worker still has it go on as new to idle
 
     async def _write(self, client: Client, name: str, id: str | None = None) -> None:
         """The run, or the session of this id, and all below it, every execution in the order in which they began, a few of each."""
