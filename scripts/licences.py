@@ -33,7 +33,11 @@ def closure() -> dict[str, Distribution]:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     groups = [
         project["dependencies"],
-        *(v for k, v in project["optional-dependencies"].items() if k not in ("bench", "dev", "docs", "package")),
+        *(
+            v
+            for k, v in project["optional-dependencies"].items()
+            if k not in ("bench", "dev", "docs", "injection", "package")
+        ),
     ]
     left = [Requirement(text) for group in groups for text in group]
     found: dict[str, Distribution] = {}

@@ -41,7 +41,7 @@ async def test_r10_13_a_long_session_is_as_quick_as_a_short_one(dev_server: Work
     print(
         f"{count} messages: {first * 1000:.0f} ms each at first, {last * 1000:.0f} ms at last; woke in {woke * 1000:.0f} ms"
     )
-    assert max(events) < 100
+    assert max(events) < 5_000  # where Temporal suggests to go on as new, and some
     assert last < 3 * first + 0.05
 
 

@@ -64,7 +64,15 @@ def test_every_image_is_pinned() -> None:
 
 
 def test_the_image_has_the_extras_that_a_worker_may_need() -> None:
-    extras = set(PROJECT["optional-dependencies"]) - {"bench", "dev", "docs", "embedded", "package", "testing"}
+    extras = set(PROJECT["optional-dependencies"]) - {
+        "bench",
+        "dev",
+        "docs",
+        "embedded",
+        "injection",
+        "package",
+        "testing",
+    }
     (named,) = re.findall(r"'\.\[([\w,]+)\]'", DOCKERFILE)
     assert set(named.split(",")) == extras
 
