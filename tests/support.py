@@ -86,7 +86,7 @@ class Harness:
             while True:
                 with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a delegate may not have begun yet
                     view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
-                    if [offer.call for offer in view.waiting] == list(calls):
+                    if sorted(offer.call for offer in view.waiting) == sorted(calls):
                         return view
                 await asyncio.sleep(0.02)
 

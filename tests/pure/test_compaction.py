@@ -186,7 +186,7 @@ def test_r9_7_a_conversation_that_was_too_long_is_told_by_its_newest_part(dialec
 def test_r10_13_thousands_of_messages_are_carried_in_as_few_bytes_as_hundreds() -> None:
     transcript = Transcript()
     sizes, segments, compactions = [], 0, 0
-    for number in range(5_000):
+    for number in range(3_000):
         exchange(transcript, number, f"message {number} says this and that", "noted")
         if due(transcript):
             compactions += summed_up(transcript)
@@ -197,8 +197,8 @@ def test_r10_13_thousands_of_messages_are_carried_in_as_few_bytes_as_hundreds() 
             sizes.append(transcript.bytes)
     assert max(sizes) < AT_HAND + 2 * MAX_SEGMENT
     assert max(sizes[10:]) < 1.2 * max(sizes[:10])
-    assert segments > 5
-    assert transcript.last == 15_000 + compactions
+    assert segments > 2
+    assert transcript.last == 9_000 + compactions
     assert len(transcript.conversation()) > 100
 
 
@@ -329,13 +329,13 @@ def check_shown(chat: list[Any], messages: list[Any], dialect: str) -> None:
 
 
 def test_r10_10_any_transcript_is_valid() -> None:
-    for seed in range(500):
+    for seed in range(150):
         play(seed)
 
 
 @pytest.mark.soak
 def test_r10_10_ten_thousand_transcripts_are_valid() -> None:
-    for seed in range(500, 10_000):
+    for seed in range(150, 10_000):
         play(seed)
 
 
