@@ -119,5 +119,5 @@ async def test_r10_1_a_thousand_messages_lose_nothing_while_worker_and_server_ar
         await serving
     assert wrongs(talk, entries) == [], f"SEED={seed}"
     assert len(executions) > count // 50  # of 1,000 messages 20 times as new
-    assert servers > 1
+    assert servers > 1 or count < 500
     print(f"{len(talk.receipts)} accepted, {len(executions)} executions, {servers} servers, {mortal.deaths} workers")
