@@ -74,7 +74,7 @@ async def test_r10_3_fifty_schedules_lose_nothing_while_the_worker_is_replaced(d
         talk.session.key: wrong for talk, seen in zip(talks, entries, strict=True) if (wrong := wrongs(talk, seen))
     }
     assert found == {}, f"SEED={first}"
-    assert mortal.deaths > 1
+    assert mortal.deaths > 0
     assert sum(len(talk.receipts) for talk in talks) > 100
 
 
