@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
-from perdure.plan.calls import Call, Status
+from perdure.plan.calls import Call, LoopForm, Status
 from perdure.plan.checks import check_resolved
 from perdure.plan.control.conditions import IF
 from perdure.plan.control.guessing import Assumed
@@ -52,82 +52,120 @@ def judge(
 
     `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
     """
-    held = held_back(node, calls, order)
-    if isinstance(held, Binding):
-        return held
-    found: dict[Reference, Json | Missing] = {}
-    why: dict[Reference, Found] = {}
-    unreadable: CallError | None = None
-    for reference, binding in node.bindings.items():
-        if binding.looks_on(calls):
-            return binding
-        try:
-            why[reference], found[reference] = binding.find(calls, order)
-        except StateError as error:
-            words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
-            unreadable = unreadable or CallError.of("unreadable", [words])
-    if held is not None:
-        return End("skipped", reason=held[0], branch=held[1])
-    if unreadable is not None:
-        return End("invalid", unreadable)
-    call = node.call
+    return _Judging(node, calls, order, missing, dry, checks, texts, known).outcome()
 
-    def sources(reference: Reference) -> Sources:
-        if known.vouched(str(reference), found[reference]):
-            return USER
-        return node.bindings[reference].sources(calls, order, known.of_kind(reference.kind))
 
-    def valued(template: Template, where: Path) -> Json | End:
+@dataclass(slots=True)
+class _Judging:
+    """`judge`, step by step: what it reads, whether its condition holds, with which parameters it is called."""
+
+    node: Node
+    calls: Sequence[Call]
+    order: Mapping[int, int]
+    missing: Callable[[Reference, str], CallError]
+    dry: Assumed | None
+    checks: Checks
+    texts: Texts
+    known: Known
+    found: dict[Reference, Json | Missing] = field(default_factory=dict)
+    why: dict[Reference, Found] = field(default_factory=dict)
+
+    def outcome(self) -> Binding | End | None:
+        read = self._read()
+        if read is not None:
+            return read
+        call = self.node.call
+        # What it would be called with need not exist where it is not called.
+        not_taken = self._condition() if call.has_condition else None
+        if not_taken is not None:
+            return not_taken
+        call.origins = origins_of(call.template, call.origins.written, self.found.__getitem__, self._sources)
+        params = self._valued(call.template, ())
+        if isinstance(params, End):
+            return params
+        if self.dry is not None:
+            return None if call.loop is None else self._dry_loop(self.dry, call, call.loop)
+        if call.loop is not None:
+            call.items, call.outside = params.get("_each"), _outside(call, self.found)
+            call.outside_sources = {each: _loop_sources(call, each, self._sources) for each in call.outside}
+        else:
+            call.take_resolved(params)
+        return _invalid(check_resolved(call, self.checks))
+
+    def _read(self) -> Binding | End | None:
+        """Find what each reference reads."""
+        held = held_back(self.node, self.calls, self.order)
+        if isinstance(held, Binding):
+            return held
+        unreadable: CallError | None = None
+        for reference, binding in self.node.bindings.items():
+            if binding.looks_on(self.calls):
+                return binding
+            try:
+                self.why[reference], self.found[reference] = binding.find(self.calls, self.order)
+            except StateError as error:
+                words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
+                unreadable = unreadable or CallError.of("unreadable", [words])
+        if held is not None:
+            return End("skipped", reason=held[0], branch=held[1])
+        return _invalid(unreadable)
+
+    def _condition(self) -> End | None:
+        call, dry = self.node.call, self.dry
+        holds = self._valued(call.condition, (IF,))
+        if dry is not None and holds is UNKNOWN:
+            holds = dry.holds.get(call.id, UNKNOWN)
+            holds = _guess(dry, call.condition, call.raw[IF], self.found) if holds is UNKNOWN else holds
+        if isinstance(holds, End):
+            return holds
+        if holds is UNKNOWN or holds:
+            return None
+        return End("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
+
+    def _valued(self, template: Template, where: Path) -> Json | End:
         for site in template.sites:
-            if evaluate(site.expression, found.__getitem__) is MISSING:
-                return _unreadable(node, site.expression, json_path((*where, *site.path)), why, calls, order, missing)
-        if dry is not None:
+            if evaluate(site.expression, self.found.__getitem__) is MISSING:
+                return self._unreadable(site.expression, json_path((*where, *site.path)))
+        if self.dry is not None:
             return UNKNOWN
         try:
-            value = template.resolve(found.__getitem__, texts)
-            texts.check_whole(value)
+            value = template.resolve(self.found.__getitem__, self.texts)
+            self.texts.check_whole(value)
         except TooLargeError as error:
             return End("invalid", CallError("params_too_large", str(error)))
         except FormulaError as error:
             return End("invalid", CallError("invalid_expression", str(error)))
         return value
 
-    if call.has_condition:
-        # What it would be called with need not exist where it is not called.
-        holds = valued(call.condition, (IF,))
-        if dry is not None and holds is UNKNOWN:
-            holds = dry.holds.get(call.id, UNKNOWN)
-            holds = _guess(dry, call.condition, call.raw[IF], found) if holds is UNKNOWN else holds
-        if isinstance(holds, End):
-            return holds
-        if holds is not UNKNOWN and not holds:
-            return End("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
-    call.origins = origins_of(
-        call.template,
-        call.origins.written,
-        found.__getitem__,
-        sources,
-    )
-    params = valued(call.template, ())
-    if isinstance(params, End):
-        return params
-    if dry is not None and call.loop is None:
-        return None
-    if dry is not None and call.loop is not None:
-        call.outside = _outside(call, found)
-        items = UNKNOWN if call.loop.kind != "each" else _guess(dry, call.loop.each, call.raw["_each"], found)
+    def _dry_loop(self, dry: Assumed, call: Call, loop: LoopForm) -> End | None:
+        call.outside = _outside(call, self.found)
+        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.raw["_each"], self.found)
         if isinstance(items, End):
             return items
         call.items = items if isinstance(items, list) else None
-        wrong = check_resolved(call, checks) if call.items is None and items is not UNKNOWN else None
-        return None if wrong is None else End("invalid", wrong)
-    if call.loop is not None:
-        call.items, call.outside = params.get("_each"), _outside(call, found)
-        call.outside_sources = {reference: _sources(call, reference, sources) for reference in call.outside}
-    else:
-        call.take_resolved(params)
-    problem = check_resolved(call, checks)
-    return End("invalid", problem) if problem else None
+        known_to_be_none = call.items is None and items is not UNKNOWN
+        return _invalid(check_resolved(call, self.checks) if known_to_be_none else None)
+
+    def _sources(self, reference: Reference) -> Sources:
+        if self.known.vouched(str(reference), self.found[reference]):
+            return USER
+        return self.node.bindings[reference].sources(self.calls, self.order, self.known.of_kind(reference.kind))
+
+    def _unreadable(self, expression: Expression, where: str) -> End:
+        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+        bindings = self.node.bindings
+        skipped = why_skipped(bindings, expression, f"{where} reads", self.why, self.calls)
+        if skipped is not None:
+            return End("skipped", reason=skipped[0], branch=skipped[1])
+        absent = next(reference for reference in references(expression) if self.why[reference] == "nowhere")
+        binding = bindings[absent]
+        if binding.writers:
+            return End("invalid", missing_inside(absent, where, binding, self.calls, self.order))
+        return End("invalid", self.missing(absent, where))
+
+
+def _invalid(error: CallError | None) -> End | None:
+    return None if error is None else End("invalid", error)
 
 
 def _guess(dry: Assumed, template: Template, written: Json, found: Mapping[Reference, Json | Missing]) -> Json | End:
@@ -138,7 +176,7 @@ def _guess(dry: Assumed, template: Template, written: Json, found: Mapping[Refer
         return End("invalid", CallError("invalid_expression", str(error)))
 
 
-def _sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
+def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
     own = NOWHERE if call.instance is None else sources(Reference("state", scope_path(reference.path, call.instance)))
     return join(own, sources(reference))
 
@@ -155,23 +193,3 @@ def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Refe
         if value is not MISSING:
             outside[reference] = value
     return outside
-
-
-def _unreadable(
-    node: Node,
-    expression: Expression,
-    where: str,
-    why: Mapping[Reference, Found],
-    calls: Sequence[Call],
-    order: Mapping[int, int],
-    missing: Callable[[Reference, str], CallError],
-) -> End:
-    """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
-    skipped = why_skipped(node.bindings, expression, f"{where} reads", why, calls)
-    if skipped is not None:
-        return End("skipped", reason=skipped[0], branch=skipped[1])
-    absent = next(reference for reference in references(expression) if why[reference] == "nowhere")
-    binding = node.bindings[absent]
-    if binding.writers:
-        return End("invalid", missing_inside(absent, where, binding, calls, order))
-    return End("invalid", missing(absent, where))

@@ -69,17 +69,23 @@ def revise(
         revised.origins = Origins(call.origins.written, {**stay, **revised.origins.params}, read=True)
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
-    if readers and revised.paths != call.paths:
+    if readers:
+        _keep_for(readers, call, revised)
+    return revised
+
+
+def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
+    """What others read of the call stays where they read it. Raises `DecisionError`."""
+    if revised.paths != call.paths:
         raise DecisionError(
             f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
             f"this one would write {revised.target or 'nothing'}"
         )
-    if readers and call.method == "set" != revised.method:
+    if call.method == "set" != revised.method:
         raise DecisionError(
             f"{call.id} must set {call.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
             f"this one would {revised.method} to what is there"
         )
-    return revised
 
 
 def adopt(call: Call, revised: Call) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.model.usage import RunUsage
-from perdure.people.policies import Policy
+from perdure.people.policies import Giver, Policy
 from perdure.plan.calls import Call, LoopForm
 from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL
 from perdure.run.agents import Config, parse_agent
@@ -217,45 +217,30 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
     sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}
     givers = guard.given(given_tools(call.scopes, run.tools))
+    below = _below(run, budget, approval, givers, sources)
     # Neither is validated, nor copied: it is the run's own data, however large.
     if not call.loops:
         return RunInput.model_construct(
             agent=document,
             input={**call.params, **call.given},
             has_input=True,
-            approval=approval,
-            floor=guard.floor,
-            floor_flows=guard.floor_flows,
-            givers=givers,
-            lineage=run.lineage,
-            delegates=prepared.delegates,
-            budget=budget,
-            sources=sources,
+            **below,
         )
-    items, most = call.items or [], most_items(prepared.max_payload)
-    if len(items) > most:
-        many = f"{tool.name} would go through {len(items):,} items, and the results of {most:,} at most fit into one"
-        return CallError("too_many_items", many)
+    if (many := _too_many(call, most_items(prepared.max_payload))) is not None:
+        return many
     # An iteration may be no delegate of the kind that was measured.
     expected = Expected(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
     return LoopInput.model_construct(
         kind="each" if "_each" in call.raw else "until",
         agent=document,
         params=call.params,
-        items=items,
+        items=call.items or [],
         parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
         until=call.raw.get("_until", ""),
         max=call.raw.get("_max", DEFAULT_MAX),
         title=tool.name,
         max_payload=prepared.max_payload,
-        approval=approval,
-        floor=guard.floor,
-        floor_flows=guard.floor_flows,
-        givers=givers,
-        lineage=run.lineage,
-        delegates=prepared.delegates,
-        budget=budget,
-        sources=sources,
+        **below,
         state=LoopState(expected=expected),
     )
 
@@ -263,35 +248,50 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
 def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
     """The same of a loop over a plain tool, or with a body, through more items than run inside the run (R16.1)."""
     prepared, guard = run.prepared, run.desk.guard
-    items, lists = call.items or [], len(form.writes)
-    if len(items) > (most := most_items(prepared.max_payload) // (1 + lists)):
-        many = (
-            f"{call.tool_name} would go through {len(items):,} items, and the results of {most:,} at most fit into one"
-        )
-        return CallError("too_many_items", many)
+    if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
+        return many
     approval, givers = part_policy(guard, call)
     known = {} if run.plan is None else run.plan.home(call).known.base
+    below = _below(run, budget, approval, givers, part_sources(call, known))
     return LoopInput.model_construct(
         kind="each",
         agent=part_document(call, run.tools, base, guard),
         params={},
         call=part_call(call),
         lists=[show(path) for path in form.writes],
-        items=items,
+        items=call.items or [],
         parallel=form.parallel,
         until="",
         title=call.tool_name,
         max_payload=prepared.max_payload,
-        approval=approval,
-        floor=guard.floor,
-        floor_flows=guard.floor_flows,
-        givers=givers,
-        lineage=run.lineage,
-        delegates=prepared.delegates,
-        budget=budget,
-        sources=part_sources(call, known),
+        **below,
         state=LoopState(),
     )
+
+
+def _too_many(call: Call, most: int) -> CallError | None:
+    """`most`: items whose results fit into one list (R18.2)."""
+    if (count := len(call.items or [])) <= most:
+        return None
+    message = f"{call.tool_name} would go through {count:,} items, and the results of {most:,} at most fit into one"
+    return CallError("too_many_items", message)
+
+
+def _below(
+    run: Run, budget: Budget, approval: JsonObject, givers: Sequence[Giver], sources: Mapping[str, list[str]]
+) -> dict[str, Any]:
+    """What every workflow below a run is given of it."""
+    guard = run.desk.guard
+    return {
+        "approval": approval,
+        "floor": guard.floor,
+        "floor_flows": guard.floor_flows,
+        "givers": givers,
+        "lineage": run.lineage,
+        "delegates": run.prepared.delegates,
+        "budget": budget,
+        "sources": sources,
+    }
 
 
 def deadline_of(child: RunInput) -> float | None:

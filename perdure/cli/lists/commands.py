@@ -1,9 +1,10 @@
-"""`perdure list`, `cancel` and `policy`."""
+"""`perdure list`, `cancel`, `terminate` and `policy`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,7 @@ def cancel(
         print(dumps({"runId": run_id}) if as_json else f"{run_id}: cancellation requested")
         return
     assert chosen is not None
-    count = connected(lambda perdure: _cancel(perdure, chosen, yes=yes))
+    count = connected(lambda p: _of_many(p, chosen, "cancel", lambda: p.cancel_runs(chosen), yes=yes))
     print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
 
 
@@ -115,7 +116,9 @@ def terminate(
         print(dumps({"runId": run_id, "status": "terminated"}) if as_json else f"{run_id}: terminated")
         return
     assert chosen is not None
-    count = connected(lambda perdure: _terminate(perdure, chosen, reason, yes=yes))
+    count = connected(
+        lambda p: _of_many(p, chosen, "terminate", lambda: p.terminate_runs(chosen, reason=reason), yes=yes)
+    )
     print(dumps({"runs": count}) if as_json else f"terminated {count:,} runs")
 
 
@@ -152,24 +155,18 @@ def policy(
         print(dumps(connected(lambda perdure: perdure.get_run(run_id).policy(**keys))))
         return
     assert chosen is not None
-    count = connected(lambda perdure: _change(perdure, chosen, keys, yes=yes))
+    with one_line_errors():
+        parse_policy(keys)  # before anybody is asked
+    verb = "change the policy of"
+    count = connected(lambda p: _of_many(p, chosen, verb, lambda: p.change_policies(chosen, **keys), yes=yes))
     print(dumps({"runs": count}) if as_json else f"{count:,} runs were told")
 
 
-async def _cancel(perdure: Perdure, chosen: Selection, *, yes: bool) -> int:
-    go_on = confirm(await perdure.count_runs(chosen), "cancel", yes=yes)
-    return await perdure.cancel_runs(chosen) if go_on else 0
-
-
-async def _terminate(perdure: Perdure, chosen: Selection, reason: str, *, yes: bool) -> int:
-    go_on = confirm(await perdure.count_runs(chosen), "terminate", yes=yes)
-    return await perdure.terminate_runs(chosen, reason=reason) if go_on else 0
-
-
-async def _change(perdure: Perdure, chosen: Selection, keys: dict[str, Any], *, yes: bool) -> int:
-    parse_policy(keys)  # before anybody is asked
-    go_on = confirm(await perdure.count_runs(chosen), "change the policy of", yes=yes)
-    return await perdure.change_policies(chosen, **keys) if go_on else 0
+async def _of_many(
+    perdure: Perdure, chosen: Selection, verb: str, act: Callable[[], Awaitable[int]], *, yes: bool
+) -> int:
+    """How many it was done to; none where the person at the terminal does not want it after all."""
+    return await act() if confirm(await perdure.count_runs(chosen), verb, yes=yes) else 0
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
