@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint lint-deploy docs package audit licences format bench histories picture settings constraints clean env
+.PHONY: help demo test test-uncached soak lint lint-deploy docs package release audit licences format bench histories picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ package: .venv-docs/.ready ## Build what is released, and check its metadata, it
 	@.venv-docs/bin/twine --no-color check --strict dist/*
 	@.venv-docs/bin/check-wheel-contents dist/*.whl
 	@.venv-docs/bin/pyroma --min 8 dist/*.tar.gz # 10 but for an address of its own on the web, and one to write to
+
+release: package ## Build and check what is released, install it in a bare environment and run the demo from there.
+	@$(PYTHON) -m scripts.release
 
 # What a release takes and no test does has an environment of its own.
 .venv-docs/.ready: pyproject.toml constraints.txt

@@ -27,6 +27,7 @@ from perdure.client.runs import AgentHandle
 from perdure.hosting.server import embedded_server
 from perdure.run.wire import DECIDE
 from perdure.testing.turns import Fault, Turn
+from scripts.release import write_digests
 from tests.support import DONE, Harness, agent, harness
 
 ROOT: Final = Path(__file__).parents[1]
@@ -293,6 +294,7 @@ async def main() -> int:
     async with embedded_server(ui=False) as server, embedded_server(ui=False, settings=IMPATIENT) as impatient:
         clients: list[WorkflowEnvironment] = [server, impatient]
         await record(Recorder(folder, *(each.client for each in clients)))
+    write_digests(folder)
     return 0
 
 

@@ -14,6 +14,7 @@ from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.sessions.session import SessionWorkflow
 from scripts.record_histories import is_released
+from scripts.release import changed_histories, problems, write_digests
 from tests.support import ROOT
 
 HISTORIES = sorted((Path(__file__).parent / "histories").rglob("*.json"))
@@ -51,10 +52,23 @@ def test_every_version_has_a_history_of_every_kind() -> None:
             assert (folder / f"{below}.json").is_file()
 
 
+def test_r13_7_recorded_histories_are_as_they_were_recorded(tmp_path: Path) -> None:
+    for folder in {path.parent for path in HISTORIES}:
+        assert changed_histories(folder) == [], "a change of what a workflow does goes behind workflow.patched"
+    (tmp_path / "plain.json").write_text("{}")
+    write_digests(tmp_path)
+    assert changed_histories(tmp_path) == []
+    (tmp_path / "plain.json").write_text("{ }")
+    (tmp_path / "new.json").write_text("{}")
+    assert changed_histories(tmp_path) == ["new.json", "plain.json"]
+
+
 def test_the_histories_of_a_released_version_are_not_written_again(tmp_path: Path) -> None:
     changelog = tmp_path / "CHANGELOG.md"
     changelog.write_text("# Changelog\n\n## Unreleased\n", encoding="utf-8")
     assert not is_released("0.1.0", changelog)
     changelog.write_text("# Changelog\n\n## [0.1.0] - 2027-01-01\n", encoding="utf-8")
     assert is_released("0.1.0", changelog)
+    assert problems("0.1.0", changelog.read_text(), HISTORIES[0].parents[1]) == []
+    assert "CHANGELOG.md" in problems("0.1.1", changelog.read_text(), HISTORIES[0].parents[1])[0]
     assert not is_released("0.1.0", ROOT / "CHANGELOG.md"), "released: this line goes, and the histories stay"
