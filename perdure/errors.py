@@ -11,6 +11,7 @@
     │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
     │   ├── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
+    │   ├── CursorError          a place among events that is none (R10.14)
     │   └── MessageRefusedError  what was said to a session, and it does not take; nothing has changed (R10.1, R10.8, R10.9)
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
@@ -124,6 +125,10 @@ class TooLargeError(ProtocolError):
 
 class ToolDefinitionError(ProtocolError):
     """A tool's definition, or the function that it is made from, cannot be used."""
+
+
+class CursorError(ProtocolError):
+    """A place among the events of a run or a session that is none (R10.14)."""
 
 
 class DecisionError(ProtocolError):

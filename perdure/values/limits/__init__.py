@@ -181,6 +181,17 @@ LEAST_SEGMENT: Final = 64_000
 MAX_PROGRESS: Final = 1_000
 """Characters of how far a call is: an MCP server may say any number, and what no heartbeat can carry would lose the call."""
 
+MAX_EVENT_DATA: Final = 4_000
+"""Characters of what an event says, but for a text that a model has written: whole values are asked for by `--value`."""
+KEPT_EVENTS: Final = 1_000
+"""Events that a run or a session keeps for its readers (R10.14): all that a plan of 500 calls has."""
+KEPT_EVENTS_SIZE: Final = 256_000
+"""Characters of all of them: one answer holds them."""
+CARRIED_EVENTS: Final = 200
+"""Those that go along when it continues as new, so that a reader who was looking goes on without a gap."""
+CARRIED_EVENTS_SIZE: Final = 32_000
+"""Characters of them: what a run carries is packed whenever it goes on."""
+
 MAX_MEMO: Final = 20_000
 """Bytes of what a run's memo holds."""
 

@@ -1,0 +1,76 @@
+"""Making what an event says small, whatever it is of: in time that its size does not matter for."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from perdure.values.jsons import Json
+
+_LEAST: Final = 40
+"""Characters that each entry may have as long as there is room, so that names and numbers stand whole beside a long text."""
+_MARK: Final = 30
+"""Those of what says how much is missing."""
+_KEY: Final = 200
+"""Those of a key."""
+
+Clipped: TypeAlias = tuple[Json, int, bool]
+"""A value, the characters of its JSON more or less, and whether it is whole."""
+
+
+def clipped(value: Json, most: int) -> Clipped:
+    """The value in about `most` characters of JSON. Its form stays: long texts are cut and say how long they were, of long lists and
+    objects the end is left out and counted (in an object under the key `…`).
+
+    The result is a copy as far as the value could change, and to make it costs what it holds and not what the value does.
+    """
+    found = _clipped(value, most, fair=False)
+    return found if found[2] else _clipped(value, most, fair=True)
+
+
+def _clipped(value: Json, most: int, *, fair: bool) -> Clipped:
+    """`fair`: each part has its share of the room, so that what is long leaves some for the others."""
+    if isinstance(value, str):
+        if len(value) + 2 <= most:
+            return value, len(value) + 2, True
+        kept = max(0, most - _MARK)
+        return f"{value[:kept]}… ({len(value):,} characters)", kept + _MARK, False
+    if isinstance(value, dict):
+        return _clipped_object(value, most, fair)
+    if isinstance(value, list | tuple):
+        return _clipped_list(value, most, fair)
+    if isinstance(value, int) and value.bit_length() > 100:
+        digits = value.bit_length() * 3 // 10 + 1
+        return (value, digits, True) if digits <= most else (f"… (about {digits:,} digits)", _MARK, False)
+    return value, len(repr(value)), True
+
+
+def _clipped_object(value: dict[str, Json], most: int, fair: bool) -> Clipped:
+    found: dict[str, Json] = {}
+    used, whole, left = 2, True, len(value)
+    for key, item in value.items():
+        room = most - used - len(key) - 4
+        if room < 2 or len(key) > _KEY or (fair and left > 1 and room < _MARK):
+            found["…"] = f"{left:,} more"
+            return found, used + _MARK, False
+        found[key], size, all_of_it = _clipped(item, _share(room, left) if fair else room, fair=fair)
+        used, whole, left = used + size + len(key) + 4, whole and all_of_it, left - 1
+    return found, used, whole
+
+
+def _clipped_list(value: list[Json] | tuple[Json, ...], most: int, fair: bool) -> Clipped:
+    found: list[Json] = []
+    used, whole, left = 2, True, len(value)
+    for item in value:
+        room = most - used - 1
+        if room < 2 or (fair and left > 1 and room < _MARK):
+            found.append(f"… ({left:,} more)")
+            return found, used + _MARK, False
+        kept, size, all_of_it = _clipped(item, _share(room, left) if fair else room, fair=fair)
+        found.append(kept)
+        used, whole, left = used + size + 1, whole and all_of_it, left - 1
+    return found, used, whole
+
+
+def _share(room: int, left: int) -> int:
+    """What one of so many may take, so that those behind it have their part."""
+    return max(room // left, min(room, _LEAST))

@@ -1,0 +1,53 @@
+"""Where a reader of events is: what it goes on with after a pause, a reconnect, or on another relay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.errors import CursorError
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """As text four kinds of dotted numbers, so that one can write the short ones by hand:
+
+    `12` the run's events before number 12 were seen; `12.3.1.400.0` and of the text of Request 3, attempt 1, so many characters;
+    `5.2.12` the session's before number 5, and of its run 2 those before 12; `5.2.12.3.1.400.0` all of it.
+    """
+
+    events: int = 0
+    """How many of the run's events were seen."""
+    request: int = 0
+    """The Request of whose text some was seen; 0: of none."""
+    attempt: int = 0
+    """The attempt that has written it."""
+    assistant: int = 0
+    """Characters of its answer that were seen."""
+    reasoning: int = 0
+    """The same of its reasoning."""
+    session: int | None = None
+    """How many of the session's events were seen; `None`: it is a run that is read."""
+    run: int = 0
+    """The number of the session's run that `events` counts; 0: none yet."""
+
+    def __str__(self) -> str:
+        parts = [self.events] if self.session is None else [self.session, self.run, self.events]
+        text = [self.request, self.attempt, self.assistant, self.reasoning]
+        return ".".join(map(str, parts + text if any(text) else parts))
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Read what `str` of a cursor has written. Raises `CursorError` with one line for anything else."""
+    parts = text.split(".")
+    if len(parts) not in (1, 3, 5, 7) or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in parts):
+        raise CursorError(
+            f"{text[:100]!r} is no place among events: it is the cursor of one, like '12' in a run or '5.2.12' in a session"
+        )
+    numbers = list(map(int, parts))
+    place, written = (numbers[:-4], numbers[-4:]) if len(numbers) > 4 else (numbers, [0, 0, 0, 0])
+    session, run = (place[0], place[1]) if len(place) == 3 else (None, 0)
+    request, attempt, assistant, reasoning = written
+    return Cursor(place[-1], request, attempt, assistant, reasoning, session, run)
+
+
+_DIGITS = 15

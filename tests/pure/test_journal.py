@@ -1,0 +1,195 @@
+"""The journal of what happens: numbers without a gap, bounded, small whatever is noted, and where a reader is (R10.14)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.errors import CursorError
+from perdure.run.events.clipping import clipped
+from perdure.run.events.cursor import Cursor, parse_cursor
+from perdure.run.events.journal import Journal
+from perdure.run.events.kinds import TOPICS, Event, as_topic
+from perdure.run.events.wire import Carried, EventsPage
+from perdure.values.jsons import Json, dumps, loads
+from perdure.values.limits import CARRIED_EVENTS, CARRIED_EVENTS_SIZE, KEPT_EVENTS, KEPT_EVENTS_SIZE, MAX_EVENT_DATA
+from tests.pure.strategies import json_values
+
+AT = "2026-11-22T12:00:00.000+00:00"
+
+
+def noting(journal: Journal, number: int, text: str = "") -> None:
+    journal.note("tool", "start", AT, call=f"1.{number}", tool="t", params={"number": number, "text": text})
+
+
+def numbers(page: EventsPage) -> list[int]:
+    return [int(each.data["call"][2:]) for each in page.events]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 3)), max_size=8), st.data())
+def test_a_reader_that_comes_often_enough_sees_each_event_once_over_any_number_of_executions(
+    executions: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    journal, count, seen, at = Journal(), 0, [], 0
+    for length, looks in executions:
+        for _ in range(length):
+            noting(journal, count)
+            count += 1
+        for _ in range(looks):
+            page = journal.page(at, data.draw(st.integers(0, 100)))
+            assert page.first == max(at, page.kept_from)
+            seen += numbers(page)
+            at = page.next
+            assert at == page.first + len(page.events)
+        journal = Journal(Carried.model_validate(journal.carried().as_json()))  # it goes on as new
+    while (page := journal.page(at, 7)).events:
+        assert page.first in (at, page.kept_from)
+        at, seen = page.next, seen + numbers(page)
+    assert page.count == count
+    assert sorted(set(seen)) == seen
+    if count <= CARRIED_EVENTS // 2:  # of those that are so small all of them go along
+        assert seen == list(range(count))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 6_000), max_size=80), st.integers(-5, 3_000))
+def test_whatever_is_noted_it_keeps_the_newest_that_fit_and_says_from_where(lengths: list[int], first: int) -> None:
+    journal = Journal()
+    for number in range(1_500):
+        noting(journal, number, "x" * lengths[number % len(lengths)] if lengths else "")
+    page = journal.page(first)
+    assert page.count == 1_500
+    assert page.first == min(max(first, page.kept_from), 1_500)
+    assert numbers(page) == list(range(page.first, 1_500))
+    whole = journal.page()
+    assert 0 < len(whole.events) <= KEPT_EVENTS
+    assert sum(len(dumps(each.data)) for each in whole.events) <= KEPT_EVENTS_SIZE
+    assert all(len(dumps(each.data)) <= MAX_EVENT_DATA for each in whole.events)
+    carried = journal.carried()
+    assert carried.count == 1_500
+    assert 0 < len(carried.events) <= CARRIED_EVENTS
+    assert sum(len(dumps(each.data)) for each in carried.events) <= CARRIED_EVENTS_SIZE
+    assert carried.events == whole.events[-len(carried.events) :]
+
+
+def test_who_asks_for_what_an_execution_before_still_has_is_told_so() -> None:
+    journal = Journal()
+    for number in range(CARRIED_EVENTS + 50):
+        noting(journal, number)
+    assert not journal.page().earlier
+    later = Journal(journal.carried())
+    assert later.kept_from >= 50
+    assert (later.page(10).earlier, later.page(later.kept_from).earlier) == (True, False)
+    for number in range(2_000):
+        noting(later, number)
+    assert later.page(100).earlier  # these were dropped by this one too
+    assert not later.page(CARRIED_EVENTS + 100).earlier  # these only this one ever had
+
+
+@given(json_values(), st.integers(80, 4_000))
+def test_a_clipped_value_fits_is_json_and_is_the_value_where_it_is_whole(value: Json, most: int) -> None:
+    before = copy.deepcopy(value)
+    short, size, whole = clipped(value, most)
+    assert loads(dumps(short)) == short
+    assert size <= most + 2 * 60
+    assert value == before
+    if whole:
+        assert short == value
+    if len(dumps(value)) + 20 <= most:
+        assert whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 1_000_000,
+        {"to": "bob", "body": "x" * 1_000_000, "subject": "hello"},
+        list(range(1_000_000)),
+        {str(number): "x" * 500 for number in range(2_000)},
+        [["x" * 10] * 100] * 100,
+        {"k" * 100_000: 1},
+        10**3_999,
+        [[[[[["x" * 9_000]]]]]],
+    ],
+    ids=["text", "object", "list", "keys", "nested", "key", "number", "deep"],
+)
+def test_whatever_is_large_is_cut_keeps_its_form_and_says_so(value: Json) -> None:
+    journal = Journal()
+    journal.note("tool", "end", AT, call="1.0", tool="t", status="done", result=value, error=None)
+    data = journal.page().events[0].data
+    assert len(dumps(data)) <= MAX_EVENT_DATA
+    assert len(dumps(data)) > MAX_EVENT_DATA / 4 or not isinstance(value, str | list)
+    assert (data["call"], data["status"], data["cut"]) == ("1.0", "done", ["result"])
+    assert type(data["result"]) is type(value) or isinstance(value, int)
+    assert "error" not in data
+
+
+def test_a_short_part_of_what_is_large_stands_whole() -> None:
+    short, _, whole = clipped({"to": "bob", "body": "x" * 9_000, "subject": "hello"}, 2_000)
+    assert not whole
+    assert (short["to"], short["subject"]) == ("bob", "hello")
+    assert short["body"].endswith("… (9,000 characters)")
+
+
+def test_what_was_noted_does_not_change_with_what_it_is_of() -> None:
+    journal, params = Journal(), {"list": [1], "object": {"a": 1}}
+    journal.note("tool", "start", AT, call="1.0", tool="t", params=params)
+    params["list"].append(2)  # type: ignore[attr-defined]
+    params["object"]["a"] = 2  # type: ignore[index]
+    assert journal.page().events[0].data["params"] == {"list": [1], "object": {"a": 1}}
+
+
+def test_the_text_of_an_answer_is_kept_whole_up_to_what_a_reply_may_have() -> None:
+    journal = Journal()
+    for text in ("y" * 64_000, "y" * 70_000):
+        journal.note("assistant", "end", AT, request=1, attempt=1, text=text, accepted=True)
+    whole, cut = (each.data for each in journal.page().events)
+    assert whole["text"] == "y" * 64_000
+    assert "cut" not in whole
+    assert cut["cut"] == ["text"]
+    assert cut["accepted"] is True
+
+
+written = [st.integers(0, 300), st.integers(0, 5_000), st.integers(0, 10**7), st.integers(0, 10**7)]
+cursors = st.builds(Cursor, st.integers(0, 10**9), *written) | st.builds(
+    Cursor, st.integers(0, 10**9), *written, session=st.integers(0, 10**9), run=st.integers(0, 10**6)
+)
+
+
+@given(cursors)
+def test_a_cursor_reads_what_it_writes(cursor: Cursor) -> None:
+    assert parse_cursor(str(cursor)) == cursor
+
+
+def test_short_cursors_are_as_one_writes_them() -> None:
+    assert parse_cursor("12") == Cursor(12)
+    assert parse_cursor("5.2.12") == Cursor(12, session=5, run=2)
+    assert str(Cursor(12, 3, 1, 400)) == "12.3.1.400.0"
+    assert str(Cursor(12, session=5, run=2)) == "5.2.12"
+
+
+@pytest.mark.parametrize("text", ["", "a", "1.2", "1.2.3.4", "-1", "1..2", "1.2.3.4.5.6", "²", "٣", "1" * 16, "1.2.x"])
+def test_what_is_no_cursor_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(CursorError, match="is no place among events"):
+        parse_cursor(text)
+
+
+@given(st.text())
+def test_any_text_is_a_cursor_or_refused(text: str) -> None:
+    try:
+        assert parse_cursor(str(parse_cursor(text))) == parse_cursor(text)
+    except CursorError as error:
+        assert "\n" not in str(error)
+
+
+def test_topics_are_known_by_their_names() -> None:
+    assert as_topic("tool") == "tool"
+    assert as_topic("tools") is None
+    event = Event("tool", "start", AT, "r", 3, {"call": "1.0"}, "4")
+    said: dict[str, Any] = event.as_json()
+    assert list(said) == ["topic", "phase", "at", "runId", "offset", "cursor", "data"]
+    assert {phase for phases in TOPICS.values() for phase in phases} >= {"start", "end", "update", "delta"}
