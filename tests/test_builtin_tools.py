@@ -30,6 +30,7 @@ from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import load_tools
 from perdure.activities.tools import ToolSettings, built_in, commands, jail
 from perdure.activities.tools.http import _address, _origin
+from perdure.client.run import Run
 from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
@@ -605,6 +606,36 @@ async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment)
     approval = view.calls[0].approval
     assert approval is not None
     assert (approval.decision, approval.by) == ("answer", "ann")
+
+
+WEATHER = {
+    "name": "weather",
+    "properties": {"city": {"type": "string"}, "choices": {"type": "array"}},
+    "_activity": "perdure.client",
+}
+
+
+async def test_a_call_that_a_program_outside_carries_out(dev_server: WorkflowEnvironment) -> None:
+    call = {"_tool": "weather", "city": "Rome", "choices": ["C", "F"], "_outputPath": "†state.weather"}
+    script = [
+        {"calls": [call, {"_tool": "stamp", "after": "†state.weather.degrees"}, call | {"_outputPath": None}]},
+        DONE,
+    ]
+    async with harness(dev_server.client, [stamp], script) as it:
+        handle = await it.start(agent(WEATHER, "stamp", metadata={"for": "whom"}))
+        view = await it.until_waiting(handle.id, "1.0", "1.2")
+        assert (view.waiting[0].question, view.waiting[0].params["city"]) == (True, "Rome")
+        run = Run(it.client, handle.id)
+        await run.decide({"call": "1.0", "decision": "answer", "answer": {"degrees": 21}, "by": "ann", "via": "here"})
+        await run.decide({"call": "1.2", "decision": "answer", "answer": None})
+        await handle.result()
+        view = await it.view(handle.id)
+        metadata = await run.value("metadata")
+    assert (view.calls[1].params, view.calls[2].status) == ({"after": 21}, "done")
+    approvals = [call.as_json().get("approval") for call in view.calls]
+    assert [approval and approval.get("via") for approval in approvals] == ["here", None, None]
+    assert "via" not in (approvals[2] or {})
+    assert metadata == '{"for":"whom"}'
 
 
 async def test_a_call_may_be_replaced_by_a_question_or_a_sleep(dev_server: WorkflowEnvironment) -> None:

@@ -18,6 +18,7 @@ from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.tools import turn_messages
 from perdure.model.refusals import refusal_of
 from perdure.model.stepping import step_down, without
+from perdure.model.usage import RunUsage
 from perdure.model.wire import RequestResult, Vocabulary
 from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.pure.strategies import json_values
@@ -155,6 +156,21 @@ def test_tokens_are_counted_where_they_are_numbers(usage: Any, tokens: tuple[int
     for document in ({"usage": usage}, {"x_groq": {"usage": usage}}):
         counted = read(delta(content=SOLUTION), document).usage
         assert (counted.prompt_tokens, counted.completion_tokens) == tokens
+
+
+def test_what_a_server_says_of_its_cache_and_of_thoughts_is_counted_and_printed_only_then() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}}
+    usage = {"prompt_tokens": 7, "completion_tokens": 4}
+    assert read(delta(content=SOLUTION), {"usage": usage}).usage.as_json() == {"promptTokens": 7, "completionTokens": 4}
+    counted = read(delta(content=SOLUTION), {"usage": usage | details}).usage
+    assert counted.as_json() == {"promptTokens": 7, "completionTokens": 4, "cachedTokens": 5, "reasoningTokens": 3}
+    run = RunUsage()
+    for _ in range(2):
+        run.count("m", counted, {})
+    assert (run.cached_tokens, run.by_model["m"].reasoning_tokens) == (10, 6)
+    said: list[Any] = ["", {"cached_tokens": None}, []]
+    for nothing in said:
+        assert read(delta(), {"usage": usage | {"prompt_tokens_details": nothing}}).usage.cached_tokens == 0
 
 
 SPOKEN = st.sampled_from(

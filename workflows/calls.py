@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import Spent
-    from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, asks_person
+    from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, is_answered
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Budget, Limit, WorkClock
@@ -251,7 +251,7 @@ class CallLoop:
     async def _asked(self, call: Call, offer: Offer | None) -> Outcome | None:
         """Ask, where somebody is to be asked; the outcome if that is all."""
         verdict = None if offer is None else await self._people.verdict(offer)
-        if verdict is not None and verdict.outcome is None and asks_person(call):  # a question was put in its place
+        if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
             question = self._people.desk.offer_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._people.verdict(question)

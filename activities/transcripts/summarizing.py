@@ -19,7 +19,6 @@ from perdure.activities.secrets import masked_value
 from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS
-from perdure.model.usage import Usage
 from perdure.model.wire import RequestResult, Vocabulary
 from perdure.run.agents import Models
 from perdure.run.wire import CONTEXT_TOO_LONG
@@ -76,11 +75,7 @@ class SummaryActivity:
         ]
         for _ in range(_TRIES):
             answer = await self._ask(summary.model, said)
-            usage = summary.usage
-            summary.usage = Usage(
-                prompt_tokens=usage.prompt_tokens + answer.usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens + answer.usage.completion_tokens,
-            )
+            summary.usage = summary.usage.plus(answer.usage)
             text = answer.text.strip()
             refused = None if answer.problem is None else str(answer.problem.get("message"))
             summary.problem = refused if refused and not text else problem(text, source.text, source.most)

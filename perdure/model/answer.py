@@ -125,8 +125,12 @@ class Answer:
         if not isinstance(usage, dict) and isinstance(groq := document.get("x_groq"), dict):
             usage = groq.get("usage")
         if isinstance(usage, dict):
-            prompt, completion = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
-            self._usage = Usage(prompt_tokens=prompt, completion_tokens=completion)
+            self._usage = Usage(
+                prompt_tokens=_tokens(usage.get("prompt_tokens")),
+                completion_tokens=_tokens(usage.get("completion_tokens")),
+                cached_tokens=_tokens(_part_of(usage, "prompt_tokens_details").get("cached_tokens")),
+                reasoning_tokens=_tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens")),
+            )
 
     def result(self) -> RequestResult:
         """What the answer was, now that it has ended."""
@@ -165,6 +169,10 @@ class Answer:
 def _list(value: Any) -> list[Any]:
     """A list; what should be in one, in one."""
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _part_of(usage: JsonObject, name: str) -> JsonObject:
+    return part if isinstance(part := usage.get(name), dict) else {}
 
 
 def _clean(text: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
 
+from perdure.values.jsons import JsonObject
 from perdure.values.wire import Wire
 
 
@@ -40,11 +42,25 @@ class Usage(Wire):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of those of the prompt, what the server had in its cache; not printed where it says nothing of it."""
+    reasoning_tokens: int = 0
+    """Of those of the completion, what the model thought with; as `cached_tokens`."""
+
+    @model_serializer(mode="wrap")
+    def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        plain: JsonObject = handler(self)
+        unsaid = [name for name in ("cached_tokens", "reasoning_tokens") if not getattr(self, name)]
+        return {key: value for key, value in plain.items() if key not in {*unsaid, *map(to_camel, unsaid)}}
 
     @property
     def tokens(self) -> int:
         """Both together: what a budget counts."""
         return self.prompt_tokens + self.completion_tokens
+
+    def plus(self, other: Usage) -> Usage:
+        """What both have used."""
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
 
     def cost_at(self, price: Price | None) -> float | None:
         """Dollars; `None` where the price is not known."""
@@ -77,6 +93,8 @@ class RunUsage(Usage):
             ModelUsage(
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
                 requests=1,
                 cost=usage.cost_at(prices.get(model)),
             ),
@@ -93,10 +111,14 @@ class RunUsage(Usage):
         self.by_model[model] = ModelUsage(
             prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
             completion_tokens=before.completion_tokens + usage.completion_tokens,
+            cached_tokens=before.cached_tokens + usage.cached_tokens,
+            reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
             requests=before.requests + usage.requests,
             cost=(before.cost or 0.0) + (usage.cost or 0.0) if known else None,
         )
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.reasoning_tokens += usage.reasoning_tokens
         costs = [each.cost for each in self.by_model.values()]
         self.cost = None if None in costs else sum(cost for cost in costs if cost is not None)

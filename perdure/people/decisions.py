@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perdure.errors import DecisionError, JsonError
 from perdure.plan.approval import Kind
 from perdure.values.jsons import Json, JsonObject, check, shorten
-from perdure.values.limits import MAX_EDITED
+from perdure.values.limits import MAX_EDITED, MAX_NAME
 from perdure.values.problems import first_problem
 
 KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
@@ -38,6 +38,8 @@ class Decision(BaseModel):
     """Do not ask about this tool again in this run (R7.7)."""
     endorse: bool | list[str] = False
     """Stand for all its parameters, or for these: they are `user`'s from then on, wherever they came from (R15.6)."""
+    via: str = Field(default="", max_length=MAX_NAME)
+    """By which way it came, where whoever sent it has to know it again."""
     digest: str | None = None
     """Of what was shown; if something else waits by now, the decision is refused."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.people.decisions import Decision, parse_decision
 from perdure.people.digests import Digests, approval_digest
-from perdure.people.offers import Judged, Offer, Verdict, what_runs
+from perdure.people.offers import Judged, Offer, Verdict, asked_words, is_with_client, what_runs
 from perdure.people.policies import Guard, Policy
 from perdure.people.vouching import Vouched, endorse
 from perdure.plan.approval import Approval
@@ -79,9 +79,9 @@ class Desk:
         return Rejected(f"rejected by the policy: {why}")
 
     def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
-        """Offer a call whose result is what a person answers."""
+        """Offer a call whose result is what a person answers, or a program outside."""
         call.approval = Approval(requested_at=time)
-        offer = Offer(call.id, str(call.params.get("question", "")), plan, call.approval, call, question=True)
+        offer = Offer(call.id, asked_words(call), plan, call.approval, call, question=True)
         plan.hold(call)
         return self._put_out(offer)
 
@@ -143,7 +143,8 @@ class Desk:
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
         assert offer.call is not None
-        problem = answer_problem(offer.call.params, decision.answer) if decision.decision == "answer" else None
+        asked = decision.decision == "answer" and not is_with_client(offer.call)
+        problem = answer_problem(offer.call.params, decision.answer) if asked else None
         if problem is not None:
             raise DecisionError(f"{offer.title}: {problem}")
         return Judged(offer, decision)
@@ -153,6 +154,7 @@ class Desk:
         offer, decision = judged.offer, judged.decision
         approval = self._settle(offer)
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
+        approval.via = decision.via
         if decision.decision == "answer":
             return Verdict(Returned(decision.answer))
         if decision.endorse and judged.by_person and offer.call is not None:

@@ -12,8 +12,10 @@ from perdure.plan.approval import Approval
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Outcome
 from perdure.plan.plan import Plan
+from perdure.tools.tool import CLIENT
 from perdure.values.marks import marked_call
 
+WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
 NAMED: Final = 5
 """Tools of a plan of which the reason says what they run; its offer names all of them."""
 
@@ -95,3 +97,13 @@ def what_runs(offer: Offer) -> str:
     return "".join(f"; {each}" for each in named[:NAMED]) + (
         f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
     )
+
+
+def is_with_client(call: Call) -> bool:
+    """Whether a program outside carries it out, and says its result."""
+    return call.tool is not None and call.tool.activity == CLIENT
+
+
+def asked_words(call: Call) -> str:
+    """What is asked of whoever answers a call."""
+    return WITH_CLIENT if is_with_client(call) else str(call.params.get("question", ""))

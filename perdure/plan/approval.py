@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
@@ -23,3 +23,10 @@ class Approval(BaseModel):
     by: str = ""
     """Who decided, as they said."""
     reason: str = ""
+    via: str = ""
+    """By which way the decision came, where that was said; not printed where it was not."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        return plain if self.via else {key: value for key, value in plain.items() if key != "via"}

@@ -150,6 +150,8 @@ class Agent(BaseModel):
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
     """What it is for, as lists show it, and a model that may delegate to it."""
+    metadata: JsonObject = Field(default_factory=dict)
+    """What whoever starts it keeps beside it, and reads again as the run's `metadata`; no model sees it."""
     schema_of_file: str | None = Field(default=None, alias="$schema", exclude=True)
     """Where an editor finds the schema of agent files (`perdure schema`)."""
 

@@ -37,8 +37,12 @@ ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
 SLEEP_UNTIL: Final = "perdure.sleep_until"
 ASK_PERSON: Final = "perdure.ask_person"
+CLIENT: Final = "perdure.client"
+"""As `_activity`: a program outside carries the call out, whoever started the run mostly, and says its result as the answer to it."""
 KEEP: Final = "perdure.keep"
-ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON})
+ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, CLIENT})
+ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
+"""Of these those whose result comes from outside, as the answer to an offer."""
 """Keys of what the engine carries out itself: see `perdure.tools.engine`."""
 TASK_COMPLETE: Final = "task_complete"
 """The tool whose call ends the run, its parameters being the output (R9.5)."""

@@ -1,7 +1,7 @@
 """The inner loop of one Request: `events` is what can happen and what is to be carried out, `loop` decides."""
 
 from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
-from perdure.run.inner.loop import PLAN, REQUEST, InnerLoop, asks_person
+from perdure.run.inner.loop import PLAN, REQUEST, InnerLoop, is_answered
 
 __all__ = [
     "PLAN",
@@ -16,5 +16,5 @@ __all__ = [
     "Start",
     "Steered",
     "Stopped",
-    "asks_person",
+    "is_answered",
 ]

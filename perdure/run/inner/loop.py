@@ -24,7 +24,7 @@ from perdure.run.inner.editing import edited
 from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
-from perdure.tools.tool import ASK_PERSON, KEEP
+from perdure.tools.tool import ANSWERED, KEEP
 
 REQUEST: Final = "request"
 PLAN: Final = "plan"
@@ -134,7 +134,7 @@ class InnerLoop:
                 if (refused := desk.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                offer_it = desk.offer_question if asks_person(call) else desk.offer_call
+                offer_it = desk.offer_question if is_answered(call) else desk.offer_call
                 offer = None if call.loop is not None else offer_it(home, call, now)  # its calls are asked about
                 assert call.tool is not None
                 if call.tool.activity == KEEP:
@@ -254,6 +254,6 @@ class InnerLoop:
         return Stage.ANSWERED if self._plan_offer is not None else Stage.DRAINING
 
 
-def asks_person(call: Call) -> bool:
-    """Whether its result is what a person answers."""
-    return call.tool is not None and call.tool.activity == ASK_PERSON
+def is_answered(call: Call) -> bool:
+    """Whether its result is what a person, or a program outside, answers."""
+    return call.tool is not None and call.tool.activity in ANSWERED

@@ -68,9 +68,10 @@ def whole(run: Run, what: str) -> Json:
     parts: dict[str, Json] = {
         name: getattr(run_now, name) for name in ("output", "errors", "refusals", "edges", "reads", "writes")
     }
+    parts["metadata"] = run.agent.metadata
     parts |= {name: [each.as_json() for each in getattr(run_now, name)] for name in ("calls", "log", "waiting")}
     if what not in parts:
         raise KeyError(
-            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, a call's id or a reference"
+            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
         )
     return parts[what]
