@@ -19,10 +19,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.errors import SettingsError
+from perdure.gateway.guards import FREE_GUESSES
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.codec import CodecServer
-from perdure.pages.guards import FREE_GUESSES
 from perdure.values.limits import MAX_BODY
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 from tests.test_cli import one_line

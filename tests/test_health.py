@@ -97,7 +97,19 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
 
 async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) -> None:
     port, ui_port, health, metrics = (str(free_port()) for _ in range(4))
-    words = ["dev", "--port", port, "--ui-port", ui_port, "--health-port", health, "--metrics", f"127.0.0.1:{metrics}"]
+    words = [
+        "dev",
+        "--gateway-port",
+        "0",
+        "--port",
+        port,
+        "--ui-port",
+        ui_port,
+        "--health-port",
+        health,
+        "--metrics",
+        f"127.0.0.1:{metrics}",
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(ROOT / "client.py"), *words, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
     )

@@ -15,8 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
+from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
 from perdure.pages.app import Inbox
-from perdure.pages.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line
 

@@ -472,7 +472,7 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     (agents / "a.json").write_text(json.dumps(agent("gone.do")))
     words = ["--mcp", str(tmp_path / "mcp.json"), "--agents", str(agents)]
     if program == "client.py":
-        words = ["dev", "--port", str(free_port()), "--ui-port", str(free_port()), *words]
+        words = ["dev", "--gateway-port", "0", "--port", str(free_port()), "--ui-port", str(free_port()), *words]
     env = {**os.environ, "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     process = await asyncio.create_subprocess_exec(
         sys.executable, program, *words, cwd=ROOT, env=env, stderr=asyncio.subprocess.PIPE

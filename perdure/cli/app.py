@@ -17,7 +17,7 @@ from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.lists.commands import lists_app
 from perdure.cli.lists.histories import histories_app
 from perdure.cli.model_commands import models_app
-from perdure.cli.options import DEV, WORKER, configured
+from perdure.cli.options import DEV, SERVE, WORKER, configured
 from perdure.cli.plan_commands import plan_app, print_drawing
 from perdure.cli.session_commands import agent_app, session_app
 from perdure.cli.settings_command import settings_app
@@ -198,10 +198,19 @@ def worker(settings: Settings) -> None:
 
 
 @app.command()
-@configured(*DEV, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
+@configured("agents", "task_queue", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
+def serve(settings: Settings) -> None:
+    """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may stand side by side."""
+    from perdure.cli.serving import serve as serve_gateway  # a web server is not needed by any other command
+
+    execute(lambda: serve_gateway(settings))
+
+
+@app.command()
+@configured(*DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
 def dev(settings: Settings) -> None:
-    """An embedded Temporal server with its Web UI, and a worker, until Ctrl-C."""
-    from perdure.hosting.dev import serve_dev  # the server and the worker are not needed by any other command
+    """An embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
+    from perdure.cli.serving import serve_dev  # the server and the worker are not needed by any other command
 
     execute(lambda: serve_dev(settings))
 

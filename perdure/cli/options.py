@@ -13,13 +13,21 @@ import typer
 from perdure.cli.errors import one_line_errors
 from perdure.hosting.settings import Settings, load, using
 from perdure.hosting.settings.fields import about
-from perdure.hosting.settings.model import CONFIG, PAGES
+from perdure.hosting.settings.model import CONFIG, GATEWAY, PAGES
 from perdure.hosting.settings.reading import flag, variable
 from perdure.hosting.settings.showing import shown_default
 
 ALL: Final = tuple(Settings.model_fields)
-WORKER: Final = tuple(name for name, field in Settings.model_fields.items() if about(field).group != PAGES)
+WORKER: Final = tuple(
+    name for name, field in Settings.model_fields.items() if about(field).group not in (GATEWAY, PAGES)
+)
 """What `perdure worker` takes."""
+SERVE: Final = {
+    name: "--" + name.removeprefix("gateway_")
+    for name, field in Settings.model_fields.items()
+    if about(field).group == GATEWAY
+}
+"""What `perdure serve` takes, by flags that need not say whose they are."""
 DEV: Final = tuple(name for name in WORKER if name not in ("tools_only", "wait"))
 """What `perdure dev` takes of them: its server is its own."""
 

@@ -1,8 +1,12 @@
-"""`perdure dev`: server, Web UI and worker in one process, until Ctrl-C; the worker is as it is alone."""
+"""`perdure dev`: server, Web UI, worker and gateway in one process, until Ctrl-C; the worker is as it is alone."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+from temporalio.client import Client
 
 from perdure.hosting.equipment import equipped, registry_of
 from perdure.hosting.operating import logs
@@ -12,8 +16,13 @@ from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.worker import work
 
 
-async def serve_dev(settings: Settings) -> None:
-    """Serve until interrupted; agents are looked for in `agents`, if it is there. Raises a `PerdureError` when something cannot start."""
+async def serve_dev(
+    settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]] = nullcontext
+) -> None:
+    """Serve until interrupted; agents are looked for in `agents`, if it is there. `beside`: what lasts as long, once there is a server.
+
+    Raises a `PerdureError` when something cannot start.
+    """
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     registry = registry_of(settings)
     port, ui_port = settings.dev_port, settings.dev_ui_port
@@ -25,4 +34,5 @@ async def serve_dev(settings: Settings) -> None:
         print(f"Temporal  localhost:{port}", file=sys.stderr)
         print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
         agents = settings.agents_folder if settings.agents_folder.is_dir() else None
-        await work(server.client, runtime, registry, changed(settings, {"agents": agents}))
+        async with beside(server.client):
+            await work(server.client, runtime, registry, changed(settings, {"agents": agents}))

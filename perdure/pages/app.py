@@ -23,8 +23,8 @@ from perdure.client.ages import age
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.perdure import Perdure
 from perdure.errors import JsonError, RunError, ServerError
+from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
-from perdure.pages.guards import Guards, TooManyGuessesError
 from perdure.pages.live import Live
 from perdure.run.views.drawing import Drawing, draw_run
 from perdure.run.views.svg import to_svg
@@ -43,14 +43,14 @@ _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 class Inbox:
     """The pages over one namespace; `token` is asked for where others than this machine can reach them."""
 
-    def __init__(self, perdure: Perdure, token: str | None = None) -> None:
+    def __init__(self, perdure: Perdure, token: str | None = None, *, guards: Guards | None = None) -> None:
         self._perdure = perdure
-        self._guards = Guards(token)
+        self._guards = guards or Guards(token)
         self._live = Live(perdure)
         self._pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
         self._pages.globals.update(age=age, dumps=dumps, prefix=PREFIX)
         # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
-        hosts = ["*"] if token is not None else _LOOPBACK
+        hosts = _LOOPBACK if self._guards.open else ["*"]
         self.app = Starlette(
             routes=[
                 Route("/", self._show),
@@ -142,7 +142,7 @@ class Inbox:
             "answer": "answered",
         }
         said = f"{form['run']} {done['call']}: {words[done['decision']]}"
-        response = RedirectResponse("/?" + urlencode({"said": said}), 303)
+        response = RedirectResponse("./?" + urlencode({"said": said}), 303)
         # A cookie holds Latin-1 at most, a name anything.
         name = quote(form.get("by", "")[:_LONGEST_NAME])
         response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
@@ -174,10 +174,11 @@ class Inbox:
 
     async def _sign_in(self, request: Request) -> Response:
         form = await _read_form(request)
-        if not self._guards.is_token(form.get("token", ""), request):
+        caller = self._guards.caller_with(form.get("token", ""), request)
+        if caller is None:
             return self._ask_for_token(request, "That is not the token.")
-        response = RedirectResponse("/", 303)
-        self._guards.sign_in(request, response)
+        response = RedirectResponse("./", 303)
+        self._guards.sign_in(request, response, caller)
         return self._guards.finish(request, response)
 
     def _ask_for_token(self, request: Request, problem: str = "") -> Response:

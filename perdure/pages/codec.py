@@ -18,8 +18,8 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
 from perdure.errors import SettingsError
+from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.hosting.converter import is_unreadable
-from perdure.pages.guards import Guards, TooManyGuessesError
 from perdure.values.limits import MAX_BODY
 
 COOKIE: Final = "perdure_codec"
@@ -112,7 +112,7 @@ class CodecServer:
             return _finish(PlainTextResponse(f'expected {{"payloads": [...]}} as Temporal writes it ({reason})', 400))
 
     async def _home(self, request: Request) -> Response:
-        signed_in = self._guards.is_signed_in(request)
+        signed_in = self._guards.signed_in(request) is not None
         said = f"Signed in: the Web UI at {self._origin} may show what is encrypted." if signed_in else ""
         return _finish(HTMLResponse(_PAGE.format(said=said)))
 
@@ -120,13 +120,13 @@ class CodecServer:
         async with request.form(max_files=0, max_fields=4) as form:
             token = str(form.get("token", ""))
         try:
-            right = self._guards.is_token(token, request)
+            caller = self._guards.caller_with(token, request)
         except TooManyGuessesError as error:
             return _finish(HTMLResponse(_PAGE.format(said=error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
-        if not right:
+        if caller is None:
             return _finish(HTMLResponse(_PAGE.format(said="That is not the token."), 401))
         response = RedirectResponse("/", 303)
-        self._guards.sign_in(request, response)
+        self._guards.sign_in(request, response, caller)
         return _finish(response)
 
 

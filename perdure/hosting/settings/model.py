@@ -34,6 +34,7 @@ SERVICE = "A worker as a service"
 TUNING = "Tuning of a worker"
 RATES = "Rates over all workers"
 DATA = "What Temporal stores"
+GATEWAY = "The gateway"
 PAGES = "Pages and the embedded server"
 
 
@@ -176,6 +177,36 @@ class Settings(BaseSettings):
     )
     codec_keys: ByName[str] = setting(
         {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
+    )
+
+    gateway_host: str = setting(
+        "127.0.0.1", "Where the gateway listens; beyond this machine tokens are needed", GATEWAY, "HOST", min_length=1
+    )
+    gateway_port: int = setting(8700, "Its port; 0 takes a free one", GATEWAY, "PORT", ge=0, le=65535)
+    gateway_tokens: Path | None = setting(
+        None, "The tokens that it lets in: tenants, senders, rights (`perdure token new`)", GATEWAY, "FILE"
+    )
+    gateway_token: str | None = setting(
+        None, "In place of them the only token, which may do everything", GATEWAY, "TEXT", secret=True, min_length=16
+    )
+    gateway_secret: str | None = setting(
+        None,
+        "What signs its cookies: gateways that share it know each other's sessions; one of its own by default",
+        GATEWAY,
+        "TEXT",
+        secret=True,
+        min_length=32,
+    )
+    gateway_hosts: Names = setting(
+        (), "The names under which it answers; any where it has tokens, else the loopback's", GATEWAY, "A,B,…"
+    )
+    gateway_origins: Names = setting((), "Other sites whose pages may ask: https://app.example.com", GATEWAY, "A,B,…")
+    gateway_rate: float = setting(600.0, "Requests a minute of each token, for each gateway", GATEWAY, "N", gt=0)
+    gateway_streams: int = setting(50, "Event streams of each token at once, for each gateway", GATEWAY, "N", ge=1)
+    gateway_connections: int = setting(1000, "Connections at once", GATEWAY, "N", ge=1)
+    gateway_body: int = setting(4_000_000, "Bytes of a body", GATEWAY, "BYTES", ge=1000)
+    gateway_grace: float = setting(
+        10.0, "Seconds that answers under way have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
     )
 
     inbox_token: str | None = setting(None, "What whoever looks at the inbox has to know", PAGES, "TEXT", secret=True)

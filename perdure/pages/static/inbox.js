@@ -10,7 +10,7 @@ async function refresh() {
     query.set("run", article.dataset.run);
     query.set("call", article.dataset.call);
   }
-  const answer = await fetch("/list?" + query);
+  const answer = await fetch("list?" + query);
   if (!answer.ok) return;
   const focused = document.activeElement && list.contains(document.activeElement) ? document.activeElement.href : null;
   list.innerHTML = await answer.text();
@@ -21,10 +21,10 @@ async function refresh() {
     document.getElementById("elsewhere").hidden = false;
     article.querySelectorAll("button").forEach((button) => { button.disabled = true; });
   } else if (!article && count) {
-    location.assign("/");
+    location.assign("./");
   }
 }
 
-const events = new EventSource("/events");
+const events = new EventSource("events");
 events.addEventListener("changed", refresh);
 events.addEventListener("open", refresh);

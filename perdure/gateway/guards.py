@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hmac
 import ipaddress
 import secrets
@@ -13,7 +14,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.errors import SettingsError
+from perdure.gateway.callers import Caller
+from perdure.gateway.tokens import OneToken, Tokens
+from perdure.sessions.wire import EVERYTHING
 
 SESSION: Final = "perdure_session"
 """Names a browser, for its forms."""
@@ -21,6 +24,8 @@ SIGNED_IN: Final = "perdure_signed_in"
 """Says that a browser has shown the token, without being it."""
 SESSION_SECONDS: Final = 12 * 3600
 """A working day; whoever takes a cookie away has it for no longer."""
+LOCAL: Final = "local"
+"""The id of no token at all."""
 FREE_GUESSES: Final = 5
 """Wrong tokens of one address before the next has to wait."""
 LONGEST_WAIT: Final = 60.0
@@ -43,12 +48,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_token(token: str | None) -> None:
-    """Raises `SettingsError` for one that is empty: a variable that is not set would let everybody in."""
-    if token is not None and not token.strip():
-        raise SettingsError("the token is empty: give one with --token or PERDURE_INBOX_TOKEN, or none at all")
-
-
 class TooManyGuessesError(Exception):
     """An address has to wait so many seconds before another token of its is looked at."""
 
@@ -57,55 +56,89 @@ class TooManyGuessesError(Exception):
         self.seconds = seconds
 
 
+def local_caller() -> Caller:
+    """Whoever reaches a server that asks for no token: somebody on this machine, who may do everything."""
+    try:
+        return Caller("", getpass.getuser(), frozenset({EVERYTHING}), LOCAL)
+    except (OSError, KeyError):  # a user without a name
+        return Caller("", LOCAL, frozenset({EVERYTHING}), LOCAL)
+
+
 class Guards:
-    """One per server. Without a `token` it trusts whoever reaches it, which is for loopback only. Raises `SettingsError`."""
+    """One per server. Without `tokens` it trusts whoever reaches it, which is for loopback only. Raises `SettingsError`."""
 
     def __init__(
         self,
-        token: str | None,
+        tokens: Tokens | str | None,
         clock: Callable[[], float] = time.time,
         *,
         cookie: str = SIGNED_IN,
         asked_from: str | None = None,
+        secret: str | None = None,
     ) -> None:
-        """`cookie` names the session of who signed in; `asked_from` is an origin whose pages ask with it, in place of this server's own."""
-        check_token(token)
-        self._token = token
+        """`tokens`: a text is the only one. `cookie` names the session of who signed in; `asked_from` is an origin whose pages ask with it, in
+        place of this server's own. `secret` signs cookies: servers that have the same know each other's; by default its own."""
+        self._tokens = OneToken(tokens) if isinstance(tokens, str) else tokens
         self._clock = clock
         self._cookie = cookie
         self._asked_from = asked_from
-        self._secret = secrets.token_bytes(32)
+        self._secret = secrets.token_bytes(32) if secret is None else sha256(secret.encode()).digest()
         self._guesses: dict[str, tuple[int, float]] = {}
         """By address: how many wrong ones, and when the next is looked at."""
 
-    def admits(self, request: Request) -> bool:
-        """Whether the request knows the token, as a bearer, or has signed in. Raises `TooManyGuessesError`."""
-        if self._token is None or self.is_signed_in(request):
-            return True
-        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and self.is_token(bearer, request)
+    @property
+    def open(self) -> bool:
+        """Whether no token is asked for."""
+        return self._tokens is None
 
-    def is_token(self, text: str, request: Request) -> bool:
-        """Whether this is the token; a wrong one counts for the address. Raises `TooManyGuessesError`."""
-        if self._token is None:
-            return False
+    def admits(self, request: Request) -> bool:
+        """Whether the request knows a token, as a bearer, or has signed in. Raises `TooManyGuessesError`."""
+        return self.caller(request) is not None
+
+    def caller(self, request: Request) -> Caller | None:
+        """Who asks, by a bearer or a session; `None`: nobody that is known. Raises `TooManyGuessesError`."""
+        return self.signed_in(request) or self.bearer(request)
+
+    def bearer(self, request: Request) -> Caller | None:
+        """Who asks, by a bearer alone. Raises `TooManyGuessesError`."""
+        if self._tokens is None:
+            return local_caller()
+        kind, _, text = request.headers.get("authorization", "").partition(" ")
+        return self.caller_with(text.strip(), request) if kind.lower() == "bearer" else None
+
+    def signed_in(self, request: Request) -> Caller | None:
+        """Who asks, by the session that signing in has given their browser, while it goes on and the token is let in."""
+        named, _, signature = request.cookies.get(self._cookie, "").rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(self._cookie, named).encode()):
+            return None
+        until, id, _ = named.split(".")
+        return self._tokens.named(id) if self._tokens is not None and int(until) > self._clock() else None
+
+    def is_let_in(self, caller: Caller) -> bool:
+        """Whether the token that a caller has shown is let in still."""
+        return self._tokens is None or self._tokens.named(caller.token) is not None
+
+    def caller_with(self, text: str, request: Request) -> Caller | None:
+        """Whose token this is; a wrong one counts for the address. Raises `TooManyGuessesError`."""
+        if self._tokens is None:
+            return None
         who, now = _who(request), self._clock()
         wrong, free_at = self._guesses.get(who, (0, now))
         if free_at > now:
             raise TooManyGuessesError(free_at - now)
-        if hmac.compare_digest(_digest(text), _digest(self._token)):
+        if (caller := self._tokens.find(text)) is not None:
             self._guesses.pop(who, None)
-            return True
+            return caller
         wait = min(LONGEST_WAIT, 2.0 ** (wrong + 1 - FREE_GUESSES)) if wrong + 1 >= FREE_GUESSES else 0.0
         self._guesses.pop(who, None)
         self._guesses[who] = (min(wrong + 1, 1000), now + wait)
         while len(self._guesses) > _REMEMBERED:
             del self._guesses[next(iter(self._guesses))]
-        return False
+        return None
 
-    def sign_in(self, request: Request, response: Response) -> None:
-        """Give the browser a session of its own, which says nothing about the token."""
-        named = f"{int(self._clock()) + SESSION_SECONDS}.{secrets.token_urlsafe(16)}"
+    def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
+        """Give the browser a session of its own, which says nothing about the token but its id."""
+        named = f"{int(self._clock()) + SESSION_SECONDS}.{caller.token}.{secrets.token_urlsafe(16)}"
         cookie = f"{named}.{self._sign(self._cookie, named)}"
         self._set_cookie(request, response, self._cookie, cookie)
 
@@ -132,12 +165,6 @@ class Guards:
         secure = elsewhere or request.url.scheme == "https"
         response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
 
-    def is_signed_in(self, request: Request) -> bool:
-        """Whether the browser has a session that goes on."""
-        named, _, signature = request.cookies.get(self._cookie, "").rpartition(".")
-        own = hmac.compare_digest(signature.encode(), self._sign(self._cookie, named).encode())
-        return own and int(named.partition(".")[0]) > self._clock()
-
     def _sign(self, use: str, text: str) -> str:
         return hmac.new(self._secret, f"{use}:{text}".encode(), sha256).hexdigest()
 
@@ -150,7 +177,3 @@ def _who(request: Request) -> str:
     except ValueError:
         return host
     return str(ipaddress.ip_network(f"{host}/64", strict=False)) if address.version == 6 else host
-
-
-def _digest(text: str) -> bytes:
-    return sha256(text.encode(errors="replace")).digest()

@@ -1,0 +1,54 @@
+"""`perdure serve`: the gateway with all its doors, and `perdure token`: who is let in (section 17)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from perdure.client.perdure import Perdure
+from perdure.gateway.app import check_reachable, create_app
+from perdure.gateway.door import DoorMaker
+from perdure.gateway.health import health
+from perdure.gateway.serving import served
+from perdure.hosting import dev
+from perdure.hosting.operating import logs
+from perdure.hosting.settings import Settings
+from perdure.hosting.signals import until_interrupted
+from perdure.hosting.telemetry import silent_runtime
+from perdure.pages.door import pages
+
+DOORS: Final[tuple[DoorMaker, ...]] = (health, pages)
+"""In the order in which they are asked. A new protocol is a line here."""
+
+
+@asynccontextmanager
+async def gateway(perdure: Perdure, settings: Settings) -> AsyncIterator[str]:
+    """Serve it while the context lasts; its address. Raises `SettingsError`."""
+    check_reachable(settings)
+    app = create_app(perdure, settings, DOORS)
+    async with served(
+        app,
+        "Gateway ",
+        settings.gateway_host,
+        settings.gateway_port,
+        connections=settings.gateway_connections,
+        stopping=app.state.gateway.stopping.set,
+        grace=settings.gateway_grace,
+    ) as address:
+        yield address
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until interrupted. Raises `SettingsError` where others could reach it and there is no token, or the port is taken."""
+    check_reachable(settings)  # before a server is needed
+    logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
+    perdure = await Perdure.connect(runtime=silent_runtime(), task_queue=settings.task_queue)
+    async with gateway(perdure, settings):
+        await until_interrupted()
+
+
+async def serve_dev(settings: Settings) -> None:
+    """The gateway beside an embedded server and a worker, until interrupted."""
+    check_reachable(settings)
+    await dev.serve_dev(settings, lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings))

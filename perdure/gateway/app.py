@@ -1,0 +1,212 @@
+"""The frame round all doors: what is done of every request before its route is called, and of whatever comes of it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from perdure.client.perdure import Perdure
+from perdure.errors import SettingsError
+from perdure.gateway.bounds import HEADERS, Body, too_large
+from perdure.gateway.callers import Caller
+from perdure.gateway.door import Door, DoorMaker, Gateway
+from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
+from perdure.gateway.problems import HttpError, as_problem_json, problem_of
+from perdure.gateway.tokens import OneToken, TokenFile, Tokens
+from perdure.hosting.settings import Settings
+
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Of every answer that says nothing else."""
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
+_log: Final = logging.getLogger("perdure.gateway")
+
+
+def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker]) -> Starlette:
+    """The gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
+
+    Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
+    """
+    gateway = Gateway(perdure, settings, Guards(tokens_of(settings), secret=settings.gateway_secret))
+    opened = [make(gateway) for make in doors]
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for door in opened:
+                await stack.enter_async_context(door.lifespan())
+            yield
+            gateway.stopping.set()
+
+    def nothing_there(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _finish(as_problem_json(HttpError(error.status_code, "there is nothing at this address")))
+
+    app = Starlette(
+        routes=[_Framed(gateway, door, route) for door in opened for route in door.routes],
+        exception_handlers={HTTPException: nothing_there},
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    app.state.doors = opened
+    return app
+
+
+def tokens_of(settings: Settings) -> Tokens | None:
+    """Those that the settings name. Raises `SettingsError`."""
+    if settings.gateway_tokens is not None and settings.gateway_token is not None:
+        raise SettingsError("gateway_token and gateway_tokens: say one of them")
+    if settings.gateway_tokens is not None:
+        return TokenFile(settings.gateway_tokens, told=lambda line: _log.info("%s", line))
+    return None if settings.gateway_token is None else OneToken(settings.gateway_token)
+
+
+class _Framed(BaseRoute):
+    """A door's route, with the frame round it."""
+
+    def __init__(self, gateway: Gateway, door: Door, route: BaseRoute) -> None:
+        self.route = route
+        self.door = door
+        self._gateway = gateway
+        self._template = getattr(route, "path", "")
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return self.route.matches(scope)
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
+        return self.route.url_path_for(name, **path_params)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise HTTPException(404)
+        began, caller, started, ends = time.monotonic(), None, 0, False
+        request = Request(scope, receive)
+        most = self._gateway.settings.gateway_body
+        body = Body(receive, most)
+        id = secrets.token_hex(8)
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = message["status"]
+                headers = MutableHeaders(scope=message)
+                _add_headers(headers, id)
+                if ends:  # else the rest of a body that nobody wants would be taken in for as long as it comes
+                    headers["Connection"] = "close"
+            await send(message)
+
+        try:
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
+                raise HttpError(431, f"the headers have {HEADERS:,} bytes at most")
+            self._check_address(request)
+            caller = self._caller(request)
+            scope.setdefault("state", {})["caller"] = caller
+            if int(request.headers.get("content-length") or 0) > most:
+                raise too_large(most)
+            await self.route.handle(scope, body, sending)
+        except Exception as error:
+            if started:
+                raise
+            ends = not await body.discard()
+            await self.door.problem(request, self._problem(error, id))(scope, receive, sending)
+        finally:
+            self._log(scope, started, caller, id, time.monotonic() - began)
+
+    def _caller(self, request: Request) -> Caller:
+        """Who asks. Raises `HttpError` for nobody, for one who asks too often, and for a page of another site that asks in their name."""
+        guards = self._gateway.guards
+        if self.door.access == "open":
+            return Caller("", "", frozenset(), "")
+        try:
+            caller = guards.bearer(request) if self.door.access == "bearer" else guards.caller(request)
+        except TooManyGuessesError as error:
+            raise HttpError(429, str(error), headers={"Retry-After": str(int(error.seconds) + 1)}) from None
+        if caller is None:
+            words = "a token is needed: Authorization: Bearer …"
+            raise HttpError(401, words, headers={"WWW-Authenticate": 'Bearer realm="perdure"'})
+        self._gateway.rates.take(caller.token)
+        return caller
+
+    def _check_address(self, request: Request) -> None:
+        """Under which name it was reached, and from whose page. Raises `HttpError`."""
+        settings, headers = self._gateway.settings, request.headers
+        host = headers.get("host", "")
+        names = settings.gateway_hosts or (_LOOPBACK if self._gateway.guards.open else ())
+        # A page of another site, under a name that leads here, would be read as ours.
+        if names and _name(host) not in names:
+            raise HttpError(421, "this gateway does not answer under this name")
+        origin = headers.get("origin")
+        # A browser sends what another site's page asks for in the name of whoever sits before it, and on loopback nothing else is asked for.
+        if origin is not None and urlsplit(origin).netloc != host and origin not in settings.gateway_origins:
+            raise HttpError(403, "pages of this site may not ask here", kind="foreign-origin")
+        if (
+            origin is None
+            and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            and request.method not in _SAFE
+        ):
+            raise HttpError(403, "pages of other sites may not ask here", kind="foreign-origin")
+        if any(name in request.query_params for name in _IN_URLS):
+            raise HttpError(400, "a token does not stand in an address, which others log: send it as Authorization")
+
+    def _problem(self, error: Exception, id: str) -> HttpError:
+        problem = problem_of(error)
+        if problem is None or problem.status >= 500:
+            _log.log(
+                logging.ERROR if problem is None else logging.WARNING,
+                "a request came to nothing: %s",
+                type(error).__name__,
+                exc_info=error if problem is None else None,
+                extra={"perdure": {"request": id}},
+            )
+        return problem or HttpError(500, f"the gateway could not do this; its log says why, at request {id}")
+
+    def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
+        # The route and not the address: keys of sessions are what people call them.
+        fields = {"door": self.door.name, "status": status, "ms": round(seconds * 1000), "request": id}
+        fields |= {"token": caller.token} if caller is not None and caller.token else {}
+        level = logging.DEBUG if self.door.access == "open" else logging.INFO  # probes come every few seconds
+        _log.log(level, "%s %s", scope["method"], self._template, extra={"perdure": fields})
+
+
+def _name(host: str) -> str:
+    """Without the port."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def _add_headers(headers: MutableHeaders, id: str) -> None:
+    for name, value in _HEADERS.items():
+        headers.setdefault(name, value)
+    headers["X-Request-Id"] = id
+
+
+def _finish(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def check_reachable(settings: Settings) -> None:
+    """Raises `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
+    if tokens_of(settings) is None and not is_loopback(settings.gateway_host):
+        raise SettingsError(
+            f"others can reach {settings.gateway_host}: give tokens that they have to know, with --tokens or --token"
+        )

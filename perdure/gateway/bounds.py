@@ -1,0 +1,121 @@
+"""How much anybody may ask for: bytes of a body, requests a minute, streams at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import Message, Receive
+
+from perdure.gateway.callers import Caller
+from perdure.gateway.problems import HttpError
+from perdure.values.jsons import Json, JsonObject, loads
+
+HEADERS: Final = 32_768
+"""Bytes of a request's headers."""
+MINUTE: Final = 60.0
+BURST: Final = 0.25
+"""Share of a minute's requests that may come at once."""
+_LINGER: Final = 2.0
+_REMEMBERED: Final = 10_000
+"""Callers whose rates are known; of the one that has not asked for longest nothing needs to be."""
+
+
+class Rates:
+    """Requests a minute of each caller: a bucket that fills evenly. It counts for this process; several gateways allow as many each."""
+
+    def __init__(self, a_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fills = a_minute / MINUTE
+        self._most = max(1.0, a_minute * BURST)
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, who: str) -> None:
+        """One request. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
+        now = self._clock()
+        left, since = self._left.pop(who, (self._most, now))
+        left = min(self._most, left + (now - since) * self._fills)
+        self._left[who] = (left - 1 if left >= 1 else left, now)
+        while len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+        if left < 1:
+            seconds = int((1 - left) / self._fills) + 1
+            words = f"more than {self._fills * MINUTE:g} requests a minute by this token: try again in {seconds} s"
+            raise HttpError(429, words, headers={"Retry-After": str(seconds)})
+
+
+class Streams:
+    """Event streams that are open, of each caller."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.open: Counter[str] = Counter()
+        """By token."""
+
+    @contextmanager
+    def one_of(self, caller: Caller) -> Iterator[None]:
+        """Counts as one while the context lasts. Raises `HttpError` (429) where there are too many."""
+        if self.open[caller.token] >= self._most:
+            words = f"{self._most} event streams are open by this token already: close one first"
+            raise HttpError(429, words, kind="too-many-streams", headers={"Retry-After": "10"})
+        self.open[caller.token] += 1
+        try:
+            yield
+        finally:
+            self.open[caller.token] -= 1
+            if not self.open[caller.token]:
+                del self.open[caller.token]
+
+
+class Body:
+    """What a request's body is received by: so many bytes at most. Raises `HttpError` (413) for more, as soon as it comes."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._most = most
+        self._seen = 0
+        self._ended = False
+
+    async def __call__(self) -> Message:
+        message = await self._next()
+        if self._seen > self._most:
+            raise too_large(self._most)
+        return message
+
+    async def discard(self) -> bool:
+        """Take in what is left, as much again at most and for two seconds: who is refused hears it only once it has been sent. Whether that
+        was all."""
+        self._most *= 2
+        try:
+            async with asyncio.timeout(_LINGER):
+                while not self._ended and self._seen <= self._most:
+                    await self._next()
+        except TimeoutError:
+            pass
+        return self._ended
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        self._ended = self._ended or not message.get("more_body", False)
+        return message
+
+
+def too_large(most: int) -> HttpError:
+    return HttpError(413, f"a body has {most:,} bytes at most", kind="too-large")
+
+
+async def read_json(request: Request) -> JsonObject:
+    """The JSON object of a body. Raises `JsonError`, and `HttpError` (415, 422) where it is none."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise HttpError(415, f"the body must be application/json, not {kind[:80] or 'of no type'!r}")
+    value: Json = loads(await request.body(), source="the body")
+    if not isinstance(value, dict):
+        raise HttpError(422, "the body must be a JSON object")
+    return value

@@ -1,0 +1,59 @@
+"""Who asks: what their token says of them, never what they say themselves (R10.2, R10.9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from perdure.gateway.problems import HttpError
+from perdure.sessions.wire import EVERYTHING
+
+READ: Final = "read"
+"""Look at sessions and runs of the tenant, and follow them."""
+SEND: Final = "send"
+"""Start runs, and say something in sessions."""
+RIGHTS: Final = {
+    READ: "look at the tenant's runs and sessions, and follow them",
+    SEND: "start runs, say something in sessions, tell a run something",
+    "approve": "decide what waits for a person",
+    "stop": "cancel a run, and say /stop",
+    "new": "say /new in a session",
+    "reset": "say /reset in a session",
+    "withdraw": "take back what others have said",
+    "compact": "have a session told in short",
+    "agent": "have another agent answer in a session",
+    "delete": "delete a session",
+    EVERYTHING: "everything",
+}
+"""What a token may be given: what a session compares, and `read` and `send`, which are the gateway's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever has shown a token."""
+
+    tenant: str
+    """Whose runs and sessions there are for it; another tenant's are not found (R10.2). Empty: those of no tenant."""
+    sender: str
+    """Who it is, as messages, runs and decisions record it."""
+    rights: frozenset[str]
+    """Of `RIGHTS`."""
+    token: str
+    """The token's id, which is no secret: rates are kept, and lines logged, by it."""
+
+    def may(self, right: str) -> bool:
+        """Whether it has the right."""
+        return EVERYTHING in self.rights or right in self.rights
+
+    def check(self, right: str, what: str) -> None:
+        """Raises `HttpError` (403) where it may not; `what` is what it would have done."""
+        if not self.may(right):
+            raise HttpError(403, f"{self.sender!r} may not {what}: it takes the right {right!r}", kind="forbidden")
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks, as the frame has found it before the route was called."""
+    caller: Caller = request.state.caller
+    return caller

@@ -1,0 +1,98 @@
+"""How an application is served: listening, connections and their bounds, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from perdure.errors import SettingsError
+from perdure.gateway.bounds import HEADERS
+
+CONNECTIONS: Final = 1000
+"""At a time; what comes beyond them is told so."""
+PATIENCE: Final = 15.0
+"""Seconds in which a connection has to say its first request, and the system to hear that what was sent has come."""
+
+
+class _Patient(H11Protocol):
+    """uvicorn's, with an end to those that say nothing, and to those that read nothing."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._silent = self.loop.call_later(PATIENCE, self._break_off)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2 * PATIENCE * 1000))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silent.cancel()
+        super().connection_lost(exc)
+
+    def _break_off(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+@asynccontextmanager
+async def served(
+    app: Starlette,
+    name: str,
+    host: str,
+    port: int,
+    *,
+    connections: int = CONNECTIONS,
+    stopping: Callable[[], object] = lambda: None,
+    grace: float = 1.0,
+) -> AsyncIterator[str]:
+    """Serve while the context lasts; the address. At its end `stopping` is called, and what is being answered has `grace` seconds.
+
+    Raises `SettingsError` where the port is taken.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host.strip("[]"), port), family=family)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    async with app.router.lifespan_context(app):
+        server = await _started(app, listening, connections)
+        address = f"http://{host}:{listening.getsockname()[1]}"
+        print(f"{name}  {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        try:
+            yield address
+        finally:
+            stopping()
+            await _ended(server, listening, grace)
+
+
+async def _started(app: Starlette, listening: socket.socket, connections: int) -> uvicorn.Server:
+    bounds: dict[str, Any] = {"limit_concurrency": connections, "h11_max_incomplete_event_size": HEADERS}
+    config = uvicorn.Config(
+        app, http=_Patient, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, **bounds
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    # Without `serve`, which would take over the process's signals.
+    await server.startup(sockets=[listening])
+    return server
+
+
+async def _ended(server: uvicorn.Server, listening: socket.socket, grace: float) -> None:
+    for each in server.servers:
+        each.close()
+    for connection in list(server.server_state.connections):
+        connection.shutdown()
+    if tasks := list(server.server_state.tasks):
+        await asyncio.wait(tasks, timeout=grace)
+    server.should_exit = server.force_exit = True
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+    await server.shutdown(sockets=[listening])
