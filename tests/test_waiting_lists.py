@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure import tool
+from perdure import Agent, Perdure, Selection, tool
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.approvals import list_waiting, offers_below, run_offers
 from perdure.client.runs import start_run
@@ -92,6 +94,39 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
             await list_waiting(it.client, page="†")
         for handle in handles:
             await handle.terminate()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r10_2_a_tenant_finds_what_waits_in_its_runs_and_below_them_and_nobody_elses(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    child = {**removing("/below"), "name": "cleaner"}
+    (tmp_path / "cleaner.json").write_text(json.dumps(child))
+    above = agent(
+        {"name": "clean", "description": "Clean up.", "_delegate": "cleaner"},
+        context=[{"type": "plan", "plan": [{"_tool": "clean"}], "output": "gone"}],
+        config={"start": "plan"},
+    )
+    async with harness(dev_server.client, [remove], [], agents=tmp_path) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        shop = f"shop-{it.task_queue}"
+        ours = await perdure.start(Agent.of(above), tenant=shop, sender="ann")
+        others = await perdure.start(Agent.of(removing("/a")), tenant=f"other-{shop}")
+        nobodys = await perdure.start(Agent.of(removing("/a")))
+        await until_listed(it.client, {f"{ours.id}/0.0", others.id, nobodys.id})
+        found = {
+            tenant: {one.run_id for one in (await perdure.approvals(tenant=tenant)).waiting}
+            for tenant in (shop, f"other-{shop}", "")
+        }
+        listed = {run.id async for run in perdure.list_runs(Selection(tenant=""))}
+        for run in (ours, others, nobodys):
+            await run.terminate()
+    assert found[shop] == {f"{ours.id}/0.0"}
+    assert found[f"other-{shop}"] == {others.id}
+    assert nobodys.id in found[""]
+    assert not found[""] & {f"{ours.id}/0.0", others.id}
+    assert nobodys.id in listed
+    assert not listed & {ours.id, others.id}
 
 
 @workflow.defn(name=AGENT_WORKFLOW)

@@ -22,6 +22,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
+from perdure.workflows.observing.listing import whose
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
@@ -171,6 +172,7 @@ async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sende
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             static_summary=line(child.title),
+            search_attributes=whose(),
         )
         with sender.children.running(handle, told):
             sender.tell(child.name)

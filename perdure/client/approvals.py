@@ -27,6 +27,7 @@ from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.runs import QUERY_TIMEOUT
+from perdure.client.selection import of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.people.wire import STEER, WITHDRAW, Said
 from perdure.run.wire import (
@@ -50,12 +51,15 @@ ANSWER_TIMEOUT: Final = timedelta(seconds=5)
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 
 
-async def list_waiting(client: Client, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
+async def list_waiting(
+    client: Client, *, size: int = PAGE, page: str | None = None, tenant: str | None = None
+) -> WaitingPage:
     """What waits across the namespace, by visibility alone, so also where no worker answers (R7.8).
 
-    `page`: `following` of the page before. The index is a moment late. Raises `RunError` when the namespace cannot list it.
+    `page`: `following` of the page before. `tenant`: of its runs alone; `""`: of those of no tenant. The index is a moment late. Raises `RunError` when the namespace cannot list it.
     """
-    found = client.list_workflows(_QUERY, page_size=size, next_page_token=read_page(page))
+    whose = "" if tenant is None else f" AND {of_tenant(tenant)}"
+    found = client.list_workflows(_QUERY + whose, page_size=size, next_page_token=read_page(page))
     with _clear_refusal(client):
         await found.fetch_next_page()
     runs = list(found.current_page or ())

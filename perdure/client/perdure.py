@@ -212,13 +212,14 @@ class Perdure:
         with clear_errors(self.client):
             return await listing.change_policies(self.client, selection, {**change})
 
-    async def approvals(self, *, size: int = PAGE, page: str | None = None) -> WaitingPage:
+    async def approvals(self, *, size: int = PAGE, page: str | None = None, tenant: str | None = None) -> WaitingPage:
         """What waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.
 
-        `size`: runs on a page; `page`: `following` of the page before. Raises `RunError` where the namespace cannot list it.
+        `size`: runs on a page; `page`: `following` of the page before. `tenant`: what waits in its runs alone; `""`: in those of no tenant.
+        Raises `RunError` where the namespace cannot list it.
         """
         with clear_errors(self.client):
-            return await approvals.list_waiting(self.client, size=size, page=page)
+            return await approvals.list_waiting(self.client, size=size, page=page, tenant=tenant)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether any worker takes runs from the queue; those just gone count for some minutes."""

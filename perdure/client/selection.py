@@ -44,7 +44,7 @@ class Selection:
     sender: str | None = None
     """As it was said when the run started."""
     tenant: str | None = None
-    """As it was said when the run started."""
+    """As it was said when the run started; `""`: runs of no tenant."""
     reason: str | None = None
     """Its stop reason, or the type of its failure."""
     waiting: bool = False
@@ -65,10 +65,11 @@ class Selection:
         said = (
             (AGENT_ATTRIBUTE, self.agent),
             (SENDER_ATTRIBUTE, self.sender),
-            (TENANT_ATTRIBUTE, self.tenant),
             (STOP_ATTRIBUTE, self.reason),
         )
         parts += [f"{name} = {_quoted(value[:LONGEST_KEYWORD])}" for name, value in said if value is not None]
+        if self.tenant is not None:
+            parts.append(of_tenant(self.tenant))
         if self.status is not None:
             if self.status not in STATUSES:
                 raise RunError(f"a status is one of {', '.join(STATUSES)}, not {shorten(self.status, 40)}")
@@ -82,6 +83,13 @@ class Selection:
         if self.query is not None:
             parts.append(f"({self.query})")
         return " AND ".join(parts)
+
+
+def of_tenant(tenant: str) -> str:
+    """That a run, or a session, is of this tenant, or of none (`""`)."""
+    if not tenant:
+        return f"{TENANT_ATTRIBUTE} IS NULL"
+    return f"{TENANT_ATTRIBUTE} = {_quoted(tenant[:LONGEST_KEYWORD])}"
 
 
 def read_since(text: str, now: datetime) -> datetime:

@@ -28,9 +28,10 @@ from perdure.activities.transcripts.recalling import SessionReader
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors
 from perdure.client.listing import STATUS, names_attribute, start_attributes
+from perdure.client.selection import of_tenant
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.run.reading import CONVERSATION
-from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, TENANT_ATTRIBUTE
+from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.sessions.documents import input_name
 from perdure.sessions.forking import fork, run_number
 from perdure.sessions.lanes.queued import LaneState
@@ -281,15 +282,10 @@ class ListedSession:
 
 async def listed(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
     """The sessions of a tenant, the last that did something first."""
-    whose = f"{TENANT_ATTRIBUTE} = {_quoted(tenant)}" if tenant else f"{TENANT_ATTRIBUTE} IS NULL"
-    query = f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {whose}"
+    query = f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {of_tenant(tenant)}"
     async for each in client.list_workflows(query):
         key = await each.memo_value(KEY_MEMO, "", type_hint=str)
         yield ListedSession(key, each.id, each.typed_search_attributes.get(_AGENT), each.start_time)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text[:LONGEST_KEYWORD].replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 async def forget(client: Client, id: str) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from temporalio import workflow
+from temporalio.common import TypedSearchAttributes
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.wire import SENDER_ATTRIBUTE, TENANT_ATTRIBUTE
 
 OFTEN: Final = 2
 """Refusals in a row. One may be the network's; a namespace that has lost a search attribute refuses for ever."""
@@ -29,3 +33,13 @@ def may_list(what: str) -> bool:
         # The SDK remembers what it has answered once: each task asks by a name of its own.
         return not workflow.patched(f"unlisted-{what}-{info.get_current_history_length()}")
     return True
+
+
+def whose() -> TypedSearchAttributes | None:
+    """For whom a run below this one runs: as this one, so that a tenant finds what waits there (R10.2)."""
+    said = [
+        each
+        for each in workflow.info().typed_search_attributes
+        if each.key.name in (SENDER_ATTRIBUTE, TENANT_ATTRIBUTE)
+    ]
+    return TypedSearchAttributes(said) if said and may_list("below") else None
