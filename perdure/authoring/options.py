@@ -6,7 +6,7 @@ What they mean, and how they are checked, is `perdure.run.agents.Config`'s and i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class ModelOptions(TypedDict, total=False):
@@ -45,6 +45,8 @@ class PriceOptions(TypedDict):
 
     prompt: float
     completion: float
+    cached: NotRequired[float]
+    """Of the prompt, what the server had in its cache; without it that costs as the rest does."""
 
 
 class ApprovalOptions(TypedDict, total=False):

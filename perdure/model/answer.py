@@ -17,6 +17,8 @@ from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
 
 _MOST_TOKENS: Final = 10**12
+_CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
+"""Beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and Moonshot's."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
 
@@ -126,9 +128,9 @@ class Answer:
             usage = groq.get("usage")
         if isinstance(usage, dict):
             self._usage = Usage(
-                prompt_tokens=_tokens(usage.get("prompt_tokens")),
+                prompt_tokens=(prompt := _tokens(usage.get("prompt_tokens"))),
                 completion_tokens=_tokens(usage.get("completion_tokens")),
-                cached_tokens=_tokens(_part_of(usage, "prompt_tokens_details").get("cached_tokens")),
+                cached_tokens=min(prompt, _cached(usage)),
                 reasoning_tokens=_tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens")),
             )
 
@@ -178,6 +180,12 @@ def _part_of(usage: JsonObject, name: str) -> JsonObject:
 def _clean(text: str) -> str:
     """A name or a sentence of a server's, of a size and in characters that can be written down."""
     return text[:_LONGEST].encode(errors="replace").decode()
+
+
+def _cached(usage: JsonObject) -> int:
+    """Tokens of the prompt that a server had in its cache, under whatever name it says them (R10.19)."""
+    said = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
+    return max(map(_tokens, [said, *(usage.get(name) for name in _CACHED)]))
 
 
 def _tokens(value: Any) -> int:

@@ -17,21 +17,23 @@ class Price(Wire):
 
     prompt: float = Field(ge=0, le=1e9)
     completion: float = Field(ge=0, le=1e9)
+    cached: float | None = Field(default=None, ge=0, le=1e9)
+    """For prompt tokens that the server had in its cache; `None`: they cost what the others do."""
 
 
 PRICES: Final[Mapping[str, Price]] = {
-    name: Price(prompt=prompt, completion=completion)
-    for name, prompt, completion in [
-        ("gpt-4o", 2.50, 10.00),
-        ("gpt-4o-mini", 0.15, 0.60),
-        ("gpt-4.1", 2.00, 8.00),
-        ("gpt-4.1-mini", 0.40, 1.60),
-        ("gpt-4.1-nano", 0.10, 0.40),
-        ("gpt-5", 1.25, 10.00),
-        ("gpt-5-mini", 0.25, 2.00),
-        ("gpt-5-nano", 0.05, 0.40),
-        ("o3", 2.00, 8.00),
-        ("o4-mini", 1.10, 4.40),
+    name: Price(prompt=prompt, completion=completion, cached=cached)
+    for name, prompt, completion, cached in [
+        ("gpt-4o", 2.50, 10.00, 1.25),
+        ("gpt-4o-mini", 0.15, 0.60, 0.075),
+        ("gpt-4.1", 2.00, 8.00, 0.50),
+        ("gpt-4.1-mini", 0.40, 1.60, 0.10),
+        ("gpt-4.1-nano", 0.10, 0.40, 0.025),
+        ("gpt-5", 1.25, 10.00, 0.125),
+        ("gpt-5-mini", 0.25, 2.00, 0.025),
+        ("gpt-5-nano", 0.05, 0.40, 0.005),
+        ("o3", 2.00, 8.00, 0.50),
+        ("o4-mini", 1.10, 4.40, 0.275),
     ]
 }
 """List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` go before them."""
@@ -43,7 +45,7 @@ class Usage(Wire):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of those of the prompt, what the server had in its cache; not printed where it says nothing of it."""
+    """Of those of the prompt, what the server had in its cache; not printed where it says nothing of it (R10.19)."""
     reasoning_tokens: int = 0
     """Of those of the completion, what the model thought with; as `cached_tokens`."""
 
@@ -66,7 +68,9 @@ class Usage(Wire):
         """Dollars; `None` where the price is not known."""
         if price is None:
             return None
-        return (self.prompt_tokens * price.prompt + self.completion_tokens * price.completion) / 1_000_000
+        cached = price.prompt if price.cached is None else price.cached
+        prompt = (self.prompt_tokens - self.cached_tokens) * price.prompt + self.cached_tokens * cached
+        return (prompt + self.completion_tokens * price.completion) / 1_000_000
 
 
 class ModelUsage(Usage):

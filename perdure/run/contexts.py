@@ -65,8 +65,10 @@ class Contexts:
             shown = self._reading.shown_start(self._context.initial_state)
         else:
             shown = self._reading.shown_state(state, tight=progress.tight)
+        keep = None if revision is None else revision.keep  # told of where the Request tells of what is held
         ask = Ask(
             tools={} if final else dict(tools),
+            taught={name: tool for name, tool in tools.items() if name != keep},
             output=self._agent.output_schema,
             final=final,
             max_calls=self._agent.config.max_calls,

@@ -1,4 +1,8 @@
-"""What the model reads: how to plan, and the context as chat messages."""
+"""What the model reads: how to plan, and the context as chat messages.
+
+Prompt caches keep what two Requests begin with alike, so what stands first does not change from Request to Request, and what has happened
+is only added to (R10.19). What changes stands last: the state as it is now, the plan with its statuses, and what this Request alone says.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +67,8 @@ class Revision:
     """The tool that keeps what is held, where anything is."""
 
 
+STANDS_LAST: Final = "What it holds stands at the end."
+
 TIGHT: Final = 500
 """Characters left of a value where the context was too long."""
 TIGHT_HISTORY: Final = 20
@@ -84,50 +90,77 @@ def chat_messages(
     A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
     that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
     """
-    results = progress.results
-    history = progress.messages[: None if revision is None else revision.since]
-    if dialect.keeps_turns:  # each turn shows its results and its errors
-        results = {}
-        history = [message for message in history if message["type"] != "error" or message["call"] is None]
-    if progress.tight:
-        results = {id: {**result, "result": shorten(result["result"], TIGHT)} for id, result in results.items()}
-        said = [message for message in history[:-TIGHT_HISTORY] if message["type"] == "message"]
-        history = [*said, *(_tightened(message) for message in history[-TIGHT_HISTORY:])]
-    if revision is not None:
-        history = [*history, *_revision(revision, progress.messages[revision.since :], dialect, ask)]
-    elif progress.plan_message is not None:
-        history = [progress.plan_message, *history]
-    how = [dialect.how if ask.tools else f"{dialect.only_output(ask)}."]
-    if ask.tools and ask.control:
-        how.append(dialect.control)
-    if context.instances:
-        how.append(INSTANCES.format(names=", ".join(context.instances)))
-    if ask.tools and ask.parallel == 1:
-        how.append(ONE_AT_A_TIME)
-    if reading.tells_shapes:
-        how.append(SHAPES)
-    # A tool of this Request alone is told where the Request tells of it: what stands first stays the same, for prompt caches.
-    listed = {name: tool for name, tool in ask.tools.items() if revision is None or name != revision.keep}
-    system = "\n\n".join(
-        part for part in [*context.system, *how, dialect.tools_text(replace(ask, tools=listed))] if part
-    )
+    system = "\n\n".join(part for part in [*context.system, *_taught(context, dialect, ask, reading)] if part)
     chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
     chat += _given(context, dialect, ask, progress, shown, reading)
-    if results:
-        chat.append(_user("results", results, "What calls without an _outputPath returned, by call id."))
     # Once for all turns: a run may have hundreds of them, and of tools.
-    names = written_names(function_names(ask.tools)) if dialect.keeps_turns else {}
-    for message in history:
+    names = written_names(function_names(ask.known)) if dialect.keeps_turns else {}
+    for message in _happened(progress, dialect, len(progress.messages) if revision is None else revision.since):
         chat += (
             turn_messages(message, names, ask.server)
             if message["type"] == "turn"
             else [_history(message, dialect, ask)]
         )
+    chat += _now(context, dialect, ask, progress, shown, revision)
     if (last := _last_words(dialect, ask, progress, limit)) is not None:
         chat.append({"role": "user", "content": last})
     if not any(message["role"] != "system" for message in chat):
         chat.append({"role": "user", "content": "Begin."})
     return chat
+
+
+def _taught(context: Context, dialect: Dialect, ask: Ask, reading: Reading) -> list[str]:
+    """How to plan, and with what: the same for all Requests of a run, also for one that wants an output alone, which says so at its end."""
+    how = [dialect.how if ask.known else f"{dialect.only_output(ask)}."]
+    if ask.known and ask.control:
+        how.append(dialect.control)
+    if context.instances:
+        how.append(INSTANCES.format(names=", ".join(context.instances)))
+    if ask.known and ask.parallel == 1:
+        how.append(ONE_AT_A_TIME)
+    if reading.tells_shapes:
+        how.append(SHAPES)
+    return [*how, dialect.tools_text(replace(ask, tools=ask.known))]
+
+
+def _happened(progress: Progress, dialect: Dialect, since: int) -> list[JsonObject]:
+    """What has happened up to a message, which is only ever added to: the model's turns; or what returned to no path, and what went wrong."""
+    history: list[JsonObject] = []
+    for message in progress.messages[:since]:
+        if message["type"] == "results":
+            returned = {id: progress.results[id] for id in message["calls"] if id in progress.results}
+            history += [{"type": "results", "results": returned}] if returned else []
+        elif not (dialect.keeps_turns and message["type"] == "error" and message["call"] is not None):
+            history.append(message)  # a turn shows its calls' errors itself
+    if progress.tight:
+        said = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
+        history = [_tightened(message) for message in [*said, *history[-TIGHT_HISTORY:]]]
+    return history
+
+
+def _now(
+    context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject, revision: Revision | None
+) -> Iterator[JsonObject]:
+    """What is another from Request to Request: the state as it is, and the plan as it stands, with what is new behind a revised one."""
+    if not dialect.keeps_turns:
+        for name, value in _states(context, shown).items():
+            if value or name is not None:
+                yield _user("state" if name is None else f"state (instance {name})", value)
+    if revision is not None:
+        for message in _revision(revision, progress.messages[revision.since :], dialect, ask):
+            yield _history(message, dialect, ask)
+    elif progress.plan_message is not None:
+        yield _history(progress.plan_message, dialect, ask)
+    elif not (dialect.keeps_turns or context.starts_with_plan):
+        for item in context.items:
+            if isinstance(item, PlanMessage):
+                yield _history(item.as_json(), dialect, ask)
+
+
+def _states(context: Context, shown: JsonObject) -> dict[str | None, JsonObject]:
+    """The state, and by instance its own."""
+    shared, own = split_state(shown, context.instances)
+    return {None: shared, **own}
 
 
 def _revision(revision: Revision, news: list[JsonObject], dialect: Dialect, ask: Ask) -> list[JsonObject]:
@@ -142,17 +175,20 @@ def _revision(revision: Revision, news: list[JsonObject], dialect: Dialect, ask:
 def _given(
     context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject, reading: Reading
 ) -> Iterator[JsonObject]:
-    """What was given, in its order (R2.7): the state as it stands now, a plan until another has taken its place."""
-    shared, own = split_state(shown, context.instances)
-    states: dict[str | None, JsonObject] = {None: shared}
-    states |= own.items()
-    stale = context.starts_with_plan or (progress.plan_message is not None)
+    """What was given, in its order (R2.7); but for a plan, and for the state's value where that changes, which stand last."""
+    states = _states(context, shown)
     for item in newest(context.items, shown=TIGHT) if progress.tight else context.items:
         if isinstance(item, Merged):
-            is_state = item.kind == "state"
-            value = states.pop(item.instance) if is_state else reading.shown_data(item) if item.exists else None
-            if not is_state or value or item.data_schema is not None or item.instance is not None:
-                title = item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
+            title = item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
+            if item.kind != "state":
+                value = reading.shown_data(item) if item.exists else None
+                yield _user(title, value, item.description, item.data_schema)
+            elif not dialect.keeps_turns:
+                if item.description or item.data_schema is not None:
+                    schema = [] if item.data_schema is None else [f"schema: {dumps(item.data_schema)}"]
+                    about = [item.description] if item.description else []
+                    yield {"role": "user", "content": "\n".join([f"# {title}", *about, *schema, STANDS_LAST])}
+            elif (value := states.pop(item.instance)) or item.data_schema is not None or item.instance is not None:
                 yield _user(title, value, item.description, item.data_schema)
         elif isinstance(item, SystemMessage):
             yield {"role": "system", "content": item.text}
@@ -160,9 +196,9 @@ def _given(
             yield {"role": item.role, "content": item.text}
         elif isinstance(item, ChatMessage):
             yield _tight_result(item.as_json() if dialect.keeps_turns else item.as_text(), tight=progress.tight)
-        elif not (isinstance(item, PlanMessage) and stale):
+        elif not isinstance(item, PlanMessage) or (dialect.keeps_turns and not context.starts_with_plan):
             yield _history(item.as_json(), dialect, ask)
-    for name, value in states.items():
+    for name, value in states.items() if dialect.keeps_turns else ():
         if value or name is not None:
             yield _user("state" if name is None else f"state (instance {name})", value)
 
@@ -203,11 +239,16 @@ def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
         return {"role": "user", "content": text}
     if kind in ("note", "message"):
         return {"role": "user", "content": message["text"]}
+    if kind == "results":
+        return _user("results", message["results"], "What calls without an _outputPath returned, by call id.")
     body = {key: value for key, value in message.items() if key != "type"}
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 
 
 def _tightened(message: JsonObject) -> JsonObject:
+    if message["type"] == "results":
+        results = message["results"].items()
+        return {**message, "results": {id: {**one, "result": shorten(one["result"], TIGHT)} for id, one in results}}
     if message["type"] != "turn":
         return message
     return {**message, "calls": [{**call, "result": shorten(call["result"], TIGHT)} for call in message["calls"]]}

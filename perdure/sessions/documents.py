@@ -23,13 +23,13 @@ def document(
     made += conversation
     if _is_cut(conversation) and not any(_is_recall(message) for message in context):
         made.append({"type": "tool", "tool": RECALL})
-    if state is not None:
-        made += _state_messages(state)
     name = input_name(agent)
     if name is None:
         made += [{"role": "user", "content": text} for text in said]
     else:
         made.append({"type": "input", "input": {name: "\n\n".join(said)}})
+    if state is not None:  # behind what the next run's conversation begins with too, for prompt caches (R10.19)
+        made += _state_messages(state)
     return agent | {"context": made}
 
 

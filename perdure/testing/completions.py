@@ -54,7 +54,7 @@ def _call_id(asked: ChatRequest, index: int) -> str:
     return f"call_{asked.number}_{index}"
 
 
-def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]) -> dict[str, Any]:
+def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.refusal:
         message["refusal"] = answer.refusal
@@ -67,7 +67,7 @@ def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, 
     return frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
 
 
-def usage_of(asked: ChatRequest, answer: Answer, turn: Turn) -> dict[str, int]:
+def usage_of(asked: ChatRequest, answer: Answer, turn: Turn) -> dict[str, Any]:
     shown = len(json.dumps(asked.messages, ensure_ascii=False)) + sum(
         len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
     )
@@ -75,7 +75,8 @@ def usage_of(asked: ChatRequest, answer: Answer, turn: Turn) -> dict[str, int]:
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
     if isinstance(turn.usage, tuple):
         prompt, completion = turn.usage
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return told | (turn.usage if isinstance(turn.usage, Mapping) else {})
 
 
 def _going_on(index: int) -> Callable[[str], dict[str, Any]]:

@@ -189,7 +189,7 @@ class ScriptedModel:
         return StreamingResponse(self._watched(asked, answer, turn, usage), media_type="text/event-stream")
 
     async def _watched(
-        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]
+        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, Any]
     ) -> AsyncIterator[str]:
         try:
             async for event in self._stream(asked, answer, turn, usage):
@@ -200,7 +200,7 @@ class ScriptedModel:
             raise
 
     async def _stream(
-        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, int]
+        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, Any]
     ) -> AsyncIterator[str]:
         start, sent = time.monotonic(), 0
         yield event(asked, {"role": "assistant", "content": ""})

@@ -99,8 +99,8 @@ class Turn:
     """HTTP status; from 400 on the content is the error's message."""
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
-    usage: bool | tuple[int, int] = True
-    """Whether tokens are told; or the prompt and completion tokens to tell."""
+    usage: bool | tuple[int, int] | Mapping[str, Any] = True
+    """Whether tokens are told; or the prompt and completion tokens to tell; or what else is told of them, such as those that were cached."""
     raw: Sequence[str | bytes] = ()
     """The whole body as it goes over the wire, piece by piece, in place of anything made here; with `status` and `headers`."""
     media_type: str = "text/event-stream"

@@ -66,22 +66,25 @@ def test_r2_7_what_the_model_reads_keeps_its_order() -> None:
     first = chat(run)
     assert [(message["role"], message["content"].split("\n")[0]) for message in first[1:]] == [
         ("user", "one"),
-        ("user", "# state"),
         ("user", "# error"),
         ("user", "# input"),
         ("system", "three"),
         ("user", "# user"),
         ("assistant", "four"),
+        ("user", "# state"),
     ]
     assert first[0]["content"].startswith("be kind\n\n")
-    assert first[4]["content"] == '# input\n{"i":1,"j":2}'
-    assert first[6]["content"] == '# user\n{"a":1,"b":2}'
+    assert first[3]["content"] == '# input\n{"i":1,"j":2}'
+    assert first[5]["content"] == '# user\n{"a":1,"b":2}'
 
 
-def test_r2_7_the_state_stands_where_it_was_given_as_it_is_now_and_a_new_plan_after_all() -> None:
+def test_r10_19_state_and_plan_stand_last_as_they_are_now_so_that_the_beginning_stays() -> None:
     given = {"type": "plan", "plan": [{"_tool": "t", "x": "given-1"}]}
-    run = run_of({"type": "state", "state": {"s": 1}}, given, {"type": "text", "text": "last"})
-    assert [text.split(":")[0] for text in said(run)] == ['# state\n{"s"', "# plan", "last"]
+    about: dict[str, Any] = {"type": "state", "state": {"s": 1}, "schema": {"type": "object"}, "description": "of it"}
+    run = run_of(about, given, {"type": "text", "text": "last"})
+    before = said(run)
+    assert before[0] == '# state\nof it\nschema: {"type":"object"}\nWhat it holds stands at the end.'
+    assert [text.split(":")[0] for text in before[1:]] == ["last", '# state\n{"s"', "# plan"]
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "x": "mine-2", "_outputPath": "†state.n"})
     plan.close()
@@ -89,8 +92,15 @@ def test_r2_7_the_state_stands_where_it_was_given_as_it_is_now_and_a_new_plan_af
         plan.end(call, Returned(7))
     run.close_request(plan, RequestResult())
     after = said(run)
-    assert after[:2] == ['# state\n{"s":1,"n":7}', "last"]
-    assert ["mine-2" in text for text in after] == [False, False, True]
+    assert after[:3] == [*before[:2], '# state\n{"s":1,"n":7}']
+    assert ["mine-2" in text for text in after] == [False, False, False, True]
+
+
+def test_r10_19_in_a_dialect_of_turns_state_and_plan_stand_where_they_were_given() -> None:
+    given = {"type": "plan", "plan": [{"_tool": "t", "x": "given-1"}]}
+    config = {"dialect": "tools"}
+    run = run_of({"type": "state", "state": {"s": 1}}, given, {"type": "text", "text": "last"}, config=config)
+    assert [text.split(":")[0] for text in said(run)] == ['# state\n{"s"', "# plan", "last"]
 
 
 def test_r2_5_given_errors_and_feedback_are_shown_like_the_engines_own() -> None:

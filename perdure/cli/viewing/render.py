@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from perdure.cli.viewing.tables import table
+from perdure.model.usage import Usage
 from perdure.model.wire import RequestView
 from perdure.run.wire import CallView, RunView, WaitingEntry, WaitingView
 from perdure.values.jsons import dumps, shorten
@@ -57,7 +58,8 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView], an
         f" msgs={request.messages}{cost}]",
     )  # fmt: skip
     usage = request.usage
-    tokens = f"  tokens: prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
+    cached = f" cached={usage.cached_tokens}" if usage.cached_tokens else ""
+    tokens = f"  tokens: prompt={usage.prompt_tokens}{cached} completion={usage.completion_tokens}"
     state = tokens if request.status == "done" else "  running" if calls else "  asking…"
     lines = [line, Text(state, style="dim"), *(Text(f"  because {words}", style="dim") for words in request.because)]
     if request.status == "running" and request.trouble:
@@ -167,15 +169,20 @@ def print_result(console: Console, view: RunView) -> None:
     console.print(
         Text(
             f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
-            f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out{cost}",
+            f"tokens: {_tokens(usage)}{cost}",
             style="dim",
         )
     )
     if len(usage.by_model) > 1:
         for model, used in usage.by_model.items():
             cost = "" if used.cost is None else f", ${used.cost:.4f}"
-            line = f"  {model}: {used.requests} Requests, {used.prompt_tokens} in, {used.completion_tokens} out{cost}"
+            line = f"  {model}: {used.requests} Requests, {_tokens(used)}{cost}"
             console.print(Text(line, style="dim"))
+
+
+def _tokens(usage: Usage) -> str:
+    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
+    return f"{usage.prompt_tokens} in{cached}, {usage.completion_tokens} out"
 
 
 def print_run(console: Console, view: RunView) -> None:

@@ -29,6 +29,8 @@ class Ask:
     """One Request: what may be called, and what the output has to fit."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    taught: Mapping[str, Tool] | None = None
+    """What the prompt tells of, where that is not what may be called: the same for all Requests of a run, for prompt caches (R10.19)."""
     output: JsonObject | bool = True
     """JSON Schema."""
     final: bool = False
@@ -43,6 +45,11 @@ class Ask:
     """Whether the model is taught formulas and conditions (R16)."""
     server: str = ""
     """Who is asked; see `perdure.model.beside`."""
+
+    @property
+    def known(self) -> Mapping[str, Tool]:
+        """The tools that the prompt tells of."""
+        return self.tools if self.taught is None else self.taught
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:

@@ -57,8 +57,9 @@ class Telling:
 
     def keep_results(self, progress: Progress, calls: Iterable[Call]) -> None:
         """What went to no path, where no turn holds it (R4.4)."""
-        if not self._turns:
-            progress.results |= results_of(calls, self._sizes, self._reading)
+        if not self._turns and (found := results_of(calls, self._sizes, self._reading)):
+            progress.results |= found
+            progress.messages.append({"type": "results", "calls": list(found)})
 
     def note_plan(self, progress: Progress, plan: Plan) -> None:
         """The plan as it stands, for a model that is not shown its turns (R2.5)."""
