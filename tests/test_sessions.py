@@ -361,7 +361,7 @@ async def test_r10_10_a_reset_begins_anew_and_the_state_goes_along_until_then(de
         return text
 
     def answer(request: ChatRequest) -> dict[str, Any]:
-        last = users(request)[-1]
+        last = next(each for each in reversed(users(request)) if each.startswith("ann: "))
         if "note" in last and "†state.noted" not in request.text.split(last)[-1]:
             call = {"_tool": "note", "text": last, "_outputPath": "†state.noted"}
             return {"calls": [call], "output": "†state.noted"}
