@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -76,7 +77,7 @@ async def test_r10_19_consecutive_requests_begin_alike_up_to_what_is_new(
         requests = it.model.requests
     assert view.status == "completed"
     assert len(requests) >= 5
-    for before, after in zip(requests[:4], requests[1:5], strict=True):
+    for before, after in itertools.pairwise(requests):
         assert alike(before, after) == len(stands(before))
         assert stands(before) == before.messages[: len(stands(before))]  # what changes stands last
         assert beside(before) == beside(after)
@@ -119,7 +120,7 @@ async def test_r10_19_and_the_runs_of_a_session(dialect: str, dev_server: Workfl
         requests = it.model.requests
     firsts = [n for n, request in enumerate(requests) if not n or told(request) != told(requests[n - 1])]
     assert len(firsts) == 3
-    for one, another in zip(firsts, firsts[1:], strict=False):
+    for one, another in itertools.pairwise(firsts):
         assert alike(requests[one], requests[another]) == len(stands(requests[one]))
 
 
