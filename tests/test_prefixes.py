@@ -77,7 +77,7 @@ async def test_r10_19_consecutive_requests_begin_alike_up_to_what_is_new(
         requests = it.model.requests
     assert view.status == "completed"
     assert len(requests) >= 5
-    for before, after in itertools.pairwise(requests):
+    for before, after in itertools.pairwise(requests[:5]):
         assert alike(before, after) == len(stands(before))
         assert stands(before) == before.messages[: len(stands(before))]  # what changes stands last
         assert beside(before) == beside(after)

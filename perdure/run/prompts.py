@@ -160,7 +160,9 @@ def _now(
 def _states(context: Context, shown: JsonObject) -> dict[str | None, JsonObject]:
     """The state, and by instance its own."""
     shared, own = split_state(shown, context.instances)
-    return {None: shared, **own}
+    states: dict[str | None, JsonObject] = {None: shared}
+    states |= own.items()
+    return states
 
 
 def _revision(revision: Revision, news: list[JsonObject], dialect: Dialect, ask: Ask) -> list[JsonObject]:

@@ -75,8 +75,12 @@ def usage_of(asked: ChatRequest, answer: Answer, turn: Turn) -> dict[str, Any]:
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
     if isinstance(turn.usage, tuple):
         prompt, completion = turn.usage
-    told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return told | (turn.usage if isinstance(turn.usage, Mapping) else {})
+    told: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    return told | dict(turn.usage if isinstance(turn.usage, Mapping) else {})
 
 
 def _going_on(index: int) -> Callable[[str], dict[str, Any]]:
