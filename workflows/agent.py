@@ -18,6 +18,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
+from perdure.workflows.observing.events import Noted
 from perdure.workflows.people import Decidable
 from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.queues.routing import Routing
@@ -63,7 +64,7 @@ with workflow.unsafe.imports_passed_through():
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family, Decidable, Steerable):
+class AgentWorkflow(Family, Decidable, Steerable, Noted):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -72,6 +73,7 @@ class AgentWorkflow(Family, Decidable, Steerable):
 
     def __init__(self) -> None:
         super().__init__()
+        self._people.notes = self._notes
         self._run: Run | None = None
         self._calls: CallLoop | None = None
         self._clock = WorkClock()
@@ -85,7 +87,7 @@ class AgentWorkflow(Family, Decidable, Steerable):
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
         run_input = await whole(read_input(RunInput, given))
-        run = self._run = await prepare(run_input, self._people)
+        run = self._run = await prepare(run_input, self._people, self._notes)
         run.records = run_input.records
         self._mail.open(run, self._people.refuse, self._steer)
         if self._raised is not None:

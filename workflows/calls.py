@@ -265,6 +265,7 @@ class CallLoop:
         async with self._slots:
             await self._gate(call)
             if was_offered:
+                self._agent_run.notes.call_began(call)
                 self._on_change()
             if call.loop is not None:
                 return await self._run_delegate(call)

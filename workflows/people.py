@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -27,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Policy, parse_policy
     from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind
+    from perdure.run.events.noting import Noting
     from perdure.run.fitting import offer_size
     from perdure.run.views import observing
     from perdure.run.views.markdown import summary as line
@@ -64,6 +66,8 @@ class People:
         """What a program that decides is shown of an offer."""
         self.sender: Sender | None = None
         """Keeps the sums of what programs are asked."""
+        self.notes = Noting()
+        """What has happened in the run, for whoever reads it."""
         self.report: Callable[[], None] = lambda: None
         """Told when something has come to wait for a person."""
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
@@ -96,10 +100,13 @@ class People:
             program.cancel()
             del self._verdicts[offer.id]
             self.desk.withdraw([offer])
+            if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+                self.notes.waits_no_more(offer)
             if offer.approval.decision is not None:
                 self._tell_decided(offer, workflow.time() - since)
 
     def _tell_waits(self, offer: Offer) -> None:
+        self.notes.waits(offer)
         tool = "" if offer.call is None else observing.tool_of(offer.call)
         tell(observing.waits(offer.id, tool, question=offer.question))
 

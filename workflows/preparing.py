@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.plan.patience import NO_SUCH_TOOL
     from perdure.run.agents import Agent, Context, check_task, parse_agent
+    from perdure.run.events.noting import Noting
     from perdure.run.loops import LoopInput
     from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
     from perdure.run.running import Run
@@ -77,19 +78,21 @@ class Continuing:
         self._attempts.note(size, packed)
 
 
-async def prepare(run_input: RunInput, people: People) -> Run:
+async def prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
     """The run as its input has it, whether it begins or goes on. Fails with `Refused` where it cannot be run."""
     try:
-        run = await _prepare(run_input, people)
+        run = await _prepare(run_input, people, notes)
     except ApplicationError as error:
         tell(observing.run_ended("", "failed", error.type))
+        notes.run_failed("failed", error.message)
         raise
     if run_input.snapshot is None:
         tell(observing.run_started(run.agent.name))
+        notes.run_began(run.agent.name)
     return run
 
 
-async def _prepare(run_input: RunInput, people: People) -> Run:
+async def _prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
     agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
@@ -97,11 +100,12 @@ async def _prepare(run_input: RunInput, people: People) -> Run:
         people.desk.guard.remembered |= dict.fromkeys(given.remembered)
         people.desk.vouched.known |= given.vouched
         people.desk.refusals = [*given.refusals, *people.desk.refusals]
-        return restore(agent, context, given, people.desk, budget=run_input.budget, sources=run_input.sources)
+        budget, sources = run_input.budget, run_input.sources
+        return restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     _set_guard(people, agent, run_input, prepared, change)
-    return Run(agent, context, prepared, people.desk, budget=run_input.budget, sources=run_input.sources)
+    return Run(agent, context, prepared, people.desk, budget=run_input.budget, sources=run_input.sources, notes=notes)
 
 
 async def record(run_input: RunInput) -> Packed:

@@ -85,6 +85,7 @@ async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> 
             else:
                 if run.progress.draft is None:  # else the run goes on without it
                     tell(observing.request_failed(run.agent.name, run.past.log[-1], kind))
+                run.notes.unanswered(run.past.log[-1], message_of(error))
                 raise
 
 

@@ -15,7 +15,7 @@ from perdure.plan.loops.inside import Inside, Loops
 from perdure.plan.loops.reading import LET, PREVIOUS
 from perdure.plan.loops.running import Loop, outside_state
 from perdure.plan.outcomes import Failed, Outcome, Returned
-from perdure.plan.settling import Settling
+from perdure.plan.settling import News, Settling
 from perdure.plan.writing import result_sources
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json
@@ -43,6 +43,16 @@ class Nesting:
     def assume(self, assumed: Assumed) -> None:
         """What a dry run goes by."""
         self._settling.assumed = assumed
+
+    def stand_in(self, outer: Nesting) -> None:
+        """It is the plan of an iteration: what a dry run goes by, and what is told of its calls, are those of the plan that its loop is of."""
+        self._settling.assumed, self._settling.news = outer._settling.assumed, outer._settling.news
+
+    def take_news(self) -> list[News]:
+        """What has happened since it was asked last: calls that have ended, those of loops too, and loops that have begun."""
+        news = self._settling.news.copy()
+        self._settling.news.clear()
+        return news
 
     def dry_iteration(self, call: Call) -> Self:
         """Of a dry run, what one iteration of a loop would be, whatever its item (R16.5)."""
@@ -184,6 +194,10 @@ class Nesting:
                     plan.end_all(status, reason, time)
                 call.ended_at = time
                 self._settling.end(call, status, reason=reason)
+
+    def _begin_loop(self, loop: Loop) -> None:
+        self._loops.begin(loop)
+        self._settling.news.append((loop.call, "began"))
 
     def _end_loop(self, loop: Loop, time: str) -> None:
         if not loop.dropped:

@@ -199,7 +199,7 @@ class Plan(Nesting, Revising):
                     named.append(call)
                 else:
                     self._slots.give_back(call)
-                    self._loops.begin(self._loop(call))
+                    self._begin_loop(self._loop(call))
             inner, over = self._loops.take_ready(time, only_safe=only_safe)
             taken += inner
             for call in named:
@@ -248,7 +248,7 @@ class Plan(Nesting, Revising):
             inside=inside,
             known=replace(self.known, base=base, written=lambda _: call.origins.written),
         )
-        plan.assume(self._settling.assumed)
+        plan.stand_in(self)
         plan.extend(call.loop.raws)
         inside.give(plan.calls[0], items.whole)
         plan.close(drain=True)

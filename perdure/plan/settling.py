@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
 from perdure.errors import CallError
 from perdure.plan import refusals
@@ -19,6 +20,9 @@ from perdure.values.references import Reference
 from perdure.values.sources.origins import Known
 from perdure.values.state import State
 from perdure.values.texts import Texts
+
+News: TypeAlias = tuple[Call, Literal["began", "ended"]]
+"""A call has ended, or a loop has begun: of others it is known when they are taken."""
 
 
 class Settling:
@@ -47,6 +51,8 @@ class Settling:
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
+        self.news: list[News] = []
+        """What is to be told, until somebody takes it."""
         self.assumed = Assumed()
         """Of a dry run."""
         self._sources = known
@@ -64,6 +70,7 @@ class Settling:
         node = self._wiring.add(call)
         if call.ended:
             self._completion[call.index] = len(self._completion)
+            self.news.append((call, "ended"))
         self._refuse_impossible(node)
         self._queue.append(node)
         self._queue.extend(self._wiring.rebind_open(call))
@@ -134,6 +141,7 @@ class Settling:
         """The call has ended, and its writes are made: what waited for it may be ready."""
         self.done += call.status == "done"
         self._completion[call.index] = len(self._completion)
+        self.news.append((call, "ended"))
         self._queue.extend(self._wiring.end(call))
 
     def _refuse_deadlock(self) -> None:

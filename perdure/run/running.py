@@ -6,8 +6,7 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
@@ -18,6 +17,7 @@ from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
+from perdure.run.events.noting import NOT_YET, Noting, text_of
 from perdure.run.feedback import CUT, OVERTAKEN, error_message, not_well, note, request_problems, with_reasons
 from perdure.run.outputs import Outputs, Read, whole_output
 from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
@@ -27,21 +27,19 @@ from perdure.run.past.wire import Past, Progress
 from perdure.run.reading import Reading
 from perdure.run.shares import Shares
 from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
+from perdure.run.tallies import RECENT, Tallies
 from perdure.run.telling.inbox import heed
 from perdure.run.telling.turns import Telling
 from perdure.run.wire import Prepared
 from perdure.tools.tool import TASK_COMPLETE
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, shorten
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
 from perdure.values.sources import NOWHERE, Table
 from perdure.values.state import State
 
-RECENT: Final = 40
-"""Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
 
-
-class Run:
+class Run(Tallies):
     """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
 
     def __init__(
@@ -53,8 +51,11 @@ class Run:
         *,
         budget: Budget | None = None,
         sources: Mapping[str, list[str]] | None = None,
+        notes: Noting | None = None,
     ) -> None:
         self.agent = agent
+        self.notes = notes or Noting()
+        """What has happened, for whoever reads it (R10.14)."""
         self.context = context
         self.prepared = prepared
         self.lineage = [agent.name]
@@ -94,32 +95,6 @@ class Run:
         self._telling = Telling(self.sizes, self.reading, context.call_ids, turns=self._dialect.keeps_turns)
         self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes, self.reading)
 
-    def carries(self) -> Iterator[Json]:
-        """The values that the run carries on, as far as they grow with it."""
-        yield from (write.value for write in self.state.writes)
-        yield from self.progress.results.values()
-        yield from self.progress.messages
-        yield from (self.progress.plan_message, self.progress.draft)
-
-    @property
-    def errors(self) -> list[JsonObject]:
-        """The error messages given to the model so far."""
-        return [message for message in self.progress.messages if message["type"] == "error"]
-
-    @property
-    def count(self) -> int:
-        """Calls so far, in whatever status."""
-        return len(self.past.calls) + (self.plan.count if self.plan is not None else 0)
-
-    @property
-    def done(self) -> int:
-        """Calls that ended well so far."""
-        return self._done + (self.plan.done if self.plan is not None else 0)
-
-    def last_calls(self) -> list[Call]:
-        """The newest calls, `RECENT` at most, in their order."""
-        return [*self._recent, *(self.plan.made() if self.plan is not None else ())][-RECENT:]
-
     @property
     def final(self) -> bool:
         """Whether the coming Request only wants an output, and offers no tools."""
@@ -147,6 +122,7 @@ class Run:
         number = self.progress.number
         self.reading.begin(self.state, self.progress)
         heed(self.progress)
+        self.notes.taken(self.progress.inbox, number)
         revision = self._telling.begin(number, self.progress, self.plan, self.tools)
         context = self._contexts.make(
             self._telling.tools(self.tools),
@@ -162,6 +138,7 @@ class Run:
         self._asked = (number, context)
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         self.past.log.append(with_reasons(view, self.past.log, self.progress.messages))
+        self.notes.asked(view)
         # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
         stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
@@ -169,6 +146,8 @@ class Run:
     def ask_again(self, choice: Choice, *, tight: bool = False) -> RequestInput:
         """The same Request to another model, or with less context, because nothing came of it (R9.4, R9.7)."""
         self.past.log.pop()
+        if tight:
+            self.notes.compacted(choice.reason)
         self.progress.tight = self.progress.tight or tight
         return self.begin_request(choice)
 
@@ -257,7 +236,8 @@ class Run:
         progress.after_error = bool(problems) or any(call.status == "failed" for call in fresh)
         self._telling.note_plan(progress, plan)
         if plan.request:
-            self.note_answer(result)
+            self.note_answer(result, cut=cut)
+            self._note_said(result, held or next(iter(wrong), None), output, over=over)
             answer = [answer_print(result, [call.raw for call in plan.own])][cut:]
             progress.answers = [*progress.answers, *answer][-self.agent.config.stuck_after :]
         return over or (wanted == "refined" and self.end_with_draft())
@@ -334,7 +314,23 @@ class Run:
         self.past_bytes = sum(weight(view, self.sizes) for view in past.calls)
         self._done = sum(call.status == "done" for call in past.calls)
 
-    def note_answer(self, result: RequestResult) -> None:
+    def note_answer(self, result: RequestResult, *, cut: bool = False) -> None:
         """The running Request's answer is whole: count what it cost, once, before its delegates share what is left (R9.6)."""
-        text_answers = self._dialect.text_answers
-        count_answer(self.past.log[-1], result, self.progress, self.prepared.prices, text_answers=text_answers)
+        view = self.past.log[-1]
+        if view.status != "done":
+            text_answers = self._dialect.text_answers
+            count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
+            self.notes.answered(view, result, says=self._says(result) is not None, cut=cut)
+
+    def _says(self, result: RequestResult) -> Json:
+        """What an answer says, as it was written; `None`: nothing."""
+        text = result.text if self._dialect.text_answers and result.text.strip() else None
+        return text if result.output is None else result.output
+
+    def _note_said(self, result: RequestResult, refused: str | None, output: Json, *, over: bool) -> None:
+        """What becomes of it, and of its references: `refused` says why it is no output, `over` that it is the run's."""
+        says = self._says(result) if result.output is None or output is None else output
+        if result.problem is not None:
+            refused = refused or str(result.problem.get("message"))
+        refused = refused or NOT_YET.get(self.progress.wants)
+        self.notes.said(text_of(says, self.sizes), refused, output=over)

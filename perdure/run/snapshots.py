@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from perdure.people.desk import Desk
 from perdure.run.agents import Agent, Context
+from perdure.run.events.noting import Noting
 from perdure.run.past.wire import RunSnapshot
 from perdure.run.running import Run
 from perdure.run.stopping import Budget
@@ -34,6 +35,7 @@ def snapshot(run: Run) -> RunSnapshot:
         vouched=run.desk.vouched.known,
         refusals=run.desk.refusals,
         past=run.past,
+        events=run.notes.journal.carried(),
     )
 
 
@@ -45,9 +47,11 @@ def restore(
     *,
     budget: Budget | None = None,
     sources: Mapping[str, list[str]] | None = None,
+    notes: Noting | None = None,
 ) -> Run:
     """The run as `snapshot` left it."""
-    run = Run(agent, context, snapshot.prepared, desk, budget=budget, sources=sources)
+    run = Run(agent, context, snapshot.prepared, desk, budget=budget, sources=sources, notes=notes)
+    run.notes.journal.take_up(snapshot.events)
     table, numbers = Table(snapshot.sets), snapshot.sources
     writes = [
         write.model_copy(update={"sources": table.of(number)})

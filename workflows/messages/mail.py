@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.past.wire import Progress
     from perdure.run.running import Run
     from perdure.run.telling import inbox
-    from perdure.values.jsons import Json
+    from perdure.values.jsons import Json, JsonObject
 
 Refuse = Callable[[Sequence[Json], DecisionError], None]
 
@@ -45,8 +45,10 @@ class Mail:
             self._early.append(said)
             return
         try:
-            if inbox.accept(self._run.progress, only(said)) is None:
+            message = inbox.accept(self._run.progress, only(said))
+            if message is None:
                 return
+            self._run.notes.heard(message)
         except DecisionError as error:
             self._refuse(said, error)
             return
@@ -64,6 +66,13 @@ class Mail:
         while (left := min(self._came + inbox.QUIET, now + inbox.LONGEST_QUIET) - workflow.time()) > 0:
             await workflow.sleep(left, summary="more messages may come")
         self._revised = workflow.time()
+
+    def withdraw(self, id: Json) -> JsonObject:
+        """Take the message back. Raises `DecisionError`."""
+        taken = inbox.withdraw(self.progress, id)
+        if self._run is not None:
+            self._run.notes.withdrawn(str(id))
+        return taken
 
     @property
     def progress(self) -> Progress:
@@ -88,7 +97,7 @@ class Steerable:
     @workflow.update(name=WITHDRAW)
     def withdraw(self, *said: Any) -> dict[str, Any]:
         """Take back the message of this id: `{"id", "withdrawn": true}`, or why that cannot be (R10.7)."""
-        return inbox.withdraw(self._mail.progress, only(said))
+        return self._mail.withdraw(only(said))
 
     @withdraw.validator
     def _check_withdrawal(self, *said: Any) -> None:

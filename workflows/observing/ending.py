@@ -31,10 +31,13 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
     reason: str | None
     if error is None:
         status, reason = "completed", run.stop_reason
+        run.notes.run_ended(run.stop_reason, run.output)
     elif isinstance(error, ApplicationError):
         status, reason = "failed", error.type if run.limit is None else run.limit.reason
+        run.notes.run_failed(status, error.message, None if run.limit is None else run.limit.reason)
     elif is_cancelled_exception(error):
         status, reason = "cancelled", None
+        run.notes.run_failed(status, None)
     else:
         return  # it goes on as new, or has met a bug that a fixed worker gets past
     tell(run_ended(run.agent.name, status, reason))

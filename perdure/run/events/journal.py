@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from typing import TypeAlias
 
 from perdure.run.events.clipping import clipped
 from perdure.run.events.kinds import TOPICS, Topic
 from perdure.run.events.wire import Carried, EventsPage, Noted
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import CARRIED_EVENTS, CARRIED_EVENTS_SIZE, KEPT_EVENTS, KEPT_EVENTS_SIZE
+
+_Entry: TypeAlias = tuple[Topic, str, str, str, JsonObject, int]
+"""Topic, phase, time, run, data, and the characters of the data."""
 
 
 class Journal:
@@ -19,15 +23,26 @@ class Journal:
     """
 
     def __init__(self, carried: Carried | None = None) -> None:
-        self._kept: deque[tuple[Topic, str, str, str, JsonObject, int]] = deque()
+        self._kept: deque[_Entry] = deque()
         self._size = 0
-        self.count = 0 if carried is None else carried.count
+        self.count = 0
         """How many events there were so far."""
         self.ended = False
         """No more will be noted."""
-        self._begun = self.count
-        for each in () if carried is None else carried.events:
+        self._begun = 0
+        if carried is not None:
+            self.take_up(carried)
+
+    def take_up(self, carried: Carried) -> None:
+        """Go on from where an execution before has left off; what was noted since stands behind it."""
+        noted = list(self._kept)
+        self._kept.clear()
+        self._size, self._begun = 0, carried.count
+        self.count += carried.count
+        for each in carried.events:
             self._keep((each.topic, each.phase, each.at, each.run_id, each.data, clipped(each.data, _WHOLE)[1]))
+        for entry in noted:
+            self._keep(entry)
 
     @property
     def kept_from(self) -> int:
@@ -69,7 +84,7 @@ class Journal:
             events.appendleft(_noted(entry))
         return Carried(count=self.count, events=list(events))
 
-    def _keep(self, entry: tuple[Topic, str, str, str, JsonObject, int]) -> None:
+    def _keep(self, entry: _Entry) -> None:
         self._kept.append(entry)
         self._size += _weight(entry[5])
         while len(self._kept) > KEPT_EVENTS or self._size > KEPT_EVENTS_SIZE:
@@ -102,6 +117,6 @@ def _weight(size: int) -> int:
     return size + _BESIDE
 
 
-def _noted(entry: tuple[Topic, str, str, str, JsonObject, int]) -> Noted:
+def _noted(entry: _Entry) -> Noted:
     topic, phase, at, run_id, data, _ = entry
     return Noted(topic=topic, phase=phase, at=at, run_id=run_id, data=data)

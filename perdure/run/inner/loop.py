@@ -120,6 +120,7 @@ class InnerLoop:
             self._take(self._left.popleft(), now)
         if self.plan.held_back and not self.plan.checks.spent:
             self.plan.go_on()
+        self._note_news()
 
     def starts(self, now: str) -> list[Start]:
         """What is to be carried out now; its end is reported as `Ended`, that of the plan's offer as `Decided`."""
@@ -129,6 +130,7 @@ class InnerLoop:
             self._plan_offer = None
         desk = self._run.desk
         while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
+            self._note_news()
             for call in ready:
                 home = self.plan.home(call)
                 if (refused := desk.refuse_flow(call)) is not None:
@@ -145,7 +147,18 @@ class InnerLoop:
                 else:
                     self.running[call.id] = call
                     starts.append(Start(call, offer))
+                    if offer is None:
+                        self._run.notes.call_began(call)
+        self._note_news()
         return starts
+
+    def _note_news(self) -> None:
+        """Note what has become of calls, whoever or whatever has ended them."""
+        for call, what in self.plan.take_news():
+            if what == "began":
+                self._run.notes.call_began(call)
+            else:
+                self._run.notes.call_ended(call, self._run.sizes)
 
     def stop(self, limit: Limit, now: str) -> None:
         """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""
@@ -162,12 +175,14 @@ class InnerLoop:
         if not self.plan.closed:
             self.plan.close()
         self.plan.end_all("skipped", limit.words, now)
+        self._note_news()
 
     def hold_to(self, limit: Limit, now: str) -> None:
         """No Request follows that could keep what is held: it is not run, what runs comes to its end (R9.5)."""
         self._drop(limit.words, now)
         self._stage = Stage.DRAINING
         self.plan.close()
+        self._note_news()
 
     def break_off(self, reason: str, now: str) -> None:
         """The run ends here: what is done stays done (R10.6)."""
@@ -175,6 +190,7 @@ class InnerLoop:
             self._take(event, now)
         self._left.clear()
         self.plan.break_off(reason, now)
+        self._note_news()
 
     @property
     def _may_start(self) -> bool:
@@ -209,6 +225,7 @@ class InnerLoop:
                     return  # a message has come: it is offered anew, as it stands then
                 self._stage = Stage.DRAINING
                 if verdict.plan is not None:
+                    self._note_news()
                     self._run.plan = edited(self.plan, verdict.plan, now)
                 if isinstance(verdict.outcome, Rejected):
                     self.plan.end_all("rejected", verdict.outcome.reason, now)

@@ -9,7 +9,8 @@ from typing import Final
 from perdure.people.offers import Offer
 from perdure.plan.calls import Call
 from perdure.run.prompts import call_line
-from perdure.run.running import RECENT, Run
+from perdure.run.running import Run
+from perdure.run.tallies import RECENT
 from perdure.values.limits.sizes import preview
 
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")

@@ -1,0 +1,215 @@
+"""What a run notes in its journal, and what of it: one method for each thing that happens (R10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from perdure.model.wire import RequestResult, RequestView
+from perdure.people.offers import Offer, is_with_client
+from perdure.people.wire import Said
+from perdure.plan.calls import Call
+from perdure.run.events.clipping import clipped
+from perdure.run.events.journal import Journal
+from perdure.values.jsons import Json, dumps
+from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
+from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.media import without_media
+
+NOT_YET: Final[Mapping[str, str]] = {
+    "structured": "the next Request puts it into form",
+    "refined": "the next Request goes over it",
+}
+"""By what the next Request is for, why what the last one says is no output."""
+CUT_BY_MESSAGE: Final = "a new message has ended it"
+_LOOKED_THROUGH: Final = 4 * MAX_EVENT_DATA
+"""Bytes of a result up to which it is looked through for images as a whole; of a larger one only what is kept of it."""
+
+
+class Noting:
+    """One run's journal, and when and under which id it is written. `now` says the time (ISO 8601, UTC)."""
+
+    def __init__(self, journal: Journal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
+        self.journal = journal or Journal()
+        self._now, self._run_id = now, run_id
+        self._asked = 0
+        self._saying: tuple[int, int] | None = None
+        """The Request, and its attempt, of whose text it is not known yet what becomes of it."""
+
+    # The run.
+
+    def run_began(self, agent: str) -> None:
+        self.journal.note("lifecycle", "start", self._now(), agent=agent)
+
+    def run_ended(self, reason: str | None, output: Json) -> None:
+        """With an output; `reason`: why it stopped."""
+        self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
+        self.journal.ended = True
+
+    def run_failed(self, status: str, error: str | None, reason: str | None = None) -> None:
+        """Without one; `reason`: the limit that it came to."""
+        self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
+        self.journal.ended = True
+
+    # Its Requests.
+
+    def asked(self, view: RequestView) -> None:
+        """A model is asked, or once more for the same Request."""
+        again, self._asked = view.number == self._asked, view.number
+        self.journal.note(
+            "request",
+            "update" if again else "start",
+            self._now(),
+            number=view.number,
+            model=view.model,
+            reason=view.reason,
+        )
+
+    def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
+        """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
+        self._saying = (view.number, result.attempt) if says else None
+        problem = CUT_BY_MESSAGE if cut else None
+        if result.problem is not None:
+            problem = f"{result.problem.get('code')}: {result.problem.get('message')}"
+        self.journal.note(
+            "request",
+            "end",
+            self._now(),
+            number=view.number,
+            model=result.model or view.model,
+            attempt=None if cut else result.attempt,
+            usage=view.usage.as_json(),
+            cost=view.cost,
+            problem=problem,
+            says=says or None,
+        )
+
+    def unanswered(self, view: RequestView, problem: str) -> None:
+        """Nobody has answered it."""
+        self.journal.note(
+            "request",
+            "end",
+            self._now(),
+            number=view.number,
+            model=view.model,
+            usage=view.usage.as_json(),
+            problem=problem,
+        )
+
+    def said(self, text: str, refused: str | None, *, output: bool) -> None:
+        """What becomes of what the last answer says, if it says anything; `refused`: why it does not count, `output`: it is the run's."""
+        if self._saying is None:
+            return
+        request, attempt = self._saying
+        self._saying = None
+        self.journal.note(
+            "assistant",
+            "end",
+            self._now(),
+            request=request,
+            attempt=attempt,
+            text=text,
+            accepted=refused is None,
+            output=output or None,
+            reason=refused,
+        )
+
+    def compacted(self, reason: str) -> None:
+        """The context is shown cut from now on."""
+        self.journal.note("compaction", "end", self._now(), reason=reason)
+
+    # Its calls.
+
+    def call_began(self, call: Call) -> None:
+        """It is carried out, or waits for nothing but its turn; of a loop: its iterations begin."""
+        below = call.tool is not None and call.tool.delegate is not None and call.loop is None and call.items is None
+        self.journal.note(
+            "tool",
+            "start",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            params=call.params,
+            runId=f"{self._run_id}/{call.id}" if below else None,
+        )
+
+    def call_again(self, call: Call, reason: str) -> None:
+        """It is tried again, because of a failure that says nothing of the call."""
+        data = {"call": call.id, "tool": call.tool_name, "attempt": call.attempts + 1, "reason": reason}
+        self.journal.note("tool", "update", self._now(), **data)
+
+    def call_ended(self, call: Call, sizes: Sizes) -> None:
+        """However it did."""
+        done = call.status == "done"
+        self.journal.note(
+            "tool",
+            "end",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            status=call.status,
+            result=_shown(call.result, sizes) if done and call.result is not None else None,
+            error=None if call.error is None else call.error.as_json(),
+            reason=call.reason or None,
+            attempts=call.attempts or None,
+        )
+
+    # People.
+
+    def waits(self, offer: Offer) -> None:
+        """It waits for a person, or for a program outside that carries it out."""
+        call = offer.call
+        self.journal.note(
+            "approval",
+            "start",
+            self._now(),
+            call=offer.id,
+            tool="" if call is None else call.tool_name,
+            params={} if call is None else call.params,
+            reason=offer.reason,
+            question=offer.question or None,
+            client=(call is not None and is_with_client(call)) or None,
+        )
+
+    def waits_no_more(self, offer: Offer) -> None:
+        """It was decided, or nobody needs to decide any more."""
+        approval = offer.approval
+        decided = approval.decision is not None
+        self.journal.note(
+            "approval",
+            "end",
+            self._now(),
+            call=offer.id,
+            tool="" if offer.call is None else offer.call.tool_name,
+            decision=approval.decision,
+            by=(approval.by or None) if decided else None,
+            reason=(approval.reason or None) if decided else None,
+        )
+
+    def heard(self, said: Said) -> None:
+        """A message has come while it works."""
+        self.journal.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
+
+    def taken(self, messages: Sequence[Said], request: int) -> None:
+        """The Request that begins holds them."""
+        for said in messages:
+            self.journal.note("message", "taken", self._now(), messageId=said.id, request=request)
+
+    def withdrawn(self, message_id: str) -> None:
+        self.journal.note("message", "withdrawn", self._now(), messageId=message_id)
+
+
+def text_of(output: Json, sizes: Sizes) -> str:
+    """An output as a text is told of it: of a string its characters, of anything else compact JSON; of one that is too long a beginning."""
+    if output is None or isinstance(output, str):
+        return output or ""
+    return dumps(output) if sizes.of(output) <= 2 * MAX_REPLY else preview(output, 2 * MAX_REPLY)
+
+
+def _shown(result: Json, sizes: Sizes) -> Json:
+    """A result without images and other base64 (R10.18), in a size that an event holds."""
+    if isinstance(result, bool | int | float):
+        return result
+    if sizes.of(result) > _LOOKED_THROUGH:
+        result = clipped(result, MAX_EVENT_DATA)[0]
+    return without_media(result)

@@ -1,0 +1,38 @@
+"""The events of a workflow, as it answers them to whoever asks: a query, which no history holds (R10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.events.journal import Journal
+    from perdure.run.events.noting import Noting
+    from perdure.run.events.wire import EVENTS_QUERY, EventsPage
+
+
+def now() -> str:
+    """The workflow's time in words: ISO 8601, UTC."""
+    return workflow.now().isoformat(timespec="milliseconds")
+
+
+def page_of(journal: Journal, said: Sequence[Any]) -> EventsPage:
+    """What was asked for: from which number on, and how many at most; both may be left out. Raises `ValueError` for anything else."""
+    if len(said) > 2 or not all(isinstance(each, int) and not isinstance(each, bool) for each in said):
+        raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
+    return journal.page(*said)
+
+
+class Noted:
+    """A run's journal, from its workflow's first task on, also once it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes = Noting(now=now, run_id=workflow.info().workflow_id)
+
+    @workflow.query(name=EVENTS_QUERY)
+    def events(self, *said: Any) -> EventsPage:
+        """What has happened: an `EventsPage` from a number on, and with at most so many."""
+        return page_of(self._notes.journal, said)
