@@ -48,6 +48,10 @@ class Reader(Protocol):
         """The calls that closed with this piece of a native tool call."""
         ...
 
+    def said(self) -> str:
+        """What is known of the output's text beyond what this gave before, for whoever watches: see `perdure.model.dialects.saying`."""
+        ...
+
     def close(self, finish_reason: str | None = None) -> Solution:
         """What the whole answer was."""
         ...

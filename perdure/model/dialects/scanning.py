@@ -50,7 +50,8 @@ class Scanner:
 
 
 class CallScanner:
-    """The text of each element of `calls`, the moment it closes, of a document `{"calls": [...], …}` that is being written.
+    """The text of each element of `calls`, the moment it closes, of a document `{"calls": [...], "output": …}` that is being
+    written, and that of its `output` as it comes.
 
     It only looks ahead: where the text is no such document, or is nested too deeply, it stops and gives no more.
     """
@@ -63,6 +64,13 @@ class CallScanner:
         """Whether an element has been given, and a comma has to follow."""
         self._inside = False
         self._key = ""
+        self._outputs = 0
+        """Members called `output` so far; only the first is read."""
+        self._writing = False
+        """Whether what comes is the output's."""
+        self.output: list[str] = []
+        """Pieces of it, with the colon before it, for whoever takes them out."""
+        self.output_closed = False
         self.stopped = False
 
     def push(self, text: str) -> list[str]:
@@ -84,13 +92,24 @@ class CallScanner:
     def _keep(self, text: str) -> None:
         if self._inside:
             self._item.append(text)
+        elif self._writing:
+            self.output.append(text)
         elif self._scanner.quoted:
             self._key = (self._key + text)[:_LONGEST_KEY]
 
     def _outside(self, text: str, start: int, at: int, mark: str) -> int:
         scanner = self._scanner
-        if mark == '"' and scanner.depth == 1:
+        if self._writing:
+            if not (mark == "," and scanner.depth == 1) and scanner.depth > 0:
+                self.stopped = scanner.depth > MAX_DEPTH
+                return start
+            self.output.append(text[start:at])
+            self._writing, self.output_closed = False, True
+        elif mark == '"' and scanner.depth == 1:
             self._key = "" if scanner.quoted else (self._key + text[start:at])[:_LONGEST_KEY]
+            if self._key == "output" and not scanner.quoted:
+                self._outputs += 1
+                self._writing = self._outputs == 1
         elif mark == "[" and scanner.depth == _CALLS_DEPTH and self._key == "calls":
             self._inside, self._closed, self._item = True, False, []
         self.stopped = scanner.depth <= 0 or scanner.depth > MAX_DEPTH

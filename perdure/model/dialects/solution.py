@@ -13,6 +13,7 @@ from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import CONTROL, Ask, plan_text, tools_text
 from perdure.model.dialects.scanning import CallScanner, end_of_object
 from perdure.model.dialects.thoughts import Opening, fence_removed, without_thoughts
+from perdure.model.dialects.saying.documents import OutputText
 from perdure.model.strictness import make_strict
 from perdure.model.wire import Vocabulary
 from perdure.tools.tool import Tool
@@ -92,6 +93,7 @@ class SolutionReader:
         self._calls = CallScanner()
         self._given: list[Json] = []
         self._native = False
+        self._output = OutputText()
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
@@ -111,6 +113,11 @@ class SolutionReader:
     def push_tool(self, delta: ToolDelta) -> list[Json]:
         self._native = True
         return []
+
+    def said(self) -> str:
+        scanner = self._calls
+        raw, scanner.output = "".join(scanner.output), []
+        return self._output.push(raw, closed=scanner.output_closed) if raw or scanner.output_closed else ""
 
     def close(self, finish_reason: str | None = None) -> Solution:
         text = "".join(self._text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+_BLANK: Final = "\ufeff \t\r\n"
 _BEGINS: Final = ("<think>", "<thinking>")
 _ENDS: Final = re.compile(r"</think(?:ing)?>")
 _LONGEST_END: Final = len("</thinking>")
@@ -18,6 +19,7 @@ END_OF_THOUGHT: Final = re.compile(
 """Where a thought ends whose beginning was in the prompt, or was lost. A tag inside a sentence is only spoken of."""
 
 _LAST_MARK: Final = re.compile(r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>)$")
+_BEGUN_MARK: Final = re.compile(r"<(?:[|｜][\w▁]{0,40}[|｜]?|/\w{0,8})?$")
 _LONGEST_MARK: Final = 44
 
 _CALL_AS_TEXT: Final = re.compile(
@@ -42,12 +44,22 @@ def _end(text: str, end: int) -> int:
     return end
 
 
+def settled(text: str) -> int:
+    """How much of a text that is being written is its own, whatever comes: blanks and marks may be its end, or begin one."""
+    end = _end(text, len(text))
+    begun = _BEGUN_MARK.search(text[max(0, end - _LONGEST_MARK) : end])
+    end -= len(begun[0]) if begun else 0
+    while found := _LAST_MARK.search(text[max(0, end - _LONGEST_MARK) : (end := _end(text, end))]):
+        end -= len(found[0])
+    return end
+
+
 def without_thoughts(text: str) -> str:
     """A finished answer without the thoughts before it and the marks around it."""
-    text = text.lstrip("\ufeff \t\r\n")
+    text = text.lstrip(_BLANK)
     while text.startswith(_BEGINS):
         end = _ENDS.search(text)
-        text = "" if end is None else text[end.end() :].lstrip("\ufeff \t\r\n")
+        text = "" if end is None else text[end.end() :].lstrip(_BLANK)
     if not text.startswith("{"):
         ends = [found.end() for found in END_OF_THOUGHT.finditer(text)]
         text = text[ends[-1] :] if ends else text
@@ -66,6 +78,41 @@ def call_as_text(text: str) -> str | None:
     return None if found is None else found[0].strip()
 
 
+class Thoughts:
+    """Takes the thoughts in `<think>` that stand before an answer away, and blanks around them: gives what comes behind."""
+
+    def __init__(self) -> None:
+        self.thought: list[str] = []
+        """Pieces of them, for whoever takes them out."""
+        self._state = "begin"  # or "thought", then "answer"
+        self._head = ""
+
+    def push(self, text: str) -> str:
+        if self._state == "answer":
+            return text
+        head, self._head = self._head + text, ""
+        while True:
+            if self._state == "thought":
+                end = _ENDS.search(head)
+                if end is None:
+                    kept = max(0, len(head) - _LONGEST_END + 1)
+                    self.thought.append(head[:kept])
+                    self._head = head[kept:]
+                    return ""
+                self.thought.append(head[: end.start()])
+                self._state, head = "begin", head[end.end() :]
+            head = head.lstrip(_BLANK)
+            begins = next((mark for mark in _BEGINS if head.startswith(mark)), None)
+            if begins is not None:
+                self._state, head = "thought", head[len(begins) :]
+            elif any(mark.startswith(head) for mark in _BEGINS):
+                self._head = head
+                return ""
+            else:
+                self._state = "answer"
+                return head
+
+
 class Opening:
     """Gives the JSON document of an answer that is being written, where the answer is one: from its `{` on.
 
@@ -74,46 +121,25 @@ class Opening:
     """
 
     def __init__(self) -> None:
-        self._state = "begin"  # then "thought", "document" or "prose"
+        self.thoughts = Thoughts()
+        self._state = "begin"  # then "document" or "prose"
         self._head = ""
 
     def push(self, text: str) -> str:
+        text = self.thoughts.push(text)
         if self._state == "document":
             return text
-        while text and self._state != "prose":
-            self._head += text
-            text = ""
-            if self._state == "thought":
-                end = _ENDS.search(self._head)
-                if end is None:
-                    self._head = self._head[-_LONGEST_END:]
-                else:
-                    self._state, text, self._head = "begin", self._head[end.end() :], ""
-            elif self._state == "begin":
-                text = self._begin()
-                if self._state == "document":
-                    return text
-        return ""
-
-    def _begin(self) -> str:
-        """Decide what the answer begins with, if that can be told yet; what is left to look at."""
-        head = self._head = self._head.lstrip("\ufeff \t\r\n")
-        if head.startswith("{"):
-            self._state, self._head = "document", ""
-            return head
-        if head.startswith(_BEGINS):
-            self._state, self._head = "thought", ""
-            return head
+        if self._state == "prose" or not text:
+            return ""
+        head = self._head + text
         if fence := _FENCE.match(head):
             rest = head[fence.end() :]
             if not rest and len(head) < _LONGEST_FENCE:
+                self._head = head
                 return ""
-            self._head = ""
-            return rest if rest.startswith("{") else self._prose()
-        if "```".startswith(head) or any(mark.startswith(head) for mark in _BEGINS):
+            head = rest
+        elif "```".startswith(head):
+            self._head = head
             return ""
-        return self._prose()
-
-    def _prose(self) -> str:
-        self._state, self._head = "prose", ""
-        return ""
+        self._state, self._head = "document" if head.startswith("{") else "prose", ""
+        return head if self._state == "document" else ""

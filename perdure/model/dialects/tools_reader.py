@@ -9,6 +9,7 @@ from typing import Final
 
 from perdure.errors import CallError, JsonError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
+from perdure.model.dialects.saying.prose import ProseText
 from perdure.model.dialects.scanning import Scanner
 from perdure.model.dialects.thoughts import call_as_text, without_thoughts
 from perdure.values.jsons import Json, JsonObject, loads
@@ -56,10 +57,17 @@ class ToolsReader:
         self._by_index: dict[int, _Piece] = {}
         self._given: list[Json] = []
         self._text: list[str] = []
+        self._said = 0
+        """Pieces of the text that were looked at for `said`."""
+        self._prose = ProseText()
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
         return []
+
+    def said(self) -> str:
+        new, self._said = self._text[self._said :], len(self._text)
+        return self._prose.push("".join(new))
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
         piece = self._piece(delta)

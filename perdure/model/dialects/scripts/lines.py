@@ -88,6 +88,11 @@ class Lines:
         """Whether a code fence is open."""
         return self.fences % 2 == 1
 
+    @property
+    def under_way(self) -> str:
+        """The statement that is being written, as far as it has come; `""` where it belongs to another, or to a thought."""
+        return "" if self._thinking or self._base is not None else "\n".join([*self._lines, "".join(self._left)])
+
     def push(self, text: str) -> Iterator[Statement | None]:
         self._left.append(text)
         if "\n" not in text:

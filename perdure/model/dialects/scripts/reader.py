@@ -10,6 +10,8 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
+from perdure.model.dialects.saying.documents import OutputText
+from perdure.model.dialects.saying.script import output_so_far
 from perdure.model.dialects.scripts.blocks import Block
 from perdure.model.dialects.scripts.lines import Lines, Statement
 from perdure.model.dialects.scripts.plan import ScriptPlan
@@ -17,7 +19,7 @@ from perdure.model.dialects.scripts.rewrites import assigned_names
 from perdure.model.dialects.scripts.values import NotAllowedError, parse
 from perdure.model.dialects.scripts.writer import is_name
 from perdure.model.wire import Vocabulary
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, JsonObject, dumps, shorten
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
 _INDENTED: Final = re.compile(r"\n\s+\S")
@@ -36,6 +38,8 @@ class ScriptReader:
         self._lines = Lines()
         self._native = False
         self._told = 0
+        self._said = ""
+        """What is known of the output's text so far."""
         self._forget()
 
     def _forget(self) -> None:
@@ -57,6 +61,18 @@ class ScriptReader:
     def push_tool(self, delta: ToolDelta) -> list[Json]:
         self._native = True
         return []
+
+    def said(self) -> str:
+        if self._held or "output" in self._vocabulary.names:
+            return ""
+        if self._plan.outputs:
+            known = OutputText().push(f":{dumps(self._plan.output)}", closed=True)
+        else:
+            known = output_so_far(self._lines.under_way)
+        if not known.startswith(self._said):
+            return ""
+        new, self._said = known[len(self._said) :], known
+        return new
 
     def close(self, finish_reason: str | None = None) -> Solution:
         if finish_reason == "length":
