@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -72,31 +73,39 @@ async def ask_reads(call_id: str) -> ToolReads:
     return reads
 
 
-async def is_wanted() -> bool:
-    """Whether the server still has this attempt as one that works: not cancelled or paused, and its run open. No Action is billed.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the server says of an attempt."""
 
-    `False` too where that cannot be found out. Activities of one run that ask at the same time are told together.
-    """
+    wanted: bool = False
+    """Whether it still has it as one that works: not cancelled or paused, and its run open. `False` too where nobody answers."""
+    events: int = 0
+    """Of its run's history."""
+
+
+async def look() -> Look:
+    """Look at what the server has of this attempt: no Action is billed. Activities of one run that look at the same time do so together."""
     info = activity.info()
     key = (info.workflow_id or "", info.workflow_run_id or "")
     try:
-        if (look := _looks.get(key)) is None:
-            look = _looks[key] = asyncio.create_task(_look(own_run()))
-            look.add_done_callback(lambda _: _looks.pop(key, None))
-        working = await asyncio.shield(look)
+        if (looking := _looks.get(key)) is None:
+            looking = _looks[key] = asyncio.create_task(_look(own_run()))
+            looking.add_done_callback(lambda _: _looks.pop(key, None))
+        working, events = await asyncio.shield(looking)
     except (RPCError, RuntimeError):
-        return False
-    return working.get(info.activity_id) == info.attempt
+        return Look()
+    return Look(working.get(info.activity_id) == info.attempt, events)
 
 
-async def _look(run: _Run) -> dict[str, int]:
-    """The attempts that work, by the ids of their activities."""
+async def _look(run: _Run) -> tuple[dict[str, int], int]:
+    """The attempts that work, by the ids of their activities; the events of the run's history."""
     described = await run.describe(rpc_timeout=TIMEOUT)
-    return {
+    working = {
         each.activity_id: each.attempt
         for each in described.raw_description.pending_activities
         if each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
     }
+    return working, described.history_length
 
 
 async def ask_granted(call_id: str) -> bool:
@@ -159,5 +168,5 @@ class _Line:
             _lines.pop((self._run.id, self._run.run_id, self._query), None)
 
 
-_looks: dict[tuple[str, str], asyncio.Task[dict[str, int]]] = {}
+_looks: dict[tuple[str, str], asyncio.Task[tuple[dict[str, int], int]]] = {}
 _lines: dict[tuple[str, str | None, str], _Line] = {}

@@ -63,12 +63,12 @@ class ToolActivity:
     async def _run(self, function: ToolFunction, call: ToolInput, work: Work) -> ToolResult:
         work.begun = not is_only_attempt()
         try:
-            async with supervised_heartbeat() as say:
+            async with supervised_heartbeat() as heart:
                 reads = call.reads or await ask_reads(call.call_id)
                 self._check_floor(function, call, reads)
                 await say_begun()
                 work.begun = True
-                value = await self._call(function, call, reads, say)
+                value = await self._call(function, call, reads, heart.tell)
                 branch = value.path if isinstance(value, Branch) else None
                 result = function.dump(value.value if isinstance(value, Branch) else value)
                 size = _measured(call.tool, result, self._max_payload)

@@ -1,7 +1,7 @@
 """A supervised heartbeat: signs of life while a body works, for every long activity.
 
 Each heartbeat is a billed Action, and looking at what the server knows of an activity is none. So what is to be given up is found out
-by looking (`is_wanted`), and a heartbeat is sent for progress, for half of a heartbeat timeout, and to be told what was found.
+by looking (`look`), and a heartbeat is sent for progress, for half of a heartbeat timeout, and to be told what was found.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from temporalio import activity
+from temporalio.client import AsyncActivityCancelledError
+from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import is_wanted
+from perdure.activities.asking import Look, client, look
 from perdure.activities.underway.beginning import not_begun
 
 SHORTEST: Final = 1.0
@@ -42,40 +44,75 @@ class Heart:
         self._timeout = timeout
         self._details: tuple[Any, ...] = ()
         self._news = asyncio.Event()
+        self._told = self._said = asyncio.get_running_loop().time()
+        """When the last heartbeat went through the worker, and when one went past it."""
+        self.renew: Callable[[], tuple[Any, ...]] | None = None
+        """What a heartbeat tells that goes out anyway, where that changes by itself."""
+        self.on_look: Callable[[Look], None] | None = None
+        """Told of every look."""
 
     def tell(self, *details: Any) -> None:
         """Progress, sent with the next heartbeat; that comes sooner for it. On the event loop only."""
         self._details = details
         self._news.set()
 
+    async def say(self, *details: Any) -> None:
+        """Progress, sent at once: the worker holds back what comes close upon another. What says a key is the caller's to mask."""
+        self._details = details
+        try:
+            await client().get_async_activity_handle(task_token=activity.info().task_token).heartbeat(*details)
+        except AsyncActivityCancelledError:
+            self._beat()  # so that the worker is told, and cancels
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                self._beat()
+        else:
+            self._said = asyncio.get_running_loop().time()
+
     def end(self) -> None:
         """The attempt has failed: what was told last is there for the next one."""
         if self._news.is_set():
             activity.heartbeat(*self._details)
 
+    def _beat(self) -> None:
+        self._news.clear()
+        if self.renew is not None:
+            self._details = self.renew()
+        activity.heartbeat(*self._details)
+        self._told = asyncio.get_running_loop().time()
+
+    def _is_late(self, next_look: float) -> bool:
+        """Whether a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
+        if self._timeout is None:
+            return False
+        return next_look - max(self._told, self._said) > self._timeout / 2 or next_look - self._told > self._timeout
+
     async def beat(self) -> None:
         """Look, and heartbeat where it is time for that, until cancelled."""
         clock = asyncio.get_running_loop().time
-        begun = seen = told = clock()
+        begun = seen = clock()
         while True:
             await asyncio.sleep(seen + next_heartbeat(seen - begun, self._timeout, news=True) - clock())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(seen + next_heartbeat(seen - begun, self._timeout)):
                     await self._news.wait()
             seen = clock()
-            next_look = seen + next_heartbeat(seen - begun, self._timeout)
-            late = self._timeout is not None and next_look - told > self._timeout / 2
-            if self._news.is_set() or late or not await is_wanted():
-                self._news.clear()
-                activity.heartbeat(*self._details)
-                told = clock()
+            beats = self._news.is_set() or self._is_late(seen + next_heartbeat(seen - begun, self._timeout))
+            if beats:
+                self._beat()
+            if not beats or self.on_look is not None:
+                found = await look()
+                if self.on_look is not None:
+                    self.on_look(found)
+                if not found.wanted and not beats:
+                    self._beat()
 
 
 @asynccontextmanager
-async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
+async def supervised_heartbeat() -> AsyncIterator[Heart]:
     """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
 
-    Gives a function that says details, on the event loop; every heartbeat after it says them again.
+    Gives the `Heart`, which says details; every heartbeat after it says them again.
     Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
     """
     timeout = activity.info().heartbeat_timeout
@@ -83,7 +120,7 @@ async def supervised_heartbeat() -> AsyncIterator[Callable[..., None]]:
     not_begun()
     supervisor = asyncio.create_task(heart.beat())
     try:
-        yield heart.tell
+        yield heart
     except BaseException:
         heart.end()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx2
@@ -12,19 +13,21 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.activities.asking import ask_run, own_run
+from perdure.activities.asking import ask_run, look, own_run
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import MASK, known_secrets, masked_value
 from perdure.activities.sse import Event, Events, EventTooLongError
 from perdure.activities.streaming import Deliverer
+from perdure.activities.telling import Telling
 from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS
 from perdure.model.intake import interruption
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
 from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
+from perdure.run.events.writing import Writing
 from perdure.run.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
 from perdure.values.jsons import Json, JsonObject
 
@@ -51,7 +54,8 @@ class RequestActivity:
             await run.signal(CALLS_SIGNAL, delivery)
 
         title = f"Request {request.number} of {activity.info().workflow_id}"
-        async with self._underway.working(title), supervised_heartbeat():
+        async with self._underway.working(title), supervised_heartbeat() as heart:
+            looking = asyncio.create_task(look())
             # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
             try:
                 context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)
@@ -60,12 +64,21 @@ class RequestActivity:
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             body = _body(context, request)
+            telling = Telling(
+                heart, Writing(request.number, attempt, known_secrets(), MASK), looking, context.watched_until
+            )
+            if activity.info().heartbeat_details:
+                await telling.supersede()
             while True:
                 sent = self._endpoints.fitted(request.model, body)
                 answer = Answer(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
                     async with Deliverer(send) as deliverer, self._endpoints.ask(request.model, body) as response:
-                        await read_answer(response, answer, deliverer if request.stream else None)
+                        if request.stream:
+                            async with telling.of(answer):
+                                await read_answer(response, answer, deliverer, telling)
+                        else:
+                            await read_answer(response, answer)
                     return _masked(answer.result())
                 except ApplicationError:
                     raise
@@ -74,7 +87,8 @@ class RequestActivity:
                         return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
-                    if refusal is not None and self._endpoints.learn(request.model, body, sent, refusal):
+                    learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
+                    if learnt and not telling.told:  # else another attempt says that its text is another
                         continue
                     raise failure from None
 
@@ -99,12 +113,17 @@ def _body(context: RequestContext, request: RequestInput) -> JsonObject:
     return {"messages": context.messages, **context.parameters, **streaming}
 
 
-async def read_answer(response: httpx2.Response, answer: Answer, deliverer: Deliverer | None = None) -> None:
+async def read_answer(
+    response: httpx2.Response, answer: Answer, deliverer: Deliverer | None = None, telling: Telling | None = None
+) -> None:
     """Take the answer in as it comes. Raises what `model_failure` knows where there is none, or where it breaks off."""
     events = Events(document="json" in response.headers.get("content-type", ""))
     try:
         async for piece in response.aiter_bytes():
-            if _take(events.push(piece), answer, deliverer):
+            ended = _take(events.push(piece), answer, deliverer)
+            if telling is not None:
+                telling.note()
+            if ended:
                 return
     except EventTooLongError as error:
         raise RefusalError(Refusal(str(error))) from None

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from perdure.activities.asking import Look
 from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
+from perdure.activities.telling import next_telling
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1, 1), (4, 4), (20, 11), (60, 16), (600, 27), (86_400, 50)])
@@ -34,9 +36,9 @@ async def test_what_was_told_last_is_there_for_the_next_attempt(fails: bool) -> 
     environment.on_heartbeat = lambda *details: sent.append(details)
 
     async def work() -> None:
-        async with supervised_heartbeat() as say:
-            say("first")
-            say("second")
+        async with supervised_heartbeat() as heart:
+            heart.tell("first")
+            heart.tell("second")
             await asyncio.sleep(0)
             if fails:
                 raise ValueError
@@ -52,11 +54,11 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
     """Looks cost no Action: a heartbeat goes out where it is late for one, and where the look says that it is to be given up."""
     looks = iter([True, True, True, False])
 
-    async def look() -> bool:
-        return next(looks)
+    async def look() -> Look:
+        return Look(next(looks))
 
     monkeypatch.setattr("perdure.activities.heartbeats.SHORTEST", 0.01)
-    monkeypatch.setattr("perdure.activities.heartbeats.is_wanted", look)
+    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
     environment = ActivityEnvironment()
     told = asyncio.Event()
     environment.on_heartbeat = lambda *_: told.set()
@@ -68,3 +70,14 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
 
     await environment.run(work)
     assert next(looks, None) is None
+
+
+def test_who_watches_is_told_four_times_a_second_and_later_once() -> None:
+    def count(seconds: float, *, watched: bool) -> int:
+        at, told = 0.0, 1
+        while (at := at + next_telling(at, watched=watched)) < seconds:
+            told += 1
+        return told
+
+    assert [count(seconds, watched=True) for seconds in (0.2, 1, 10, 100)] == [1, 4, 35, 129]
+    assert [count(seconds, watched=False) for seconds in (0.2, 1, 10, 100, 600)] == [1, 1, 9, 19, 27]

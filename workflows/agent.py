@@ -19,6 +19,7 @@ from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
 from perdure.workflows.observing.events import Noted
+from perdure.workflows.observing.watching import Watched
 from perdure.workflows.people import Decidable
 from perdure.workflows.preparing import Continuing, prepare
 from perdure.workflows.queues.routing import Routing
@@ -64,7 +65,7 @@ with workflow.unsafe.imports_passed_through():
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family, Decidable, Steerable, Noted):
+class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -188,7 +189,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted):
             if self._calls is not None and self._calls.loop.intake.number == number
             else 0
         )
-        return context.model_copy(update={"released": released})
+        return context.model_copy(update={"released": released, "watched_until": self._watched_until})
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, *said: Any) -> None:

@@ -32,7 +32,7 @@ def looks_secret(name: str) -> bool:
 
 def masked(text: str) -> str:
     """The text with every secret that is known replaced."""
-    for secret in _secrets():
+    for secret in known_secrets():
         text = text.replace(secret, MASK)
     return text
 
@@ -40,7 +40,7 @@ def masked(text: str) -> str:
 def masked_value(value: Json) -> Json:
     """The value with every secret in its texts replaced; the same one where it holds none."""
     text = dumps(value)
-    if not any(dumps(secret)[1:-1] in text for secret in _secrets()):
+    if not any(dumps(secret)[1:-1] in text for secret in known_secrets()):
         return value
     return _walk(value)
 
@@ -65,7 +65,7 @@ def _walk(value: Json) -> Json:
     return value
 
 
-def _secrets() -> list[str]:
+def known_secrets() -> list[str]:
     """The longest first: one may hold another."""
     ours = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
     return sorted(_known | ours, key=len, reverse=True)

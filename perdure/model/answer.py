@@ -58,6 +58,10 @@ class Answer:
                 closed += self._choice(choice)
         return closed
 
+    def said(self) -> str:
+        """What is known of the output's text beyond what this gave before: see `perdure.model.dialects.saying`."""
+        return self._reader.said()
+
     def _choice(self, choice: JsonObject) -> list[Json]:
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self.finish_reason, self.whole = reason, True

@@ -36,6 +36,15 @@ class Delivery(Wire):
     calls: list[Any]
 
 
+class Said(Wire):
+    """What is known of an output before it is written: how its text is told meanwhile."""
+
+    member: str | None = None
+    """The only member of the object that it is, a text."""
+    several: bool = False
+    """Whether it is an object of more than one member."""
+
+
 class Vocabulary(Wire):
     """What the reader of an answer has to know to read it."""
 
@@ -45,6 +54,7 @@ class Vocabulary(Wire):
     """Tool → its parameters in their order."""
     kinds: list[str] = Field(default_factory=list)
     """The kinds of data that references can name."""
+    said: Said = Field(default_factory=Said)
 
 
 class RequestContext(Wire):
@@ -57,6 +67,8 @@ class RequestContext(Wire):
     vocabulary: Vocabulary = Field(default_factory=Vocabulary)
     released: int = 0
     """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
+    watched_until: float = 0.0
+    """Seconds since 1970 until which somebody watches the run: what is written is told more often (R10.14)."""
 
 
 class RequestResult(Wire):

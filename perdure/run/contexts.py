@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.asking import Ask
+from perdure.model.dialects.saying import said_by
 from perdure.model.wire import RequestContext
 from perdure.run.agents import Agent, Context
 from perdure.run.past.wire import Progress
@@ -27,6 +28,7 @@ class Contexts:
         self._max_payload = max_payload
         self._sizes = sizes
         self._reading = reading
+        self._said = said_by(agent.output_schema)
         self._parameters: dict[tuple[bool, bool], JsonObject] = {}
 
     def make(
@@ -85,7 +87,7 @@ class Contexts:
             messages=chat_messages(self._context, self._dialect, ask, progress, shown, self._reading, limit, revision),
             parameters=self._parameters[kind],
             dialect=self._agent.config.dialect,
-            vocabulary=self._dialect.vocabulary(ask.tools, kinds),
+            vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._said}),
         )
 
     def _size_of(self, context: RequestContext) -> int:

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
+from perdure.model.dialects.saying import text_of
 from perdure.model.usage import Usage
+from perdure.run.events.silence import is_silence
 from perdure.run.past import cut_text
 from perdure.run.wire import CallView, RunResult
 from perdure.values.jsons import Json, JsonObject, dumps
@@ -239,13 +241,7 @@ def fit_calls(calls: list[CallEntry], room: int) -> list[CallEntry]:
     return kept[::-1]
 
 
-NO_REPLY: Final = "NO_REPLY"
-
-
 def reply_of(output: Json) -> str | None:
-    """A run's output as a reply: a text as it is, of an object with one text that text, else its JSON; `NO_REPLY` as the whole is none."""
-    if isinstance(output, dict) and len(output) == 1:
-        (only,) = output.values()
-        output = only if isinstance(only, str) else output
-    text = output if isinstance(output, str) else dumps(output)
-    return None if output is None or text.strip() == NO_REPLY else text
+    """A run's output as a reply: its text, see `text_of`; `NO_REPLY` as the whole is none (R10.16)."""
+    text = text_of(output)
+    return None if output is None or is_silence(text) else text

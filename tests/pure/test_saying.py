@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.saying import text_of
+from perdure.model.dialects.saying import said_by, text_of
 from perdure.model.wire import Vocabulary
 from perdure.run.outputs import resolve_output
 from perdure.testing.dialects import write_answer
@@ -24,10 +24,16 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.text(max_size=20)
 
 
-def told(dialect: str, text: str, cuts: list[int]) -> list[str]:
+ONE: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+TWO = {**ONE, "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}, "required": ["text", "n"]}
+OPEN = {**ONE, "additionalProperties": True}
+
+
+def told(dialect: str, text: str, cuts: list[int], schema: dict[str, Any] | bool = True) -> list[str]:
     """What is told after each piece of an answer."""
-    reading = DIALECTS[dialect].reader(Vocabulary())
-    at, pieces = 0, []
+    reading = DIALECTS[dialect].reader(Vocabulary(said=said_by(schema)))
+    at = 0
+    pieces: list[str] = []
     while at < len(text):
         size = cuts[len(pieces) % len(cuts)]
         reading.push(text[at : at + size])
@@ -47,7 +53,9 @@ def resolved(output: Any) -> Any:
 def test_the_pieces_of_a_solution_add_up_to_its_output(
     output: Any, cuts: list[int], escaped: bool, indent: int | None
 ) -> None:
-    answer = json.dumps({"calls": [{"_tool": "f", "output": "no"}], "output": output}, ensure_ascii=escaped, indent=indent)
+    answer = json.dumps(
+        {"calls": [{"_tool": "f", "output": "no"}], "output": output}, ensure_ascii=escaped, indent=indent
+    )
     whole = resolved(output)
     pieces = "".join(told("solution", answer, cuts))
     if whole is not None or output is None:
@@ -65,7 +73,9 @@ def test_the_pieces_of_a_script_add_up_to_its_output(output: Any, cuts: list[int
         assert pieces == text_of(whole)
 
 
-@given(output=TEXTS, cuts=CUTS, thought=st.sampled_from(["", "<think>a </thi b</think>\n", "\n <thinking>x\n</thinking>"]))
+@given(
+    output=TEXTS, cuts=CUTS, thought=st.sampled_from(["", "<think>a </thi b</think>\n", "\n <thinking>x\n</thinking>"])
+)
 def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
     output: str, cuts: list[int], thought: str
 ) -> None:
@@ -74,6 +84,9 @@ def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
     reading.push(answer)
     whole = resolved(reading.close("stop").text or None)
     pieces = "".join(told("tools", answer, cuts))
+    if output.lstrip().startswith("{"):  # it may be a document
+        assert pieces == ""
+        return
     if whole is not None:
         assert isinstance(whole, str)
         assert whole.startswith(pieces)
@@ -87,7 +100,11 @@ def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
     [
         ("solution", '{"calls":[],"output":"Dear {†state.user.name}, we', "Dear "),
         ("solution", '{"calls":[],"output":"†state.letter"}', ""),
-        ("solution", '{"calls":[],"output":{"to":"†state.user","text":"x"}}', '{"to":'),
+        ("solution", '{"calls":[],"output":{"to":"†state.user","text":"x"}}', ""),
+        ("solution", '{"calls":[],"output":{"n":1,"to":"†state.user","text":"x"}}', '{"n":1,"to":'),
+        ("solution", '{"calls":[],"output":{"text":"abc', ""),
+        ("solution", '{"calls":[],"output":{"text":"abc\\n","n', '{"text":"abc\\n",'),
+        ("solution", '{"calls":[],"output":{"text":"abc"}', "abc"),
         ("solution", '{"calls":[],"output":{"a":[1,{"_expr":"1 + 1"}]}}', '{"a":[1,'),
         ("solution", '{"calls":[],"output":"half a \\ud83d', "half a "),
         ("solution", '{"calls":[],"output":"bad \\x"}', "bad "),
@@ -101,8 +118,10 @@ def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
         ("tools", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes", "yes"),
         ("script", 'x = f()\noutput("Dear \\u00e9 {†state.x}', "Dear é "),
         ("script", 'output("""a "quoted" word\nand ', 'a "quoted" word\nand '),
-        ("script", 'output(text="abc \\', '{"text":"abc '),
-        ("script", 'output(text=receipt.text, n=1', ""),
+        ("script", 'output(text="abc \\', ""),
+        ("script", 'output(text="abc")\n', "abc"),
+        ("tools", ' {"output": "not before its end"}', ""),
+        ("script", "output(text=receipt.text, n=1", ""),
         ("script", 'x = f()\noutput(n=1, text="a")\n', '{"n":1,"text":"a"}'),
         ("script", 'I will say: output("no', ""),
     ],
@@ -111,3 +130,22 @@ def test_what_is_known_of_an_answer_that_is_being_written(dialect: str, answer: 
     for size in (1, 2, 5, 1000):
         pieces = "".join(told(dialect, answer, [size]))
         assert pieces == known or (dialect == "tools" and known == "" and answer.startswith("a thought"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "known"),
+    [
+        (ONE, '{"output":{"text":"abc {†state', "abc "),
+        (ONE, '{"output":{"text":"abc","n":1}}', "abc"),
+        (ONE, '{"output":{"other":"abc', ""),
+        (ONE, '{"output":"abc', "abc"),
+        (TWO, '{"output":{"text":"abc', '{"text":"abc'),
+        (OPEN, '{"output":{"text":"abc', ""),
+    ],
+)
+def test_what_the_schema_says_is_known_before(schema: dict[str, Any], answer: str, known: str) -> None:
+    for size in (1, 4, 1000):
+        assert "".join(told("solution", answer, [size], schema)) == known
+    script = answer.removeprefix('{"output":{').replace('":"', '="').replace('"', "", 1)
+    if script.startswith("text") and '"n"' not in script:
+        assert "".join(told("script", f"output({script}", [3], schema)) == known

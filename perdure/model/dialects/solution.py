@@ -11,11 +11,11 @@ from perdure.errors import CallError, JsonError
 from perdure.model.composing import compose
 from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import CONTROL, Ask, plan_text, tools_text
+from perdure.model.dialects.saying.documents import OutputText
 from perdure.model.dialects.scanning import CallScanner, end_of_object
 from perdure.model.dialects.thoughts import Opening, fence_removed, without_thoughts
-from perdure.model.dialects.saying.documents import OutputText
 from perdure.model.strictness import make_strict
-from perdure.model.wire import Vocabulary
+from perdure.model.wire import Said, Vocabulary
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject, dumps, loads
 
@@ -76,7 +76,7 @@ class SolutionDialect:
         return Vocabulary()
 
     def reader(self, vocabulary: Vocabulary) -> SolutionReader:
-        return SolutionReader()
+        return SolutionReader(vocabulary.said)
 
 
 class SolutionReader:
@@ -87,13 +87,13 @@ class SolutionReader:
     lost, so none of its calls start before it has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, said: Said | None = None) -> None:
         self._text: list[str] = []
         self._opening = Opening()
         self._calls = CallScanner()
         self._given: list[Json] = []
         self._native = False
-        self._output = OutputText()
+        self._output = OutputText(said or Said())
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)

@@ -13,6 +13,12 @@ from perdure.values.wire import Wire
 EVENTS_QUERY: Final = "events"
 """Query of a run and of a session, `(first: int, limit: int)`, both may be left out: an `EventsPage`."""
 
+WATCHED: Final = "watched"
+"""Signal to a run: somebody watches it now, and for the next `WATCH_LASTS`; whatever comes with it is not looked at. Query of it: until when
+(`float`, seconds since 1970), 0 for nobody."""
+WATCH_LASTS: Final = 90.0
+"""Seconds: who goes on watching says so once a minute."""
+
 
 class Noted(Wire):
     """An event as a journal keeps it: its number is its place."""

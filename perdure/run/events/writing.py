@@ -22,6 +22,7 @@ class Writing:
         self._assistant = _Text(MaskedText(secrets, mask))
         self._reasoning = _Text(MaskedText(secrets, mask))
         self._held: str | None = ""
+        """What waits for what follows; `None`: it is no `NO_REPLY`."""
         self._told = 0
 
     def add(self, text: str, reasoning: str = "") -> bool:
@@ -29,7 +30,7 @@ class Writing:
         if self._held is not None:
             self._held, text = self._held + text, ""
             if not may_be_silence(self._held):
-                self._held, text = None, self._held
+                text, self._held = self._held, None
         self._assistant.add(text)
         self._reasoning.add(reasoning)
         return self._count > self._told

@@ -1,4 +1,4 @@
-"""The text of an output that is being written as JSON: of a string its characters, of anything else compact JSON."""
+"""The text of an output that is being written as JSON: see `text_of`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from perdure.errors import JsonError
 from perdure.model.dialects.saying.plain import Plain
+from perdure.model.wire import Said
 from perdure.values.jsons import MAX_DEPTH, dumps, loads
 from perdure.values.templates import EXPR
 
@@ -21,16 +22,26 @@ _TOKEN: Final = re.compile(r"[ \t\r\n]*(?:([\"{}\[\],:])|([-+.\w]+))")
 
 
 class OutputText:
-    """Pushed the JSON of one member of an object in pieces, from the colon on, gives its value's text: see `text_of`. Gives no more where it is no JSON, or where
-    something stands that is replaced: a reference, a formula."""
+    """Pushed the JSON of one member of an object in pieces, from the colon on, gives its value's text. Gives no more where it is no
+    JSON, or where something stands that is replaced: a reference, a formula.
 
-    def __init__(self) -> None:
+    Of an object that may yet turn out to be one text nothing is given before that is known.
+    """
+
+    def __init__(self, said: Said) -> None:
         self.stopped = False
         """Whether nothing more will be given."""
+        self._expected = said
         self._rest = ""
         """A token that has not ended."""
         self._begun = False
         """Whether the colon has come."""
+        self._out: list[str] = []
+        self._shape = "json"
+        """Or, of an object, `open`: its first member is read; `text`: that is its only one."""
+        self._waiting: list[str] = []
+        """What it says as JSON, and as its only text, while that is open."""
+        self._only: list[str] = []
         self._open: list[str] = []
         """Brackets."""
         self._key_next = False
@@ -45,18 +56,30 @@ class OutputText:
     def push(self, raw: str, *, closed: bool = False) -> str:
         """What is known of its text now; `closed`: the value is whole."""
         text, self._rest = self._rest + raw, ""
-        told: list[str] = []
         at = 0
         while at < len(text) and not self.stopped:
             before = at
-            at = self._characters(text, at, told) if self._string else self._token(text, at, told, closed)
+            at = self._characters(text, at) if self._string else self._token(text, at, closed)
             if at == before:
                 break
         if not self.stopped:
             self._rest = text[at:]
-        return "".join(told)
+        known, self._out = "".join(self._out), []
+        return known
 
-    def _characters(self, text: str, at: int, told: list[str]) -> int:
+    def _put(self, json: str) -> None:
+        if self._shape == "json":
+            self._out.append(json)
+        elif self._shape == "open":
+            self._waiting.append(json)
+
+    def _decide(self, shape: str) -> None:
+        """What the object is, is known: what waited is given."""
+        if self._shape == "open":
+            self._out += self._waiting if shape == "json" else self._only
+            self._shape = shape
+
+    def _characters(self, text: str, at: int) -> int:
         """Read on in a string; where it goes on."""
         found = _CHARACTERS.match(text, at)
         assert found is not None
@@ -66,9 +89,9 @@ class OutputText:
         if self._string == "key":
             self._key.append(piece)
             if closed:
-                self._end_key(told)
+                self._end_key()
         else:
-            self._say(self._plain.push(piece, closed=closed), told, closed)
+            self._say(self._plain.push(piece, closed=closed), closed)
         if closed:
             self.stopped |= self._string == "text"
             self._string = ""
@@ -77,28 +100,31 @@ class OutputText:
             self.stopped = True  # no JSON
         return end
 
-    def _say(self, piece: str, told: list[str], closed: bool) -> None:
-        if self._string == "text":
-            told.append(piece)
+    def _say(self, piece: str, closed: bool) -> None:
+        reference = self._plain.stopped
+        if self._string == "text" or self._shape == "text":
+            self._out.append(piece)
         else:
-            reference = self._plain.stopped
             if not self._quoted and (piece or (closed and not reference)):
                 self._quoted = True
-                told.append('"')
-            told.append(dumps(piece)[1:-1])
+                self._put('"')
+            self._put(dumps(piece)[1:-1])
+            self._only.append(piece if self._shape == "open" else "")
             if closed and not reference:
-                told.append('"')
-        self.stopped |= self._plain.stopped
+                self._put('"')
+        self.stopped |= reference
 
-    def _end_key(self, told: list[str]) -> None:
+    def _end_key(self) -> None:
         key = "".join(self._key)
         if self._held and key == EXPR:
             self.stopped = True
             return
-        told.append(f"{self._held}{dumps(key)}")
+        self._put(f"{self._held}{dumps(key)}")
+        if self._held and self._shape == "open" and key == self._expected.member:
+            self._decide("text")
         self._held = ""
 
-    def _token(self, text: str, at: int, told: list[str], closed: bool) -> int:
+    def _token(self, text: str, at: int, closed: bool) -> int:
         """Read one token; where it goes on."""
         found = _TOKEN.match(text, at)
         if found is None:
@@ -110,36 +136,49 @@ class OutputText:
         elif scalar:
             if found.end() == len(text) and not closed:
                 return at
-            self._scalar(scalar, told)
+            self._scalar(scalar)
         elif mark == '"':
-            self._begin_string()
+            self._string = "key" if self._key_next else "value" if self._open else "text"
+            self._plain, self._key, self._quoted, self._key_next = Plain(), [], False, False
         elif mark in "{[":
-            told.append(self._held)
-            self._open.append(mark)
-            self._key_next = mark == "{"
-            self._held = mark if mark == "{" else ""
-            if mark == "[":
-                told.append(mark)
-            self.stopped |= len(self._open) > MAX_DEPTH
+            self._begin(mark)
         else:
-            told.append(self._held + mark)
-            self._held = ""
-            if mark in "}]":
-                self.stopped |= not self._open or len(self._open) == 1
-                self._open = self._open[:-1]
-            self._key_next = mark == "," and self._open[-1:] == ["{"]
+            self._end(mark)
         return found.end()
 
-    def _begin_string(self) -> None:
-        self._string = "key" if self._key_next else "value" if self._open else "text"
-        self._plain, self._key, self._quoted, self._key_next = Plain(), [], False, False
+    def _begin(self, mark: str) -> None:
+        if self._open:
+            self._decide("json")
+        elif mark == "{" and not self._expected.several:
+            self._shape = "open"
+        self._put(self._held)
+        self._open.append(mark)
+        self._key_next = mark == "{"
+        self._held = mark if mark == "{" else ""
+        if mark == "[":
+            self._put(mark)
+        self.stopped |= len(self._open) > MAX_DEPTH
 
-    def _scalar(self, scalar: str, told: list[str]) -> None:
+    def _end(self, mark: str) -> None:
+        """A mark that begins nothing."""
+        last = len(self._open) <= 1
+        if mark != ":" and last:
+            self._decide("text" if mark == "}" and not self._held else "json")
+            self.stopped |= mark == "," and self._shape == "text"  # a member too many
+        self._put(self._held + mark)
+        self._held = ""
+        if mark in "}]":
+            self.stopped |= last
+            self._open = self._open[:-1]
+        self._key_next = mark == "," and self._open[-1:] == ["{"]
+
+    def _scalar(self, scalar: str) -> None:
         try:
             value = loads(scalar)
         except JsonError:
             self.stopped = True
             return
+        self._decide("json")
         if self._open or value is not None:
-            told.append(dumps(value))
+            self._put(dumps(value))
         self.stopped |= not self._open

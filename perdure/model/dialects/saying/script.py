@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from perdure.model.dialects.saying.plain import Plain
+from perdure.model.wire import Said
 from perdure.values.jsons import dumps
 
 _HEAD: Final = re.compile(r"""\s*output\(\s*(?:([A-Za-z_]\w*)\s*=\s*)?(\"\"\"|'''|"|')""")
@@ -24,7 +25,7 @@ _BODIES: Final = {
 """Of a string, as far as whole characters have come."""
 
 
-def output_so_far(source: str) -> str:
+def output_so_far(source: str, said: Said) -> str:
     """What the output of a line that is being written begins with; `""` where that is not known yet."""
     head = _HEAD.match(source)
     if head is None:
@@ -40,7 +41,9 @@ def output_so_far(source: str) -> str:
     closed = source.startswith(quote, body.end())
     plain = Plain()
     known = plain.push(text, closed=closed)
-    if name is None:
+    if name is None or name == said.member:
         return known
+    if not said.several:
+        return ""
     opened = '"' if known or (closed and not plain.stopped) else ""
     return f'{{"{name}":{opened}{dumps(known)[1:-1]}' + ('"' if closed and not plain.stopped else "")

@@ -66,9 +66,9 @@ class ScriptReader:
         if self._held or "output" in self._vocabulary.names:
             return ""
         if self._plan.outputs:
-            known = OutputText().push(f":{dumps(self._plan.output)}", closed=True)
+            known = OutputText(self._vocabulary.said).push(f":{dumps(self._plan.output)}", closed=True)
         else:
-            known = output_so_far(self._lines.under_way)
+            known = output_so_far(self._lines.under_way, self._vocabulary.said)
         if not known.startswith(self._said):
             return ""
         new, self._said = known[len(self._said) :], known
