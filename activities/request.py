@@ -13,14 +13,14 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from perdure.activities.arriving.sse import Event, Events, EventTooLongError
+from perdure.activities.arriving.streaming import Deliverer
+from perdure.activities.arriving.telling import Telling
 from perdure.activities.asking import ask_run, look, own_run
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.secrets import MASK, known_secrets, masked_value
-from perdure.activities.sse import Event, Events, EventTooLongError
-from perdure.activities.streaming import Deliverer
-from perdure.activities.telling import Telling
 from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS

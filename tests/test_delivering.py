@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.activities.streaming import GATHERED, Deliverer
+from perdure.activities.arriving.streaming import GATHERED, Deliverer
 from perdure.values.jsons import Json
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.activities.arriving.sse import Event, Events, EventTooLongError
 from perdure.activities.request import _documents
-from perdure.activities.sse import Event, Events, EventTooLongError
 from perdure.model.answer import Answer
 from perdure.model.beside import keys_beside
 from perdure.model.dialects import DIALECTS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from perdure.activities.arriving.telling import next_telling
 from perdure.activities.asking import Look
 from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
-from perdure.activities.telling import next_telling
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1, 1), (4, 4), (20, 11), (60, 16), (600, 27), (86_400, 50)])

@@ -14,7 +14,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities import asking, telling
+from perdure.activities import asking
+from perdure.activities.arriving import telling
 from perdure.activities.heartbeats import Heart
 from perdure.hosting.connection import data_converter
 from perdure.model.dialects.saying import text_of
