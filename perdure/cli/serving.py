@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from perdure.client.perdure import Perdure
+from perdure.gateway.api import api
 from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.door import DoorMaker
 from perdure.gateway.health import health
@@ -18,7 +19,7 @@ from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.door import pages
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, pages)
+DOORS: Final[tuple[DoorMaker, ...]] = (health, api, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 

@@ -13,8 +13,8 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import UNANSWERED
-from perdure.client.lists import ListedRun, RunPage
-from perdure.client.selection import Selection
+from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage
+from perdure.client.selection import Selection, of_tenant
 from perdure.errors import RunError
 from perdure.run.wire import (
     AGENT_ATTRIBUTE,
@@ -29,6 +29,7 @@ from perdure.run.wire import (
     WAITING_ATTRIBUTE,
     RunStatus,
 )
+from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.values.jsons import JsonObject, shorten
 
 STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
@@ -40,6 +41,8 @@ STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.TIMED_OUT: "timed_out",
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
 }
+KEY_MEMO: Final = "session"
+"""Key of the memo that holds a session's key: its id is a digest."""
 AT_ONCE: Final = 16
 """Runs that are asked, or told something, at a time."""
 _KEYWORDS: Final = {
@@ -79,6 +82,31 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
     except RPCError as error:
         raise _refusal(client, error) from None
     return RunPage([_row(run) for run in found.current_page or ()], following_page(found))
+
+
+async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
+    """The sessions of a tenant, the last that did something first."""
+    async for each in client.list_workflows(_sessions_of(tenant)):
+        yield await _session(each)
+
+
+async def list_sessions(client: Client, tenant: str, *, size: int, page: str | None) -> SessionPage:
+    """The same by pages; `page`: `following` of the page before. Raises `RunError` for what names none."""
+    found = client.list_workflows(_sessions_of(tenant), page_size=size, next_page_token=read_page(page))
+    try:
+        await found.fetch_next_page()
+    except RPCError as error:
+        raise _refusal(client, error) from None
+    return SessionPage([await _session(each) for each in found.current_page or ()], following_page(found))
+
+
+def _sessions_of(tenant: str) -> str:
+    return f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {of_tenant(tenant)}"
+
+
+async def _session(found: WorkflowExecution) -> ListedSession:
+    key = await found.memo_value(KEY_MEMO, "", type_hint=str)
+    return ListedSession(key, found.id, found.typed_search_attributes.get(_KEYWORDS[AGENT_ATTRIBUTE]), found.start_time)
 
 
 async def count_runs(client: Client, selection: Selection) -> int:

@@ -96,3 +96,27 @@ class Offered:
 
     def as_json(self) -> JsonObject:
         return {"runId": self.run_id, **self.offer.as_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A session, as visibility knows it."""
+
+    session: str
+    """Its key."""
+    id: str
+    agent: str | None
+    since: datetime
+    """When it last began to wait for messages, or to answer them."""
+
+    def as_json(self) -> JsonObject:
+        return {"session": self.session, "id": self.id, "agent": self.agent, "since": self.since.isoformat()}
+
+
+@dataclass(frozen=True)
+class SessionPage:
+    """Sessions, the last that did something first."""
+
+    rows: list[ListedSession]
+    following: str | None
+    """Names the page after this one; `None`: this was the last."""

@@ -13,15 +13,17 @@ from typing_extensions import TypeVar, Unpack
 
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
-from perdure.client import approvals, listing, runs, sessions
+from perdure.client import approvals, listing, runs
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
-from perdure.client.lists import ListedRun, RunPage, WaitingPage
+from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage, WaitingPage
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.client.sessions import Address, ListedSession
-from perdure.errors import RunNotFoundError
+from perdure.client.sessions import Address
+from perdure.client.whose.owners import check_owner
+from perdure.client.whose.wanted import Wanted
+from perdure.errors import RunExistsError, RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
@@ -74,6 +76,7 @@ class Perdure:
         input: Json = MISSING,
         *,
         id: str | None = None,
+        key: str | None = None,
         task_queue: str | None = None,
         approval: ApprovalOptions | None = None,
         sender: str | None = None,
@@ -82,29 +85,39 @@ class Perdure:
         """Start a run of the agent. Nobody waits for a worker here: the run does.
 
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
-        name and a random part. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
+        name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
+        input and policy, it gives the run that there is already. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
-        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not; `DecisionError` for a policy that is none; `RunExistsError`; `RunError` where agent and
-        input are too large.
+        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not; `DecisionError` for a policy that is none; `RunExistsError`, also for
+        a `key` of another run; `RunError` where agent and input are too large.
         """
         agent.check_policy()
         value = agent.check_input(input)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
+        wanted = (
+            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change]) if key else None
+        )
         with clear_errors(self.client):
-            handle = await runs.start_run(
-                self.client,
-                agent.parsed,
-                agent.document(),
-                None if value is MISSING else value,
-                has_input=value is not MISSING,
-                run_id=id,
-                task_queue=task_queue or self.task_queue,
-                approval=change,
-                sender=sender,
-                tenant=tenant,
-                delegates=agent.delegates(),
-            )
+            try:
+                handle = await runs.start_run(
+                    self.client,
+                    agent.parsed,
+                    agent.document(),
+                    None if value is MISSING else value,
+                    has_input=value is not MISSING,
+                    run_id=id if wanted is None else wanted.run_id,
+                    task_queue=task_queue or self.task_queue,
+                    approval=change,
+                    sender=sender,
+                    tenant=tenant,
+                    delegates=agent.delegates(),
+                    memo=None if wanted is None else wanted.memo(),
+                )
+            except RunExistsError:
+                if wanted is None:
+                    raise
+                return Run(self.client, await wanted.found(self.client), agent)
         return Run(self.client, handle.id, agent)
 
     async def run(
@@ -138,6 +151,13 @@ class Perdure:
         """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
         return Run(self.client, id, agent)
 
+    async def find_run(self, id: str, *, tenant: str = "") -> Run[Any]:
+        """A run of this tenant, or of none: one that it was started for, or that runs below such a one. Raises `RunNotFoundError` for another
+        tenant's as for none at all (R10.2)."""
+        with clear_errors(self.client, id):
+            await check_owner(self.client, id, tenant)
+        return Run(self.client, id)
+
     def session(
         self,
         key: str,
@@ -166,12 +186,24 @@ class Perdure:
             raise RunNotFoundError(f"{run_id!r} is no run of a session")
         return Session(Address(self.client, id, known=id), task_queue=self.task_queue)
 
+    async def find_session_of(self, run_id: str, *, tenant: str = "") -> Session:
+        """The same, where the session is the tenant's. Raises `RunNotFoundError` where it is not, as where there is none (R10.2)."""
+        session = self.session_of(run_id)
+        with clear_errors(self.client, run_id):
+            await check_owner(self.client, session.id, tenant, asked=run_id)
+        return session
+
     async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
         """The sessions of a tenant, the last that did something first. The server's index is a moment late; none is asked."""
         with clear_errors(self.client):
-            async with aclosing(sessions.listed(self.client, tenant)) as found:
+            async with aclosing(listing.walk_sessions(self.client, tenant)) as found:
                 async for each in found:
                     yield each
+
+    async def page_of_sessions(self, *, tenant: str = "", size: int, page: str | None = None) -> SessionPage:
+        """The same by pages; `page`: `following` of the page before."""
+        with clear_errors(self.client):
+            return await listing.list_sessions(self.client, tenant, size=size, page=page)
 
     async def list_runs(
         self, selection: Selection | None = None, *, limit: int | None = None

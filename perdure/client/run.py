@@ -23,6 +23,7 @@ from perdure.errors import DecisionRefusedError, RunEndedError
 from perdure.people.wire import Said
 from perdure.run.views.events import Event, events_between
 from perdure.run.wire import RunResult, RunView, WaitingEntry, WaitingView
+from perdure.sessions.wire import WAIT, Waited
 from perdure.values.jsons import Json, JsonObject, loads
 from perdure.values.problems import first_problem
 
@@ -70,6 +71,12 @@ class Run(Generic[OutputT]):
         """Wait for the run's end; the whole run, however it ended. Raises `RunTimeoutError` as `result` does."""
         with clear_errors(self._client, self.id):
             return await runs.wait_run(self._client, self.id, timeout)
+
+    async def waited(self, timeout: float = WAIT) -> Waited:
+        """Wait for the run's end; only how it ended: `ok`, `error` and why, or `timeout` when so many seconds have passed, which stop
+        nothing (R10.1)."""
+        with clear_errors(self._client, self.id):
+            return await runs.waited(self._client, self.id, timeout)
 
     async def view(self) -> RunView:
         """The run as it stands or ended: Requests, calls, state, usage. Raises `NoWorkerError` where nobody can tell."""

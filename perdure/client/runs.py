@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import no_answer
 from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_silence, note_trouble, note_unserved
+from perdure.client.whose.owners import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent, check_run_id
@@ -42,6 +44,7 @@ from perdure.run.wire import (
     RunStatus,
     RunView,
 )
+from perdure.sessions.wire import Waited
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.limits.sizes import Sizes
@@ -64,9 +67,10 @@ async def start_run(
     sender: str | None = None,
     tenant: str | None = None,
     delegates: Mapping[str, JsonObject] | None = None,
+    memo: Mapping[str, Any] | None = None,
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by,
-    `delegates` agent files by name that come along with it (R8.1).
+    `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
@@ -94,6 +98,8 @@ async def start_run(
             result_type=RunResult,
             static_summary=summary(_task(agent, run_input)),
             static_details=agent.description or None,
+            memo=owned_memo(tenant) | dict(memo or {}),
+            priority=share(tenant),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
@@ -292,6 +298,24 @@ async def wait_run(client: Client, run_id: str, timeout: float | None = None) ->
     """The run at its end, however it ended. Raises as `ended` does."""
     await ended(client, run_id, timeout)
     return await fetch_run(client, run_id)
+
+
+async def waited(client: Client, run_id: str, timeout: float) -> Waited:
+    """How it ended, or that it has not (R10.1)."""
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    with contextlib.suppress(RunTimeoutError):
+        await ended(client, run_id, timeout)
+    found = await describe(handle)
+    status = "running" if found.status is None else STATUS[found.status]
+    began = found.start_time.isoformat(timespec="milliseconds")
+    if status == "running" or found.close_time is None:
+        return Waited(status="timeout", started_at=began)
+    error = None
+    if status != "completed":
+        result = await _result(handle) if status == "failed" else None
+        error = (result and result.error) or f"the run was {status.replace('_', ' ')}"
+    over = found.close_time.isoformat(timespec="milliseconds")
+    return Waited(status="ok" if error is None else "error", started_at=began, ended_at=over, error=error)
 
 
 async def has_worker(client: Client, task_queue: str) -> bool:

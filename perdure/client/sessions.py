@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,18 +20,17 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import SearchAttributeKey, WorkflowIDConflictPolicy
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.transcripts.recalling import SessionReader
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors
-from perdure.client.listing import STATUS, names_attribute, start_attributes
-from perdure.client.selection import of_tenant
+from perdure.client.listing import KEY_MEMO, STATUS, names_attribute, start_attributes
+from perdure.client.whose.owners import owned_memo, share
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.run.reading import CONVERSATION
-from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.sessions.documents import input_name
 from perdure.sessions.forking import fork, run_number
 from perdure.sessions.lanes.queued import LaneState
@@ -48,7 +47,6 @@ from perdure.sessions.wire import (
     SessionInput,
     session_id,
 )
-from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_AGENT
 from perdure.values.limits.sizes import Sizes
 from perdure.values.packing import pack
@@ -61,9 +59,6 @@ if TYPE_CHECKING:
 ANSWERS_WITHIN: Final = 30.0
 """Seconds: a message that has no receipt by then may still be taken, and is the same when it is sent again with its id."""
 _ONE: Final = timedelta(seconds=10)
-KEY_MEMO: Final = "session"
-"""Key of the memo that holds a session's key: its id is a digest."""
-_AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
 _AGAIN: Final = UNANSWERED | {
     RPCStatusCode.ABORTED,
     RPCStatusCode.RESOURCE_EXHAUSTED,
@@ -159,7 +154,8 @@ async def _update_with_start(
         id=session.id,
         task_queue=task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        memo={KEY_MEMO: session.key},
+        memo={KEY_MEMO: session.key, **owned_memo(session.tenant)},
+        priority=share(session.tenant),
         search_attributes=start_attributes(agent.name, None, session.tenant) if given.searchable else None,
         static_summary=f"session {session.key}: {agent.name}"[:200],
         static_details=agent.description or None,
@@ -265,29 +261,6 @@ async def started(client: Client, run_id: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSession:
-    """A session, as visibility knows it."""
-
-    session: str
-    """Its key."""
-    id: str
-    agent: str | None
-    since: datetime
-    """When it last began to wait for messages, or to answer them."""
-
-    def as_json(self) -> JsonObject:
-        return {"session": self.session, "id": self.id, "agent": self.agent, "since": self.since.isoformat()}
-
-
-async def listed(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
-    """The sessions of a tenant, the last that did something first."""
-    query = f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {of_tenant(tenant)}"
-    async for each in client.list_workflows(query):
-        key = await each.memo_value(KEY_MEMO, "", type_hint=str)
-        yield ListedSession(key, each.id, each.typed_search_attributes.get(_AGENT), each.start_time)
-
-
 async def forget(client: Client, id: str) -> None:
     """Have the server forget a session that has ended, and its runs."""
     for query in (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'"):
@@ -328,7 +301,8 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
                 id=target.id,
                 task_queue=described.task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={KEY_MEMO: target.key},
+                memo={KEY_MEMO: target.key, **owned_memo(target.tenant)},
+                priority=share(target.tenant),
                 search_attributes=start_attributes(agent, None, target.tenant) if given.searchable else None,
                 static_summary=f"session {target.key}: {agent}"[:200],
             )

@@ -25,9 +25,9 @@ class Agents:
         """Those whose files can be used."""
         return [name for name in self._files() if self._find(name) is not None]
 
-    def all(self) -> list[Agent[Any]]:
-        """The same, whole."""
-        return [agent for name in self._files() if (agent := self._find(name)) is not None]
+    def by_name(self) -> dict[str, Agent[Any]]:
+        """The same, whole, by the name that they are asked for by."""
+        return {name: agent for name in self._files() if (agent := self._find(name)) is not None}
 
     def get(self, name: str) -> Agent[Any]:
         """The agent of this name, which is its file's without `.json`. Raises `HttpError` (404, or 503 where its file cannot be used)."""

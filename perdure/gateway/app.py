@@ -114,6 +114,7 @@ class _Framed(BaseRoute):
                     headers["Connection"] = "close"
             await send(message)
 
+        self._gateway.under_way += 1
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
                 raise HttpError(431, f"the headers have {HEADERS:,} bytes at most")
@@ -129,6 +130,7 @@ class _Framed(BaseRoute):
             ends = not await body.discard()
             await self.door.problem(request, self._problem(error, id))(scope, receive, sending)
         finally:
+            self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
 
     def _caller(self, request: Request) -> Caller:

@@ -107,7 +107,7 @@ class Body:
 
 
 def too_large(most: int) -> HttpError:
-    return HttpError(413, f"a body has {most:,} bytes at most", kind="too-large")
+    return HttpError(413, f"a body has {most:,} bytes at most")
 
 
 async def read_json(request: Request) -> JsonObject:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -35,6 +34,23 @@ STATUS: Final[dict[type[PerdureError], int]] = {
     PerdureError: 400,
 }
 """By error, or the nearest above it in the tree."""
+KINDS: Final = {
+    400: "bad-request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+    421: "misdirected",
+    422: "invalid",
+    429: "too-many-requests",
+    431: "headers-too-large",
+    500: "internal",
+    503: "unavailable",
+    504: "timeout",
+}
+"""What a status is called where nothing more is known; Python's own words for some change from version to version."""
 AGAIN: Final = 2
 """Seconds after which what was not answered for may be asked again."""
 
@@ -42,7 +58,7 @@ AGAIN: Final = 2
 class HttpError(Exception):
     """A request that is refused: the `status`, and in one line what is wrong and what would be right.
 
-    `kind`: the word by which a program knows it, by default the status's own; `more`: further members; `headers`: those that go along.
+    `kind`: the word by which a program knows it, by default one for the status; `more`: further members; `headers`: those that go along.
     """
 
     def __init__(
@@ -57,7 +73,7 @@ class HttpError(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.kind = kind or _kebab(HTTPStatus(status).phrase)
+        self.kind = kind or KINDS.get(status, "error")
         self.more = more or {}
         self.headers = dict(headers or {})
 

@@ -72,7 +72,7 @@ class Entry(BaseModel):
     """Part of the token; it is no secret, and names it in the log."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Of the whole token. It is random, so nobody finds it from its digest."""
-    tenant: str = Field(default="", max_length=200)
+    tenant: str = Field(default="", max_length=100)
     sender: str = Field(min_length=1, max_length=200)
     rights: tuple[str, ...] = ("read", "send")
     expires: datetime | None = None

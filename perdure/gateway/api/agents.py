@@ -1,0 +1,49 @@
+"""The agents that a gateway knows, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from perdure.authoring.agent import Agent
+from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered
+from perdure.gateway.callers import READ
+from perdure.values.jsons import JsonObject
+
+
+def shown(agent: Agent[Any]) -> JsonObject:
+    """What one has to know to use it."""
+    document = agent.document()
+    inputs = [each.get("schema", True) for each in document["context"] if each.get("type") == "input"]
+    return {
+        "name": agent.name,
+        "description": agent.description,
+        "input": inputs[0] if inputs else None,
+        "output": document.get("schema", True),
+    }
+
+
+async def list_agents(asked: Asked) -> Response:
+    return answered(
+        {"agents": [{**shown(agent), "name": name} for name, agent in asked.gateway.agents.by_name().items()]}
+    )
+
+
+async def show(asked: Asked) -> Response:
+    name = asked.named("agent")
+    return answered({**shown(asked.gateway.agents.get(name)), "name": name})
+
+
+AGENTS: Final = (
+    Operation("listAgents", "GET", "/v1/agents", "List the agents.", list_agents, READ, answers={200: OBJECT}),
+    Operation(
+        "showAgent",
+        "GET",
+        "/v1/agents/{agent}",
+        "Show what an agent takes and gives.",
+        show,
+        READ,
+        answers={200: OBJECT},
+    ),
+)

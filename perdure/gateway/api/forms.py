@@ -1,0 +1,151 @@
+"""What bodies and queries of the API hold, and what it answers that is no form of the engine's own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perdure.run.wire import RunStatus
+from perdure.sessions.wire import WAIT
+from perdure.values.jsons import JsonObject
+from perdure.values.rules import Mode
+from perdure.values.wire import Wire
+
+LONGEST_WAIT = 60.0
+"""Seconds that one request waits: proxies give up after some."""
+
+
+class Paged(Wire):
+    """A list's query."""
+
+    limit: int = Field(default=50, ge=1, le=200, description="Rows of a page.")
+    page: str | None = Field(default=None, max_length=4096, description="`next` of the page before.")
+
+
+class ListRuns(Paged):
+    agent: str | None = Field(default=None, max_length=200, description="The agent's name.")
+    status: RunStatus | None = Field(default=None, description="What has become of them.")
+    since: str | None = Field(
+        default=None, max_length=100, description="Started since: `90min`, `2h`, `3d`, or an ISO 8601 time."
+    )
+    sender: str | None = Field(default=None, max_length=200, description="Who started them.")
+    waiting: bool = Field(default=False, description="Only those in which something waits for a person.")
+
+
+class Waits(Wire):
+    """A query that waits."""
+
+    timeout: float = Field(default=WAIT, ge=0, le=LONGEST_WAIT, description="Seconds; they stop nothing.")
+
+
+class From(Wire):
+    """A query for events."""
+
+    from_: str | None = Field(
+        default=None,
+        alias="from",
+        max_length=200,
+        description="The cursor behind which to go on, as `Last-Event-ID` says it, which goes before; `now`: only what comes.",
+    )
+    topics: str | None = Field(default=None, max_length=200, description="Only these, with commas between them.")
+
+
+class Whole(Wire):
+    what: str = Field(
+        max_length=1000,
+        description="`output`, `state`, `calls`, `errors`, a reference such as `†state.x`, or a call's id.",
+    )
+
+
+class Recalls(Wire):
+    what: str = Field(max_length=1000, description="A call's id, an entry's number, or words to look for.")
+    page: int = Field(default=1, ge=1)
+
+
+class StartRun(Wire):
+    """A run to be started."""
+
+    agent: str = Field(max_length=200, description="One of `/v1/agents`.")
+    input: Any = Field(default=None, description="As the agent's input schema says; left out there is none.")
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="The sender's own: the same key with the same body gives the run that there is already.",
+    )
+    approval: JsonObject = Field(
+        default_factory=dict, description="This run's own policy over its agent's; takes the right `approve`."
+    )
+
+
+class Say(Wire):
+    """A message for a session."""
+
+    text: str = Field(description="What is said; `/stop`, `/new` and `/reset` are commands.")
+    message_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="The sender's own: sent again with it, it is the same message. By default a new one.",
+    )
+    agent: str | None = Field(
+        default=None, max_length=200, description="Who answers; not needed where the session is there already."
+    )
+    mode: Mode | None = Field(default=None, description="What it does to what runs; by default as the session says.")
+    route: str = Field(default="", max_length=200, description="Where the reply goes.")
+
+
+class Tell(Wire):
+    """Something new for a run that works."""
+
+    text: str
+    message_id: str | None = Field(default=None, min_length=1, max_length=200, description="As of a session's message.")
+
+
+class Decide(Wire):
+    """A decision on what waits."""
+
+    call: str = Field(max_length=1000, description="The call's id; of a plan its Request's number.")
+    decision: Literal["approve", "reject", "edit", "replace", "answer"]
+    digest: str | None = Field(default=None, description="Of what was shown: nothing else is decided then.")
+    reason: str | None = None
+    remember: bool | None = Field(default=None, description="This tool is not asked about again in this run.")
+    endorse: bool | list[str] | None = Field(default=None, description="Stand for its parameters, or those named.")
+    params: JsonObject | None = Field(default=None, description="Of an edit: those that change.")
+    calls: list[Any] | None = Field(default=None, description="Of an edit of a plan.")
+    with_: JsonObject | None = Field(default=None, alias="with", description='The call in its place: `{"_tool": …}`.')
+    answer: Any = None
+
+
+class Fork(Wire):
+    """Where another session is to begin."""
+
+    at: str = Field(max_length=100, description="A run's number, or a Request's, `R.N`.")
+    session: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Its key; by default a new one."
+    )
+
+
+class Started(Wire):
+    """A run that there is now."""
+
+    run_id: str
+
+
+class Told(Wire):
+    """A message that a run was told."""
+
+    message_id: str
+
+
+class Replied(Wire):
+    """What answers a message; `null`: there is nothing to say."""
+
+    reply: str | None
+
+
+class Forked(Wire):
+    """A session that there is now."""
+
+    session: str

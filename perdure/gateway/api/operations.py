@@ -1,0 +1,109 @@
+"""An operation of the API: its route, what it reads, what it answers, and its place in the OpenAPI document, said once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from typing_extensions import TypeVar
+
+from perdure.client.run import Run
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.door import Gateway
+from perdure.gateway.problems import HttpError
+from perdure.values.jsons import Json, dumps
+from perdure.values.problems import problems_of
+from perdure.values.wire import Wire
+
+BodyT = TypeVar("BodyT", bound=BaseModel, default=BaseModel)
+QueryT = TypeVar("QueryT", bound=BaseModel, default=BaseModel)
+PLACES: Final[Mapping[str, str]] = {
+    "run": "The run's id.",
+    "session": "The session's key.",
+    "message": "The message's id.",
+    "agent": "The agent's name.",
+}
+"""What stands in paths."""
+OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+"""The schema of an answer that says more than it is worth to say here."""
+
+
+def paged(rows: str) -> Mapping[str, Any]:
+    """The schema of a page of a list."""
+    following = {"type": ["string", "null"], "description": "Names the page after this one; `null`: this was the last."}
+    listed = {"type": "array", "items": OBJECT}
+    return {"type": "object", "properties": {rows: listed, "next": following}, "required": [rows, "next"]}
+
+
+class Nothing(Wire):
+    """Of what has no body, or no query."""
+
+
+@dataclass(frozen=True)
+class Asked(Generic[BodyT, QueryT]):
+    """A request as an operation is given it: read, and by somebody who may ask."""
+
+    gateway: Gateway
+    request: Request
+    caller: Caller
+    body: BodyT
+    query: QueryT
+
+    def named(self, place: str) -> str:
+        """What stands in the path."""
+        return str(self.request.path_params[place])
+
+    async def run(self) -> Run[Any]:
+        """The run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""
+        return await self.gateway.own_run(self.caller, self.named("run"))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What may be asked; `right` is needed for it, and judged before anything is looked at."""
+
+    name: str
+    """In the document, and in clients that are made of it."""
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    summary: str
+    do: Callable[[Asked[Any, Any]], Awaitable[Response]]
+    right: str
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    """By status what it answers: a model, a schema, or `None` for no body; besides there are problems."""
+    media: str = "application/json"
+
+    def route(self, gateway: Gateway) -> Route:
+        """As starlette has it. Ids and keys may hold slashes."""
+
+        async def answer(request: Request) -> Response:
+            caller = caller_of(request)
+            caller.check(self.right, self.summary[0].lower() + self.summary[1:].rstrip("."))
+            query = _read(self.query or Nothing, dict(request.query_params), "the query")
+            body = _read(self.body, await read_json(request), "the body") if self.body else Nothing()
+            return await self.do(Asked(gateway, request, caller, body, query))
+
+        return Route(re.sub(r"\{(\w+)\}", r"{\1:path}", self.path), answer, methods=[self.method], name=self.name)
+
+
+def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
+    """Raises `HttpError` with everything that is wrong."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        problems = [str(each) for each in problems_of(error, given, model=model)]
+        raise HttpError(422, f"{what}: {'; '.join(problems[:5])}", more={"problems": problems}) from None
+
+
+def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON, of whatever texts: half a character is written as JSON escapes it."""
+    return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")

@@ -1,0 +1,178 @@
+"""Sessions over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from perdure.client.session import Session
+from perdure.errors import RunTimeoutError
+from perdure.gateway.api.forms import Decide, Fork, Forked, Paged, Recalls, Replied, Say, Waits
+from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
+from perdure.gateway.api.waits import until_stopping, waited
+from perdure.gateway.callers import READ, SEND
+from perdure.sessions.wire import Receipt, SessionView, Waited
+
+
+def _session(asked: Asked[Any, Any], agent: str | None = None) -> Session:
+    return asked.gateway.session(asked.caller, asked.named("session"), agent)
+
+
+def _who(asked: Asked[Any, Any]) -> dict[str, Any]:
+    """Sender and rights are the token's (R10.9)."""
+    return {"sender": asked.caller.sender, "rights": sorted(asked.caller.rights)}
+
+
+async def list_sessions(asked: Asked[Paged, Paged]) -> Response:
+    query = asked.query
+    found = await asked.gateway.perdure.page_of_sessions(tenant=asked.caller.tenant, size=query.limit, page=query.page)
+    return answered({"sessions": [row.as_json() for row in found.rows], "next": found.following})
+
+
+async def say(asked: Asked[Say]) -> Response:
+    body = asked.body
+    receipt = await _session(asked, body.agent).send(
+        body.text, id=body.message_id, mode=body.mode, route=body.route, **_who(asked)
+    )
+    return answered(receipt.as_json(), 202)
+
+
+async def show(asked: Asked) -> Response:
+    return answered((await _session(asked).show()).as_json())
+
+
+async def wait(asked: Asked[Paged, Waits]) -> Response:
+    session, message = _session(asked), asked.named("message")
+    return await waited(asked, lambda timeout: session.wait(message, timeout))
+
+
+async def reply(asked: Asked[Paged, Waits]) -> Response:
+    session, message = _session(asked), asked.named("message")
+
+    async def found() -> list[str | None]:
+        return [await session.reply(message, asked.query.timeout)]
+
+    answer = await until_stopping(asked, found())
+    if answer is None:
+        raise RunTimeoutError("the gateway ends: ask again")
+    return answered({"reply": answer[0]})
+
+
+async def withdraw(asked: Asked) -> Response:
+    await _session(asked).withdraw(asked.named("message"), **_who(asked))
+    return Response(status_code=204)
+
+
+async def decide(asked: Asked[Decide]) -> Response:
+    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return answered(await _session(asked).decide(decision, **_who(asked)))
+
+
+async def recall(asked: Asked[Paged, Recalls]) -> Response:
+    return answered(await _session(asked).recall(asked.query.what, asked.query.page))
+
+
+async def compact(asked: Asked) -> Response:
+    return answered({"compacted": await _session(asked).compact(**_who(asked))})
+
+
+async def fork(asked: Asked[Fork]) -> Response:
+    forked = await _session(asked).fork(asked.body.at, asked.body.session)
+    return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
+
+
+async def delete(asked: Asked) -> Response:
+    await _session(asked).delete(**_who(asked))
+    return Response(status_code=204)
+
+
+_S: Final = "/v1/sessions/{session}"
+_M: Final = _S + "/messages/{message}"
+SESSIONS: Final = (
+    Operation(
+        "listSessions",
+        "GET",
+        "/v1/sessions",
+        "List sessions, the last that did something first.",
+        list_sessions,
+        READ,
+        query=Paged,
+        answers={200: paged("sessions")},
+    ),
+    Operation(
+        "say", "POST", f"{_S}/messages", "Say something in a session.", say, SEND, body=Say, answers={202: Receipt}
+    ),
+    Operation(
+        "waitForMessage",
+        "GET",
+        f"{_M}/wait",
+        "Wait for the end of the run that takes a message.",
+        wait,
+        READ,
+        query=Waits,
+        answers={200: Waited},
+    ),
+    Operation(
+        "readReply",
+        "GET",
+        f"{_M}/reply",
+        "Wait for the text that answers a message.",
+        reply,
+        READ,
+        query=Waits,
+        answers={200: Replied},
+    ),
+    Operation(
+        "withdraw",
+        "DELETE",
+        _M,
+        "Take a message back, until a Request holds it.",
+        withdraw,
+        SEND,
+        answers={204: None},
+    ),
+    Operation(
+        "decideInSession",
+        "POST",
+        f"{_S}/decisions",
+        "Decide what waits in the run under way.",
+        decide,
+        "approve",
+        body=Decide,
+        answers={200: OBJECT},
+    ),
+    Operation(
+        "recall",
+        "GET",
+        f"{_S}/recall",
+        "Read again what a conversation shows cut, or in short.",
+        recall,
+        READ,
+        query=Recalls,
+        answers={200: OBJECT},
+    ),
+    Operation(
+        "compact",
+        "POST",
+        f"{_S}/compact",
+        "Have what is older told in short.",
+        compact,
+        "compact",
+        answers={200: OBJECT},
+    ),
+    Operation(
+        "forkSession",
+        "POST",
+        f"{_S}/fork",
+        "Begin another session with what was said and done here.",
+        fork,
+        SEND,
+        body=Fork,
+        answers={201: Forked},
+    ),
+    Operation("deleteSession", "DELETE", _S, "Delete a session and its runs.", delete, "delete", answers={204: None}),
+    Operation("showSession", "GET", _S, "Show a session as it stands.", show, READ, answers={200: SessionView}),
+)
+"""What stands for a path with more behind it comes after it: keys may hold slashes."""
