@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
+from perdure.run.events.wire import CarriedEvents
 from perdure.sessions.lanes.queued import LaneState
 from perdure.sessions.transcript import Carried
 from perdure.values.jsons import JsonObject
@@ -24,5 +25,7 @@ class SessionSnapshot(Wire):
     """`Remembered`: the messages whose entries are in segments."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """Where its state and what was said come from, by reference (R15.1)."""
+    events: CarriedEvents = Field(default_factory=CarriedEvents)
+    """What has happened, as far as it goes along (R10.14)."""
     state: JsonObject | None = None
     """What its runs have written; `None`: nothing yet, so that the agent file's counts."""

@@ -14,7 +14,7 @@ from perdure.run.events.clipping import clipped
 from perdure.run.events.cursor import Cursor, parse_cursor
 from perdure.run.events.journal import Journal
 from perdure.run.events.kinds import TOPICS, Event, as_topic
-from perdure.run.events.wire import Carried, EventsPage
+from perdure.run.events.wire import CarriedEvents, EventsPage
 from perdure.values.jsons import Json, dumps, loads
 from perdure.values.limits import CARRIED_EVENTS, CARRIED_EVENTS_SIZE, KEPT_EVENTS, KEPT_EVENTS_SIZE, MAX_EVENT_DATA
 from tests.pure.strategies import json_values
@@ -45,7 +45,7 @@ def test_a_reader_that_comes_often_enough_sees_each_event_once_over_any_number_o
             seen += numbers(page)
             at = page.next
             assert at == page.first + len(page.events)
-        journal = Journal(Carried.model_validate(journal.carried().as_json()))  # it goes on as new
+        journal = Journal(CarriedEvents.model_validate(journal.carried().as_json()))  # it goes on as new
     while (page := journal.page(at, 7)).events:
         assert page.first in (at, page.kept_from)
         at, seen = page.next, seen + numbers(page)

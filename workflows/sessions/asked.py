@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 
+from perdure.workflows.observing.events import page_of
 from perdure.workflows.sessions.keeping import Kept
 from perdure.workflows.sessions.runs import ChildRun
 from perdure.workflows.sessions.tending import Tending
@@ -11,8 +14,11 @@ from perdure.workflows.sessions.tending import Tending
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError
     from perdure.run.delegates import GIVEN_QUERY
+    from perdure.run.events.journal import Journal
+    from perdure.run.events.wire import EVENTS_QUERY, EventsPage
     from perdure.run.wire import RunInput
     from perdure.sessions.entries import Entry
+    from perdure.sessions.noting import SessionNoting
     from perdure.sessions.transcript import Transcript
     from perdure.sessions.wire import ENDED, FATE, GIVEN_SESSION, SHOW, Fate, SessionInput, SessionView
 
@@ -29,6 +35,10 @@ class Asked(Tending):
     @property
     def _transcript(self) -> Transcript | None:
         return None if self._kept is None else self._kept.transcript
+
+    @property
+    def _notes(self) -> SessionNoting:
+        return self._open().notes
 
     def _put_away(self, entries: list[Entry]) -> None:
         if self._kept is not None:
@@ -47,6 +57,11 @@ class Asked(Tending):
     def view(self) -> SessionView:
         """The session as it stands."""
         return self._open().view()
+
+    @workflow.query(name=EVENTS_QUERY)
+    def events(self, *said: Any) -> EventsPage:
+        """What has happened: an `EventsPage` from a number on, and with at most so many; also once it was deleted (R10.14)."""
+        return page_of(Journal() if self._kept is None else self._kept.notes.journal, said)
 
     @workflow.query(name=FATE)
     def fate(self, what: str) -> Fate:

@@ -9,11 +9,13 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.run.agents import parse_agent
+    from perdure.run.events.journal import Journal
     from perdure.run.reading import CONVERSATION
     from perdure.run.wire import RunResult
     from perdure.sessions.entries import CommandEntry, Entry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
     from perdure.sessions.lanes.lane import Lane
     from perdure.sessions.lanes.queued import Accepted, Known, LaneState, Queued, Running
+    from perdure.sessions.noting import SessionNoting
     from perdure.sessions.segments import Remembered, is_said
     from perdure.sessions.showing import details
     from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
@@ -30,9 +32,10 @@ _SAID: Final = f"†{CONVERSATION}"
 
 
 class Kept:
-    """All of a session but the run that is under way. `born` tells its runs from those of a session that had its key before."""
+    """All of a session but the run that is under way. `born` tells its runs from those of a session that had its key before; `at` says when
+    this execution has begun."""
 
-    def __init__(self, argument: SessionInput, session_id: str, born: str) -> None:
+    def __init__(self, argument: SessionInput, session_id: str, born: str, at: str) -> None:
         self._input = argument
         snapshot = (
             None
@@ -48,7 +51,11 @@ class Kept:
         """Where the state and what was said come from, by reference (R15.1)."""
         lane = LaneState(born=f"{born}-") if snapshot is None else snapshot.lane
         self.lane = Lane(session_id, argument.rules, lane)
+        self.notes = SessionNoting(Journal(None if snapshot is None else snapshot.events))
+        """What has happened, for whoever reads it."""
         self._read_agent()
+        if not self.notes.journal.count:
+            self.notes.began(self.agent, at)
 
     def _read_agent(self) -> None:
         agent = parse_agent(self._input.document)
@@ -97,6 +104,7 @@ class Kept:
             state=self.state,
             sources=self.sources,
             remembered=self.remembered.text,
+            events=self.notes.journal.carried(),
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
 
@@ -141,6 +149,7 @@ class Kept:
     def write(self, accepted: Accepted, queued: Queued) -> None:
         """A message that was accepted, or a command."""
         at, run_id = accepted.receipt.accepted_at, accepted.receipt.run_id
+        self.notes.accepted(queued, accepted.receipt)
         if queued.number is None:
             command = CommandEntry(at=at, command=queued.text[1:], message_id=queued.message_id, sender=queued.sender)
             self.transcript.append(command)
@@ -159,22 +168,31 @@ class Kept:
     def withdraw(self, asked: Withdrawal, at: str) -> None:
         """A message that was taken back; it stays in the transcript, and says so."""
         if self.lane.withdraw(asked.message_id) is not None:
-            self.transcript.settle(asked.message_id, f"taken back by {asked.sender!r}")
+            self.transcript.settle(asked.message_id, reason := f"taken back by {asked.sender!r}")
+            self.notes.withdrawn([asked.message_id], reason, at)
             self.transcript.append(
                 CommandEntry(at=at, command="withdraw", message_id=asked.message_id, sender=asked.sender)
             )
 
-    def carry_out(self, command: Queued) -> None:
+    def carry_out(self, command: Queued, at: str) -> None:
         """A command whose turn has come: its branch began when it was accepted; `/reset` forgets the state as well."""
+        self.notes.carried_out(command, at)
         self.sources.pop(_SAID, None)
         if command.text == "/reset":
             self.state, self.sources = None, {}
 
-    def never_ran(self, running: Running) -> None:
+    def never_ran(self, running: Running, at: str) -> None:
         """A run that was told to end before it had begun."""
+        why = running.ending or "its run did not begin"
         for message in running.messages:
-            self.transcript.settle(message.message_id, running.ending or "its run did not begin")
+            self.transcript.settle(message.message_id, why)
+        self.notes.withdrawn([message.message_id for message in running.messages], why, at)
         self.lane.ended()
+
+    def begun(self, running: Running, at: str) -> None:
+        """A run is started."""
+        self.lane.begun()
+        self.notes.run_began(running, self.lane.run_id(running.number), self.agent, at)
 
     def ended(self, running: Running, result: RunResult, started: str, at: str) -> None:
         """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next."""
@@ -193,9 +211,10 @@ class Kept:
         self.transcript.append(entry)
         completed = result.status == "completed"
         why = None if completed else running.ending or result.error or f"the run was {result.status}"
-        self.transcript.append(
-            ReplyEntry(at=at, run_id=run_id, text=reply_of(result.output) if completed else None, why=why)
-        )
+        reply = reply_of(result.output) if completed else None
+        self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why))
+        self.notes.run_ended(running, run_id, result, why, at)
+        self.notes.replied(run_id, reply, why, at)
         for message in self.lane.ended(held):
             assert message.number is not None
             self.transcript.assign(message.message_id, self.lane.run_id(message.number))

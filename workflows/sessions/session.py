@@ -80,7 +80,7 @@ class SessionWorkflow(Asked):
         try:
             argument = read_input(SessionInput, given)
             input_name(argument.document)
-            self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:])
+            self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:], now())
         except ApplicationError as error:
             self._refusal = error
         except MessageRefusedError as error:
@@ -108,7 +108,7 @@ class SessionWorkflow(Asked):
             if isinstance(step, Begin):
                 await self._run(kept, step.run)
             elif isinstance(step, Carry):
-                kept.carry_out(step.command)
+                kept.carry_out(step.command, now())
             elif isinstance(step, Until):
                 await self._until(seen, step.at)
             elif isinstance(step, Idle):
@@ -116,6 +116,7 @@ class SessionWorkflow(Asked):
             if not isinstance(step, Carry) and workflow.all_handlers_finished() and begins_anew():
                 self._go_on(kept)
         await workflow.wait_condition(workflow.all_handlers_finished)
+        kept.notes.ended(now())
 
     async def _until(self, seen: int, at: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -155,10 +156,10 @@ class SessionWorkflow(Asked):
             return
         if running.ending is not None:
             self._turns.leave()
-            kept.never_ran(running)
+            kept.never_ran(running, now())
             return
         agent = document(kept.document, kept.conversation(running), kept.state, kept.said(running))
-        kept.lane.begun()
+        kept.begun(running, now())
         first = running.messages[0]
         self._child = ChildRun(
             run_id,

@@ -20,6 +20,7 @@ from perdure.workflows.sessions.reading import now
 with workflow.unsafe.imports_passed_through():
     from perdure.sessions.compaction import Cut, Why, compacted, cut_of, due
     from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
+    from perdure.sessions.noting import SessionNoting
     from perdure.sessions.segments import Span, segment_of
     from perdure.sessions.tending import (
         ARCHIVE_ACTIVITY,
@@ -61,6 +62,11 @@ class Tending:
         """The session's, once there is one."""
         raise NotImplementedError
 
+    @property
+    def _notes(self) -> SessionNoting:
+        """The same of its journal."""
+        raise NotImplementedError
+
     def _put_away(self, entries: list[Entry]) -> None:
         """What else is to be kept of entries that go to a segment now; called once more for those that did not."""
 
@@ -95,6 +101,8 @@ class Tending:
         self._cut = cut = cut_of(transcript, why)
         if cut is None:
             return None
+        notes = self._notes
+        notes.compacts(cut.why, cut.before, now())
         try:
             summary: Summary = await workflow.execute_activity(
                 SUMMARY_ACTIVITY,
@@ -113,6 +121,7 @@ class Tending:
         finally:
             self._cut = None
         entry = compacted(cut, summary.text, summary.problem, now())
+        notes.compacted(cut.why, cut.before, entry, now())
         if entry is None:
             return None
         entry.model, entry.usage = summary.model, summary.usage

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from perdure.run.events.clipping import clipped
 from perdure.run.events.kinds import TOPICS, Topic
-from perdure.run.events.wire import Carried, EventsPage, Noted
+from perdure.run.events.wire import CarriedEvents, EventsPage, Noted
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import CARRIED_EVENTS, CARRIED_EVENTS_SIZE, KEPT_EVENTS, KEPT_EVENTS_SIZE
 
@@ -22,7 +22,7 @@ class Journal:
     To note something costs what is kept of it, some microseconds, and nothing of what is noted can change afterwards.
     """
 
-    def __init__(self, carried: Carried | None = None) -> None:
+    def __init__(self, carried: CarriedEvents | None = None) -> None:
         self._kept: deque[_Entry] = deque()
         self._size = 0
         self.count = 0
@@ -33,7 +33,7 @@ class Journal:
         if carried is not None:
             self.take_up(carried)
 
-    def take_up(self, carried: Carried) -> None:
+    def take_up(self, carried: CarriedEvents) -> None:
         """Go on from where an execution before has left off; what was noted since stands behind it."""
         noted = list(self._kept)
         self._kept.clear()
@@ -73,7 +73,7 @@ class Journal:
             earlier=0 <= first < min(self.kept_from, self._begun),
         )
 
-    def carried(self) -> Carried:
+    def carried(self) -> CarriedEvents:
         """The newest of them, for a new execution to go on with."""
         events: deque[Noted] = deque()
         size = 0
@@ -82,7 +82,7 @@ class Journal:
             if len(events) == CARRIED_EVENTS or size > CARRIED_EVENTS_SIZE:
                 break
             events.appendleft(_noted(entry))
-        return Carried(count=self.count, events=list(events))
+        return CarriedEvents(count=self.count, events=list(events))
 
     def _keep(self, entry: _Entry) -> None:
         self._kept.append(entry)

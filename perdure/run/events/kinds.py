@@ -81,7 +81,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "end": Phase(
             "it has ended with an output",
             {
-                "status": "`completed`",
+                "status": "`completed`; of a session that was deleted `deleted`",
                 "stopReason?": "why it stopped",
                 "output?": "its output",
                 "number?": "in a session: the run's number there",
@@ -203,7 +203,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "reason": "why",
                 "before?": "tokens before it",
                 "after?": "tokens after it",
-                "kind?": "`model`: a summary; `extract`: what was taken out; none: nothing was to be saved",
+                "kind?": "`summary`: a model's; `extract`: what was taken out of the messages; none: nothing was to be saved",
                 "problem?": "why there is no summary",
             },
         ),
@@ -241,6 +241,18 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     },
 }
 """Everything that there is, in the order of docs/events.md."""
+
+
+SAID_BY_SESSION: Final = frozenset(
+    {
+        ("lifecycle", "start"),
+        ("lifecycle", "end"),
+        ("lifecycle", "error"),
+        ("message", "accepted"),
+        ("message", "withdrawn"),
+    }
+)
+"""What the journal of a session's run says that the session's says too: whoever reads the session is not told twice."""
 
 
 def as_topic(name: Any) -> Topic | None:

@@ -51,7 +51,7 @@ class EventsPage(Wire):
     """The execution that this one went on from may still have some of what was missed: it answers the same query."""
 
 
-class Carried(Wire):
+class CarriedEvents(Wire):
     """What a journal carries on into a new execution."""
 
     count: int = 0

@@ -10,7 +10,7 @@ from perdure.model.usage import RunUsage
 from perdure.model.wire import RequestView
 from perdure.people.wire import Heard, Said
 from perdure.run.choosing import Called
-from perdure.run.events.wire import Carried
+from perdure.run.events.wire import CarriedEvents
 from perdure.run.shares import Expected
 from perdure.run.wire import CallView, Prepared
 from perdure.values.jsons import Json, JsonObject
@@ -89,5 +89,5 @@ class RunSnapshot(Wire):
     """What people stand for: by reference the digest of its value (R15.6)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     past: Past
-    events: Carried = Field(default_factory=Carried)
+    events: CarriedEvents = Field(default_factory=CarriedEvents)
     """What has happened, as far as it goes along (R10.14)."""

@@ -1,0 +1,96 @@
+"""What a session notes in its journal, and what of it: one method for each thing that happens (R10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perdure.run.events.journal import Journal
+from perdure.run.wire import RunResult
+from perdure.sessions.entries import CompactionEntry
+from perdure.sessions.lanes.queued import Queued, Running
+from perdure.sessions.wire import Receipt
+
+
+class SessionNoting:
+    """The session's own journal. What happens inside a run stands in the run's; that it begins and ends is said here, however it did."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def began(self, agent: str, at: str) -> None:
+        """The session is there, and this agent answers in it."""
+        self.journal.note("lifecycle", "start", at, agent=agent)
+
+    def ended(self, at: str) -> None:
+        """It was deleted."""
+        self.journal.note("lifecycle", "end", at, status="deleted")
+        self.journal.ended = True
+
+    def accepted(self, queued: Queued, receipt: Receipt) -> None:
+        """A message, or a command, was accepted; `/stop` is carried out by that."""
+        at = receipt.accepted_at
+        self.journal.note(
+            "message",
+            "accepted",
+            at,
+            messageId=queued.message_id,
+            sender=queued.sender,
+            mode=None if queued.number is None else queued.mode,
+            text=queued.text,
+            done=receipt.done,
+            position=receipt.position,
+            runId=receipt.run_id,
+        )
+        if receipt.done == "stopped":
+            self.carried_out(queued, at)
+
+    def carried_out(self, command: Queued, at: str) -> None:
+        """Its turn has come."""
+        self.journal.note("message", "taken", at, messageId=command.message_id, command=command.text)
+
+    def withdrawn(self, message_ids: Iterable[str], reason: str, at: str) -> None:
+        """No run will take them."""
+        for message_id in message_ids:
+            self.journal.note("message", "withdrawn", at, messageId=message_id, reason=reason)
+
+    def run_began(self, running: Running, run_id: str, agent: str, at: str) -> None:
+        """With the messages that it begins with."""
+        self.journal.note("lifecycle", "start", at, run_id, agent=agent, number=running.number)
+        for message in running.messages:
+            self.journal.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
+
+    def run_ended(self, running: Running, run_id: str, result: RunResult, why: str | None, at: str) -> None:
+        """However it did, also where it could not note so itself; `why` it has no output."""
+        well = result.status == "completed"
+        self.journal.note(
+            "lifecycle",
+            "end" if well else "error",
+            at,
+            run_id,
+            status=result.status,
+            stopReason=result.stop_reason,
+            output=result.output if well else None,
+            error=why,
+            number=running.number,
+        )
+
+    def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
+        """What the run answers; `why` it does not."""
+        self.journal.note("reply", "end", at, run_id, text=text, reason=why)
+
+    def compacts(self, why: str, before: int, at: str) -> None:
+        """A summary is being written of what has so many tokens."""
+        self.journal.note("compaction", "start", at, reason=why, before=before)
+
+    def compacted(self, why: str, before: int, entry: CompactionEntry | None, at: str) -> None:
+        """It is there; `None`: nothing was to be saved."""
+        self.journal.note(
+            "compaction",
+            "end",
+            at,
+            reason=why,
+            before=before,
+            after=None if entry is None else entry.after,
+            kind=None if entry is None else entry.kind,
+            problem=None if entry is None else entry.problem,
+        )
