@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.asking import ask_granted, ask_reads, own_run
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.hooks.results import ResultHooks
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.activities.underway.beginning import is_only_attempt, say_begun
@@ -62,6 +63,8 @@ class ToolActivity:
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: Work) -> ToolResult:
         work.begun = not is_only_attempt()
+        hooks = ResultHooks(self._registry.hooks, call)
+        hooks.check()
         try:
             async with supervised_heartbeat() as heart:
                 reads = call.reads or await ask_reads(call.call_id)
@@ -72,14 +75,18 @@ class ToolActivity:
                 branch = value.path if isinstance(value, Branch) else None
                 result = function.dump(value.value if isinstance(value, Branch) else value)
                 size = _measured(call.tool, result, self._max_payload)
-                result = masked_value(result)
+                result, kept = await hooks.look(reads, before := masked_value(result))
+                if result is not before or kept is not None:
+                    size = _measured(call.tool, result, self._max_payload)
+                    result, kept = masked_value(result), masked_value(kept)
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
         except Exception as error:
             if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
                 raise
             raise tool_failure(error) from tellable(error)
-        return ToolResult(value=result, branch=branch, attempt=activity.info().attempt, size=size)
+        attempt = activity.info().attempt
+        return ToolResult(value=result, branch=branch, attempt=attempt, size=size, kept=kept, unheard=hooks.unheard)
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
         """The run that asks may be another worker's, with another floor: this one's own holds all the same (R7.1)."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 from temporalio import activity
-from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure.activities.folder import AgentFolder
 from perdure.activities.named import NamedFunctions
 from perdure.activities.registry import Registry
+from perdure.activities.underway.elsewhere import others_poll
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.model.usage import PRICES, Price
@@ -40,10 +36,6 @@ from perdure.tools.limited import Limited
 from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
-
-POLLS_WITHIN: Final = timedelta(seconds=75)
-"""Since its last poll, which lasts a minute, a worker is taken for one that is there."""
-_TIMEOUT: Final = timedelta(seconds=5)
 
 
 class PrepareActivity:
@@ -113,6 +105,7 @@ class PrepareActivity:
             searchable=WAITING_ATTRIBUTE in self._attribute.known,
             attributes=self._attribute.known,
             limited=self._limited,
+            hooks=self._registry.hooks.recorded("run"),
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:
@@ -142,18 +135,9 @@ class PrepareActivity:
 
 async def _leave_to_another(lacking: str) -> None:
     """Where further workers take runs from the queue one may have the tool, as in a deploy: raises `NO_SUCH_TOOL` for it to be asked."""
-    client, info = activity.client(), activity.info()
-    queue, kind = TaskQueue(name=info.task_queue), TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=queue, task_queue_type=kind)
-    try:
-        pollers = (await client.workflow_service.describe_task_queue(asked, retry=False, timeout=_TIMEOUT)).pollers
-    except RPCError:
-        return  # not everybody may ask
-    now = datetime.now(UTC)
-    lately = (one for one in pollers if now - one.last_access_time.ToDatetime(UTC) < POLLS_WITHIN)
-    if any(one.identity != client.identity for one in lately):
+    if await others_poll():
         words = f"the worker has no tool {lacking!r}, nor had another in time"
-        raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=info.is_local)
+        raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=activity.info().is_local)
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

@@ -1,4 +1,4 @@
-"""The worker's registry: tools found in modules (R12.5)."""
+"""The worker's registry: tools and hooks found in modules (R12.5, R10.17)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from perdure.errors import ToolDefinitionError
+from perdure.activities.hooks.registered import HookRegistry
+from perdure.errors import HookDefinitionError, ToolDefinitionError
+from perdure.hooks.functions import hook_functions
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.values.jsons import JsonObject
@@ -19,6 +21,8 @@ class Registry:
     def __init__(self, functions: Iterable[ToolFunction] = ()) -> None:
         self._functions: dict[str, ToolFunction] = {}
         self._owned: dict[str, list[str]] = {}
+        self.hooks = HookRegistry()
+        """The hooks that were found beside them."""
         for function in functions:
             self.add(function)
 
@@ -63,19 +67,25 @@ class Registry:
 
 
 def load_tools(modules: Iterable[str]) -> Registry:
-    """The tools of the named modules; the current directory is importable.
+    """The tools and hooks of the named modules; the current directory is importable.
 
-    Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds no tool.
+    Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds neither.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
     registry = Registry()
     for name in modules:
-        found = list(_tools_of(_import(name)))
-        if not found:
+        module = _import(name)
+        found, hooks = (
+            list(_tools_of(module)),
+            [each for value in vars(module).values() for each in hook_functions(value)],
+        )
+        if not found and not hooks:
             raise ToolDefinitionError(f"the module {name!r} has no tools: decorate functions with @tool")
         for function in found:
             registry.add(function)
+        for hook in hooks:
+            registry.hooks.add(hook)
     return registry
 
 
@@ -86,7 +96,7 @@ def _import(name: str) -> ModuleType:
         missing = error.name or name
         detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
         raise ToolDefinitionError(f"there is no module {name!r} to load tools from{detail}") from None
-    except ToolDefinitionError:
+    except (ToolDefinitionError, HookDefinitionError):
         raise
     except Exception as error:
         raise ToolDefinitionError(f"the module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

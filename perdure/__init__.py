@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         ServerError,
         ToolError,
     )
+    from perdure.hooks.answers import refuse
+    from perdure.hooks.decorator import hook
     from perdure.hosting.embedding.plugin import PerdurePlugin
     from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
     from perdure.run.wire import RunView
@@ -44,6 +46,8 @@ _LATER: Final = {
     "Selection": "perdure.client.selection",
     "ToolContext": "perdure.tools.functions",
     "branch": "perdure.tools.functions",
+    "hook": "perdure.hooks.decorator",
+    "refuse": "perdure.hooks.answers",
     "tool": "perdure.tools.functions",
     **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
     **dict.fromkeys(
@@ -79,7 +83,9 @@ __all__ = [
     "ToolEvent",
     "activity_tool",
     "branch",
+    "hook",
     "nexus_tool",
+    "refuse",
     "tool",
     "workflow_tool",
 ]

@@ -10,6 +10,7 @@
     │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
     │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
     │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
+    │   ├── HookDefinitionError  a hook's function (R10.17)
     │   ├── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
     │   ├── CursorError          a place among events that is none (R10.14)
     │   └── MessageRefusedError  what was said to a session, and it does not take; nothing has changed (R10.1, R10.8, R10.9)
@@ -125,6 +126,10 @@ class TooLargeError(ProtocolError):
 
 class ToolDefinitionError(ProtocolError):
     """A tool's definition, or the function that it is made from, cannot be used."""
+
+
+class HookDefinitionError(ProtocolError):
+    """A function that cannot be a hook of the event that it names (R10.17)."""
 
 
 class CursorError(ProtocolError):

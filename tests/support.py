@@ -25,6 +25,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
 from perdure.client.runs import AgentHandle, fetch_run, start_run
+from perdure.hooks.functions import hook_functions
 from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
@@ -49,8 +50,13 @@ def agent(*tools: str | dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def registry(functions: Sequence[Callable[..., Any]]) -> Registry:
+    """The tools, and the hooks, among these."""
     found = [tool_function(function) for function in functions]
-    return Registry([function for function in found if function is not None])
+    made = Registry([function for function in found if function is not None])
+    for each in functions:
+        for hook in hook_functions(each):
+            made.hooks.add(hook)
+    return made
 
 
 @dataclass

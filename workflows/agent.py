@@ -15,6 +15,8 @@ from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
 from perdure.workflows.failures import message_of
+from perdure.workflows.hooks.hooking import Hooked
+from perdure.workflows.hooks.of_runs import tell_end
 from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
@@ -65,7 +67,7 @@ with workflow.unsafe.imports_passed_through():
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched):
+class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -87,8 +89,17 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched):
 
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
-        run_input = await whole(read_input(RunInput, given))
-        run = self._run = await prepare(run_input, self._people, self._notes)
+        try:
+            result = await self._to_result(await whole(read_input(RunInput, given)))
+        except (FailureError, asyncio.CancelledError) as error:
+            await tell_end(self._hooking, self._run, None, error)
+            raise
+        await tell_end(self._hooking, self._run, result)
+        return result
+
+    async def _to_result(self, run_input: RunInput) -> RunResult:
+        run_input, run = await prepare(run_input, self._people, self._notes, self._hooking)
+        self._run, run.whose = run, run_input.whose
         run.records = run_input.records
         self._mail.open(run, self._people.refuse, self._steer)
         if self._raised is not None:
@@ -98,6 +109,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched):
         self._sender = self._people.sender = Sender(
             run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
         )
+        self._hooking.room = self._sender.room
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
         self._report()
@@ -281,7 +293,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched):
         if goes_on and self._calls is not None:
             self._calls.go_on()
         else:
-            self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report)
+            self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report, self._hooking)
         self._report()
         result = await self._calls.run(answer)
         over = self._run.close_request(self._calls.loop.plan, result, cut=self._calls.loop.cut)

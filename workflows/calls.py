@@ -12,6 +12,8 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.delegates import run_delegate
+from perdure.workflows.hooks.hooking import Hooking
+from perdure.workflows.hooks.of_calls import CallHooks
 from perdure.workflows.kinds.existing import run_existing
 from perdure.workflows.kinds.sleeping import sleep_until
 from perdure.workflows.observing import tell
@@ -46,7 +48,13 @@ class CallLoop:
     """
 
     def __init__(
-        self, run: Run, people: People, clock: WorkClock, sender: Sender, on_change: Callable[[], None]
+        self,
+        run: Run,
+        people: People,
+        clock: WorkClock,
+        sender: Sender,
+        on_change: Callable[[], None],
+        hooking: Hooking,
     ) -> None:
         self.loop = InnerLoop(run)
         self._agent_run = run
@@ -59,11 +67,12 @@ class CallLoop:
         self._fault: BaseException | None = None
         """No outcome of a call's: a cancellation, a Request that failed, or a fault of the engine's."""
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._hooks = CallHooks(run, hooking, self.loop, on_change)
+        sender.hooks_of = self._hooks.of_results if hooking.hooks else None
         self._began = workflow.time()
         self.first_call: float | None = None
         """Seconds until the first call started; `None` while none has."""
-        self._told: set[str] = set()
-        """Calls of whose end operators know."""
+        self._told: set[str] = set()  # calls of whose end operators know
         self._forsaken: set[str] = set()
         """Tasks that are given up: how they end is nobody's fault."""
         self._purse = Purse(
@@ -245,8 +254,9 @@ class CallLoop:
         self.loop.report(Decided(await self._people.verdict(offer)))
 
     async def _run(self, call: Call, offer: Offer | None) -> None:
-        outcome = await self._asked(call, offer)
-        self.loop.report(Ended(call, outcome or await self._outcome(call, offer is not None)))
+        outcome, was_offered = await self._hooks.passed(call, offer, self._asked)
+        ran = outcome or await self._outcome(call, was_offered)
+        self.loop.report(Ended(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
 
     async def _asked(self, call: Call, offer: Offer | None) -> Outcome | None:
         """Ask, where somebody is to be asked; the outcome if that is all."""

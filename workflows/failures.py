@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
+    from perdure.hooks.wire import NO_SUCH_HOOK
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed
     from perdure.plan.patience import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
@@ -67,8 +68,8 @@ def _begun(details: Sequence[Any]) -> int | None:
 def _own(call: Call, cause: ApplicationError) -> CallError:
     """What the activity says, and what it means where the engine does not try again."""
     assert call.tool is not None
-    if cause.type == NO_SUCH_TOOL:
-        return CallError(NO_SUCH_TOOL, f"{cause.message}, nor did another within {call.tool.queue_timeout:g} s")
+    if cause.type in (NO_SUCH_TOOL, NO_SUCH_HOOK):
+        return CallError(cause.type, f"{cause.message}, nor did another within {call.tool.queue_timeout:g} s")
     if cause.type == INTERRUPTED:
         words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
         return CallError(INTERRUPTED, words)

@@ -187,6 +187,7 @@ class LoopWorkflow(Family):
             prepared=loop.prepared,
             budget=share,
             sources=loop.sources_of(),
+            whose=loop.whose,
         )
 
     async def _record(self) -> None:

@@ -11,11 +11,14 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from temporalio.workflow import ContinueAsNewVersioningBehavior
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.hooks.hooking import Hooking
+from perdure.workflows.hooks.of_runs import begin
 from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
+    from perdure.hooks.matching import Hooks
     from perdure.people.policies import Guard, Policy, parse_policy, stricter
     from perdure.plan.patience import NO_SUCH_TOOL
     from perdure.run.agents import Agent, Context, check_task, parse_agent
@@ -78,10 +81,11 @@ class Continuing:
         self._attempts.note(size, packed)
 
 
-async def prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
-    """The run as its input has it, whether it begins or goes on. Fails with `Refused` where it cannot be run."""
+async def prepare(run_input: RunInput, people: People, notes: Noting, hooking: Hooking) -> tuple[RunInput, Run]:
+    """The run as its input has it, whether it begins or goes on, and the input as hooks may have changed it. Fails with `Refused` where it
+    cannot be run."""
     try:
-        run = await _prepare(run_input, people, notes)
+        run_input, run = await _prepare(run_input, people, notes, hooking)
     except ApplicationError as error:
         tell(observing.run_ended("", "failed", error.type))
         notes.run_failed("failed", error.message)
@@ -89,10 +93,10 @@ async def prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
     if run_input.snapshot is None:
         tell(observing.run_started(run.agent.name))
         notes.run_began(run.agent.name)
-    return run
+    return run_input, run
 
 
-async def _prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
+async def _prepare(run_input: RunInput, people: People, notes: Noting, hooking: Hooking) -> tuple[RunInput, Run]:
     agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
@@ -100,12 +104,19 @@ async def _prepare(run_input: RunInput, people: People, notes: Noting) -> Run:
         people.desk.guard.remembered |= dict.fromkeys(given.remembered)
         people.desk.vouched.known |= given.vouched
         people.desk.refusals = [*given.refusals, *people.desk.refusals]
+        hooking.hooks = Hooks(given.prepared.hooks)
         budget, sources = run_input.budget, run_input.sources
-        return restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
+        run = restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
+        return run_input, run
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
+    hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, run_input, prepared, change)
-    return Run(agent, context, prepared, people.desk, budget=run_input.budget, sources=run_input.sources, notes=notes)
+    if (changed := await begin(hooking, run_input, agent.name)) is not None:
+        run_input = changed
+        agent, context, _ = _read(run_input)
+    budget, sources = run_input.budget, run_input.sources
+    return run_input, Run(agent, context, prepared, people.desk, budget=budget, sources=sources, notes=notes)
 
 
 async def record(run_input: RunInput) -> Packed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
+    from perdure.hooks.wire import NO_SUCH_HOOK, REFUSED_BY_HOOK
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.patience import Patience
@@ -28,7 +30,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.prompts import call_line
     from perdure.run.views.markdown import summary as line
     from perdure.run.wire import GRANTED, RunInput
-    from perdure.tools.wire import Claim, Grant, ToolInput, ToolReads, ToolResult
+    from perdure.tools.tool import Tool
+    from perdure.tools.wire import Claim, Grant, HooksOfCall, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, said
     from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
@@ -61,6 +64,8 @@ class Sender:
         """Of those that wait for `room`: who prepares what it sends in its turn holds it, and takes what it needs with `take`."""
         self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
         self._turning: asyncio.Task[None] | None = None
+        self.hooks_of: Callable[[Tool], HooksOfCall | None] | None = None
+        """What looks at a tool's results, in a run that has hooks."""
 
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
@@ -167,6 +172,7 @@ class Sender:
             message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
             return Failed(CallError("params_too_large", message))
         patience = Patience(tool.retries, tool.queue_timeout)
+        hooks = None if self.hooks_of is None else self.hooks_of(tool)
         while True:
             inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
             if inline is None:
@@ -183,10 +189,12 @@ class Sender:
                 approved=call.approved,
                 clean=call.origins.read and not call.origins.tainted,
                 free=self.free(call.id),
+                hooks=hooks,
             )
             try:
                 queue = None if self._routing is None else self._routing.tool(tool)
                 result = await _execute(call, argument, patience.attempts_left, queue)
+                call.kept = result.kept
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
@@ -196,7 +204,10 @@ class Sender:
                 call.attempts = patience.started + attempts
                 pause = patience.pause(outcome.error.code, attempts, workflow.time())
                 if pause is None:
-                    return outcome
+                    gone = (
+                        outcome.error.code == NO_SUCH_HOOK
+                    )  # then it was not made: its result would have been withheld
+                    return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
                 if pause:
                     await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:
@@ -223,13 +234,15 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
     tool = call.tool
     assert tool is not None
     target = f" → {call.target}" if call.paths else ""
+    # What its hooks take is not the tool's time.
+    looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
     result: ToolResult = await workflow.execute_activity(
         tool.name,
         argument,
         result_type=ToolResult,
         activity_id=call.id,
         task_queue=limited or tool.task_queue,
-        start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
+        start_to_close_timeout=timedelta(seconds=tool.attempt_timeout + looking),
         schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
         # A lost worker uses up no retry: `Patience` says what becomes of the call.

@@ -31,6 +31,7 @@ from perdure.client.listing import STATUS, names_attribute, start_attributes
 from perdure.client.pending import note_progress, note_silence, note_trouble, note_unserved
 from perdure.client.whose.owners import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
+from perdure.hooks.wire import Whose
 from perdure.plan.calls import ENDED
 from perdure.run.agents import Agent, check_run_id
 from perdure.run.views.markdown import summary
@@ -83,6 +84,7 @@ async def start_run(
         has_input=has_input,
         approval=approval or {},
         delegates=dict(delegates or {}),
+        whose=Whose(tenant=tenant or "", sender=sender or ""),
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.people.decisions import Decision, parse_decision
 from perdure.people.digests import Digests, approval_digest
-from perdure.people.offers import Judged, Offer, Verdict, asked_words, is_with_client, what_runs
+from perdure.people.offers import Judged, Offer, Verdict, asked_words, changed_words, is_with_client, what_runs
 from perdure.people.policies import Guard, Policy
 from perdure.people.vouching import Vouched, endorse
 from perdure.plan.approval import Approval
@@ -56,12 +56,14 @@ class Desk:
         reason = self.guard.why(call.tool, call.params, plan.checks, call.origins)
         if reason is not None and call.items is not None:
             reason = f"{reason}, and runs for each of {len(call.items)} items"
-        if self._covered_by_plan(plan, call):
+        covered = self._covered_by_plan(plan, call)
+        if covered and not call.changed:
             if self._approved_by_person and call.template.literal:
                 _approve(call, self.digests)
             return None
-        if reason is None:
+        if reason is None and not covered:
             return None
+        reason = (reason or "its plan was approved as it was") + changed_words(call)
         call.approval = Approval(requested_at=time)
         offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool, call.origins))
         offer.reason += what_runs(offer)
@@ -258,7 +260,8 @@ class Desk:
             return True
         assert offer.call.tool is not None
         why = self.guard.why(offer.call.tool, offer.call.params, origins=offer.call.origins)
-        return self._refused(offer) or why is not None
+        changed = offer.call.changed and self._covered_by_plan(offer.plan, offer.call)
+        return self._refused(offer) or why is not None or bool(changed)
 
     def _refused(self, offer: Offer) -> bool:
         return offer.call is not None and self.guard.refuses(offer.call) is not None

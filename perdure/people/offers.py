@@ -13,6 +13,7 @@ from perdure.plan.calls import Call
 from perdure.plan.outcomes import Outcome
 from perdure.plan.plan import Plan
 from perdure.tools.tool import CLIENT
+from perdure.values.jsons import JsonObject
 from perdure.values.marks import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
@@ -107,3 +108,14 @@ def is_with_client(call: Call) -> bool:
 def asked_words(call: Call) -> str:
     """What is asked of whoever answers a call."""
     return WITH_CLIENT if is_with_client(call) else str(call.params.get("question", ""))
+
+
+def changed_words(call: Call) -> str:
+    """The end of a reason: which parameters are a hook's, and not those that the model wrote (R10.17)."""
+    return f"; a hook has changed {clip(', '.join(call.changed), 200)}" if call.changed else ""
+
+
+def hook_feedback(call: Call, by: str) -> JsonObject:
+    """What the model is told of a call that hooks have changed: which parameters, and not how (R10.17)."""
+    about: JsonObject = {"type": "feedback", "call": call.as_plan_entry(), "decision": "edit", "by": by}
+    return about | {"reason": f"a hook has changed {', '.join(call.changed)}"}

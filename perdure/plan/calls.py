@@ -125,6 +125,10 @@ class Call:
     """Taken up by the driver, which has not sent it yet."""
     approval: Approval | None = None
     """Set when it was ever offered to a person (section 7)."""
+    changed: list[str] = field(default_factory=list)
+    """Parameters that a hook has given another value (R10.17)."""
+    kept: list[Json] | None = None
+    """What a session's transcript keeps in place of the result, where a hook says so; one value."""
     approved: str | None = None
     """Digest of what a person let run: a worker with a floor of its own goes by it (R7.1)."""
 

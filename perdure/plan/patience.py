@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.hooks.wire import NO_SUCH_HOOK
+
 NO_SUCH_TOOL: Final = "NoSuchTool"
 """Code of a call whose worker does not have the tool: another of the queue may, or this one after its deployment."""
 INTERRUPTED: Final = "Interrupted"
@@ -16,7 +18,7 @@ NOT_BEGUN: Final = "NotBegun"
 BEGUN: Final = "begun"
 """Key under which a heartbeat says the attempt. One that may not be repeated says it before its code begins, and begins only when the server
 has it: what was not said has not begun."""
-RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, INTERRUPTED, LOST, NOT_BEGUN})
+RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN})
 """By which the engine tries again; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
 """How often a call is tried again whose worker was lost: it may be the call that ends them."""
@@ -63,7 +65,7 @@ class Patience:
             self.started += attempts - (code == NOT_BEGUN)
             self._used += attempts - 1
             return 0.0
-        if code != NO_SUCH_TOOL:
+        if code not in (NO_SUCH_TOOL, NO_SUCH_HOOK):
             return None
         if self._missing_since is None:
             self._missing_since, self._pause = now, FIRST_PAUSE

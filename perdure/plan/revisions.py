@@ -1,17 +1,18 @@
-"""A call as a person changed it: checked like the model's own, and put in the place of the call that waits (R7.2)."""
+"""A call as a person, or a hook, changed it: checked like the model's own, and put in the place of the call that waits (R7.2, R10.17)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 
-from perdure.errors import DecisionError, FormulaError, TooLargeError
+from perdure.errors import CallError, DecisionError, FormulaError, TooLargeError
 from perdure.plan.calls import Call
 from perdure.plan.checks import check_resolved
 from perdure.tools.tool import Tool
-from perdure.values.jsons import Json, JsonObject, json_path
+from perdure.values.jsons import Json, JsonObject, dumps, json_path
+from perdure.values.limits.steps import Checks
 from perdure.values.paths import get
 from perdure.values.references import MISSING, Missing, Reference, evaluate
-from perdure.values.sources import USER, Sources
+from perdure.values.sources import USER, Sources, join
 from perdure.values.sources.origins import EACH, Origins, origins_of
 from perdure.values.texts import Texts
 
@@ -94,3 +95,36 @@ def adopt(call: Call, revised: Call) -> None:
     call.condition = revised.condition
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
     call.scopes, call.items, call.origins = revised.scopes, revised.items, revised.origins
+    call.changed, call.approved = [], None
+
+
+def take_changed(call: Call, params: JsonObject, checks: Checks | None = None) -> CallError | None:
+    """Give a call that is ready the parameters that a hook has made of its own (R10.17); what is wrong with them, and then it stays as it was.
+
+    They are values, in which nothing is read. A hook has seen all parameters: whatever it gave may come from any of them, and nobody has
+    stood for it or approved it.
+    """
+    if meta := [name for name in params if name.startswith("_")]:
+        return CallError("invalid_params", f"{meta[0]!r} is no parameter")
+    before, names = call.params, [*params, *(name for name in call.params if name not in params)]
+    changed = [
+        name for name in names if name not in params or name not in before or _differ(params[name], before[name])
+    ]
+    if not changed:
+        return None
+    call.params = params
+    if (problem := check_resolved(call, checks)) is not None:
+        call.params = before
+        return problem
+    origins = call.origins
+    mixed = join(origins.written, origins.all)
+    sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}
+    kept = {EACH: origins.params[EACH]} if EACH in origins.params else {}
+    call.origins = Origins(origins.written, {**kept, **sources}, origins.read)
+    call.template = call.template.without(changed)
+    call.changed, call.approved = [*dict.fromkeys([*call.changed, *changed])], None
+    return None
+
+
+def _differ(one: Json, other: Json) -> bool:
+    return one is not other and dumps(one, sort_keys=True) != dumps(other, sort_keys=True)

@@ -291,6 +291,7 @@ def _below(
         "delegates": run.prepared.delegates,
         "budget": budget,
         "sources": sources,
+        "whose": run.whose,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perdure.hooks.wire import Whose
 from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
@@ -58,7 +59,7 @@ class Run(Tallies):
         """What has happened, for whoever reads it (R10.14)."""
         self.context = context
         self.prepared = prepared
-        self.lineage = [agent.name]
+        self.lineage, self.whose = [agent.name], Whose()
         """The agents above, outermost first, and this one."""
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.desk = desk or Desk()
@@ -76,8 +77,7 @@ class Run(Tallies):
         """Why the coming Request is the last (R9.5)."""
         self.plan: Plan | None = None
         self.past = Past()
-        self.past_bytes = 0
-        """What its calls weigh."""
+        self.past_bytes = 0  # what its calls weigh
         self.records = False  # whether what its calls give is kept for a session's transcript
         self.kept = Kept()
         """What the calls of this execution were given and gave."""

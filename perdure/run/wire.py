@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from perdure.hooks.wire import HookRef, Whose
 from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
 from perdure.people.flows import Flow
@@ -130,6 +131,8 @@ class Prepared(Wire):
     """All of `ATTRIBUTES` that it knows."""
     limited: Limited = Field(default_factory=Limited)
     """What has a task queue of its own, for its rate."""
+    hooks: list[HookRef] = Field(default_factory=list)
+    """The worker's hooks of runs, in their order (R10.17)."""
 
 
 class CallView(Wire):
@@ -276,6 +279,7 @@ class RunInput(Wire):
     """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """Where what a delegate is given comes from, by reference (R15.1)."""
+    whose: Whose = Field(default_factory=Whose)
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False

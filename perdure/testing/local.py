@@ -7,7 +7,7 @@ import functools
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from perdure.activities.tools import ToolSettings, built_in
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
 from perdure.client.perdure import Perdure
+from perdure.hooks.functions import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.hosting.workers import WorkerGroup
@@ -140,6 +141,7 @@ async def run_locally(
     model: Model = None,
     tools: Iterable[ToolLike] = (),
     fakes: Mapping[str, Any] | None = None,
+    hooks: Iterable[Callable[[Any], Any]] = (),
     people: Iterable[Person] = (),
     faults: Iterable[Kill] = (),
     server: Server = "time-skipping",
@@ -156,7 +158,7 @@ async def run_locally(
     `model`: turns, a function that answers each request, or a `ScriptedModel`; an `AsyncOpenAI` asks a real one, which nothing else does.
     `tools`: functions and modules with the tools that the agent names. `fakes`: by name what stands in for a tool: a function (sync or
     async, with a parameter `context` it is given the `ToolContext`), a value to return, or an exception to raise; definition and policy stay
-    the real tool's. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
+    the real tool's. `hooks`: functions with `@hook`, beside those of the modules. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
     take longer than a moment; `dev` keeps real time and lists runs; or one that is there already: its address, a client, or a
     `WorkflowEnvironment`. `agents`: the folder of delegates.
     `functions`: modules whose functions agent files name. `timeout`: real seconds that a wait may take. `worker`: further options of
@@ -179,6 +181,8 @@ async def run_locally(
         real = functions_of(known, tools)
         real.add_missing(each for each in built_in(_ALL) if each.name in _OFFERED or each.name in (fakes or {}))
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
+        for each in [*real.hooks, *found_hooks(hooks)]:
+            registry.hooks.add(each)
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),

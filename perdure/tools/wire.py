@@ -6,6 +6,7 @@ import hashlib
 
 from pydantic import Field
 
+from perdure.hooks.wire import HookProblem, HookRef
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.wire import Wire
@@ -18,6 +19,16 @@ class ToolReads(Wire):
     params: JsonObject
     definition: JsonObject | None = None
     messages: list[JsonObject] = Field(default_factory=list)
+
+
+class HooksOfCall(Wire):
+    """What a call's worker is told of the hooks that look at its result (R10.17)."""
+
+    hooks: list[HookRef] = Field(default_factory=list)
+    of: dict[str, str] = Field(default_factory=dict)
+    """What their events say of the run: agent, tenant, sender, session."""
+    records: bool = False
+    """Whether a session's transcript keeps the result."""
 
 
 class ToolInput(Wire):
@@ -38,6 +49,7 @@ class ToolInput(Wire):
     """Whether nothing of it was written by others, as its run knows (R15.3)."""
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
+    hooks: HooksOfCall | None = None
 
 
 class ToolResult(Wire):
@@ -48,6 +60,10 @@ class ToolResult(Wire):
     attempt: int = 1
     size: int = 0
     """Bytes of the value as JSON, measured where it was made (R18.1)."""
+    kept: list[Json] | None = None
+    """What a session's transcript keeps in its place, where a hook says so; one value."""
+    unheard: list[HookProblem] = Field(default_factory=list)
+    """Hooks that failed and were gone past."""
 
 
 class Claim(Wire):

@@ -13,6 +13,7 @@ from perdure.activities import below
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
+from perdure.activities.hooks.activity import HookActivity
 from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.registry import Registry
@@ -112,8 +113,11 @@ class Parts:
         ours += [LastingSegmentWorkflow, UpgradedSessionWorkflow] if versioned else [SegmentWorkflow, SessionWorkflow]
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
+        hooks = HookActivity(registry.hooks)
         if not settings.tools_only:
             self.activities += [
+                hooks.run,
+                hooks.of_sessions,
                 prepare.prepare,
                 prepare.limited,
                 self._request,

@@ -30,6 +30,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
 from perdure.authoring.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
+from perdure.hooks.functions import found_hooks
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.embedding.parts import INTERCEPTORS, PURE, Parts
 from perdure.hosting.embedding.refusing import Unsandboxed
@@ -59,7 +60,7 @@ class PerdurePlugin(SimplePlugin):
     yours. What the client, the worker and other plugins have stays in force: codec, storage, failure converter, interceptors, runner;
     PERDURE_CODEC and PERDURE_STORAGE count for a client that has none of its own. Runs are started on the worker's task queue.
 
-    `tools`: functions with `@tool`, other tools, or names of modules with such. `agents`: agents, whose tools the worker then has, or
+    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with `@hook`. `agents`: agents, whose tools the worker then has, or
     the folder of agent files that others delegate to. `model`: the client to ask models with; by default one of `OPENAI_BASE_URL` and
     `OPENAI_API_KEY`; `endpoints`: further servers by name. `settings`: by default those in force; `given` are single fields that go
     before them: `approval_floor="dangerous"`. Those of tuning, queues and connections are the worker's and the client's own options.
@@ -71,6 +72,7 @@ class PerdurePlugin(SimplePlugin):
         self,
         tools: Iterable[AgentTool] = (),
         *,
+        hooks: Iterable[Callable[[Any], Any]] = (),
         agents: str | os.PathLike[str] | Iterable[Agent[Any]] = (),
         model: AsyncOpenAI | None = None,
         endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
@@ -84,6 +86,8 @@ class PerdurePlugin(SimplePlugin):
         named = [*settings.tools, *(each for each in wanted if isinstance(each, str))]
         self._settings = changed(settings, {"tools": tuple(named), "agents": folder or settings.agents})
         self._registry = _registry(self._settings, wanted, known)
+        for hook in found_hooks(hooks):
+            self._registry.hooks.add(hook)
         self._model = model
         self._endpoints = endpoints
         self._parts: dict[str, Parts] = {}

@@ -14,12 +14,15 @@ from collections import deque
 from typing import Final, assert_never
 
 from perdure.errors import CallError
+from perdure.hooks.matching import BEFORE, OF_CALLS, Hooks
+from perdure.hooks.wire import REFUSED_BY_HOOK, HookAnswer
 from perdure.model.intake import Intake
 from perdure.model.wire import Delivery, RequestResult
-from perdure.people.offers import Offer
+from perdure.people.offers import Offer, hook_feedback
 from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Rejected, Returned
+from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
+from perdure.plan.revisions import take_changed
 from perdure.run.inner.editing import edited
 from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
 from perdure.run.running import Run
@@ -56,6 +59,7 @@ class InnerLoop:
         """A message has ended the Request's answer."""
         self.forsaken: list[str] = []
         """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
+        self.hooks = Hooks(run.prepared.hooks)
 
     @property
     def plan(self) -> Plan:
@@ -136,15 +140,17 @@ class InnerLoop:
                 if (refused := desk.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                offer_it = desk.offer_question if is_answered(call) else desk.offer_call
-                offer = None if call.loop is not None else offer_it(home, call, now)  # its calls are asked about
                 assert call.tool is not None
+                # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
+                hooked = call.loop is None and bool(self.hooks.of(BEFORE, call.tool.known_as))
+                offer = None if call.loop is not None or hooked else self._offer(call, now)
                 if call.tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
-                elif call.loop is None and offer is None and call.tool.latent:
+                elif call.loop is None and offer is None and call.tool.latent and not self._is_hooked(call):
                     # the model has written the result itself: nothing runs
                     home.end(call, Returned(call.result), now)
                 else:
+                    call.queued = hooked  # it has not begun: a new message, or the run's end, may keep it from that
                     self.running[call.id] = call
                     starts.append(Start(call, offer))
                     if offer is None:
@@ -159,6 +165,34 @@ class InnerLoop:
                 self._run.notes.call_began(call)
             else:
                 self._run.notes.call_ended(call, self._run.sizes)
+
+    def let_pass(self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False) -> Outcome | Offer | None:
+        """What becomes of a call by what its hooks say, before anybody is asked about it (R10.17): an end, an offer, or nothing more.
+
+        `decided`: a person has been asked, and has changed it; nobody is asked again unless a hook has changed it since.
+        """
+        desk, by = self._run.desk, ", ".join(answer.by)
+        if answer.refused is not None:
+            return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
+        if answer.changed is not None:
+            before = list(call.changed)
+            problem = take_changed(call, answer.changed["params"], self.plan.checks)
+            if problem is not None:
+                words = f"the hook {by} gave {call.tool_name} parameters that do not fit: {problem.message}"
+                return Failed(CallError(REFUSED_BY_HOOK, words))
+            if call.changed != before:
+                desk.feedback.append(hook_feedback(call, by))
+            if (refused := desk.refuse_flow(call)) is not None:
+                return refused
+        return None if decided and not call.changed else self._offer(call, now)
+
+    def _offer(self, call: Call, now: str) -> Offer | None:
+        offer_it = self._run.desk.offer_question if is_answered(call) else self._run.desk.offer_call
+        return offer_it(self.plan.home(call), call, now)
+
+    def _is_hooked(self, call: Call) -> bool:
+        assert call.tool is not None
+        return any(self.hooks.of(event, call.tool.known_as) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
         """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from perdure.errors import CallError
+from perdure.hooks.wire import Whose
 from perdure.model.usage import RunUsage
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask, Giver
@@ -118,6 +119,7 @@ class LoopInput(Wire):
     """Bytes that all results together may have without a claim (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """Where what is given to all iterations comes from, by reference (R15.1)."""
+    whose: Whose = Field(default_factory=Whose)
     asks: bool = False
     """Whether what is large in this is to be asked for of the run above (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from perdure.plan.calls import Call
@@ -65,6 +66,9 @@ def record(
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
         view.wrote = [Wrote(path=list(write.path), method=write.method) for write in call.writes]
+        if call.kept is not None and call.status == "done":
+            call = replace(call, result=call.kept[0])
+            view.shown = _one_line(call.result)
         result, view.told = told(call)
         if call.status == "done" and left > 0:
             view.result = result_text(result, sizes.of(result))

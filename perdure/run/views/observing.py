@@ -69,6 +69,12 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         Metric("perdure_decisions_refused_total", "counter", "Decisions that changed nothing."),
         Metric(
+            "perdure_hooks_total",
+            "counter",
+            "Hooks that refused something, or failed.",
+            ("event", "hook", "outcome"),
+        ),
+        Metric(
             "perdure_approvals_waiting", "gauge", "What waits for a person in the namespace: every worker tells it."
         ),
         Metric(
@@ -202,6 +208,21 @@ def decided(call: str, decision: str | None, by: str, seconds: float) -> Told:
 
 def refused() -> Told:
     return Told("decision refused", WARNING, counts=[("perdure_decisions_refused_total", 1, {})])
+
+
+def hook_failed(event: str, hook: str) -> Told:
+    """One that only looks; what it was about goes on (R10.17)."""
+    return _hook("hook failed", event, hook, "failed")
+
+
+def hook_refused(event: str, hook: str) -> Told:
+    """Or failed, and what it guards does not happen."""
+    return _hook("hook refused", event, hook, "refused")
+
+
+def _hook(said: str, event: str, hook: str, outcome: str) -> Told:
+    labels = {"event": word(event), "hook": word(hook), "outcome": outcome}
+    return Told(said, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)])
 
 
 def tool_of(call: Call) -> str:

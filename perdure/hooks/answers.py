@@ -1,0 +1,90 @@
+"""What becomes of an event by what its hooks say, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from perdure.errors import JsonError, clip
+from perdure.hooks.events import HookEvent
+from perdure.hooks.table import HOOKS
+from perdure.hooks.wire import HookAnswer, HookProblem, HookRef
+from perdure.values.jsons import check, dumps
+
+MAX_REASON: Final = 1_000
+"""Characters of a reason."""
+WITHHELD: Final = "was carried out, and its result is withheld"
+"""What is said of a call whose result hooks do not let through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A hook does not let it happen: see `refuse`."""
+
+    reason: str
+
+
+def refuse(reason: str) -> Refused:
+    """Return this from a hook that does not let it happen; the reason is told to whoever wanted it."""
+    return Refused(clip(str(reason), MAX_REASON) or "no reason was given")
+
+
+class HookAnswerError(Exception):
+    """A hook that gave what it may not give; `str()` says what, and quotes no value."""
+
+
+class Hearing:
+    """One event and what its hooks say of it. The bytes that it may have once it was changed are `most`."""
+
+    def __init__(self, event: HookEvent, most: int) -> None:
+        self.event = event
+        self._most = most
+        self.answer = HookAnswer()
+
+    @property
+    def over(self) -> bool:
+        """Whether a hook has refused it."""
+        return self.answer.refused is not None
+
+    def hear(self, hook: HookRef, said: Any) -> None:
+        """Take in what a hook returned. Raises `HookAnswerError` for what it may not return; nothing has changed then."""
+        if said is None:
+            return
+        rule = HOOKS[hook.event]
+        if isinstance(said, Refused):
+            if not rule.refused:
+                raise HookAnswerError(f"it refused, and {rule.name} cannot be refused")
+            self.answer.refused, self.answer.by = said.reason, [hook.name]
+            return
+        if not rule.changes or not isinstance(said, rule.event):
+            may = (
+                f"the event as it is to be, refuse(…) or nothing ({rule.event.__name__})" if rule.answers else "nothing"
+            )
+            raise HookAnswerError(f"it returned {type(said).__name__}, but must return {may}")
+        fields = {name: getattr(said, name) for name in rule.changes}
+        try:
+            check(fields, source="what it returned")
+        except JsonError as error:
+            raise HookAnswerError(clip(str(error), 300)) from None
+        if (size := len(dumps(fields).encode(errors="surrogatepass"))) > self._most:
+            raise HookAnswerError(f"what it returned has {size:,} bytes, and {self._most:,} is the most")
+        if dumps(fields) != dumps({name: getattr(self.event, name) for name in rule.changes}):
+            self.event = self.event.changed(**fields)
+            self.answer.changed = fields
+            self.answer.by.append(hook.name)
+
+    def fail(self, hook: HookRef, problem: str) -> None:
+        """The hook did not do its work: as if it had refused, or as if it were not there."""
+        if hook.closed:
+            self.answer.refused, self.answer.by = f"the hook {hook.name} {problem}", [hook.name]
+        else:
+            self.answer.failed.append(HookProblem(hook=hook.name, problem=problem))
+
+
+def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:
+    """What it means that none of them could be called."""
+    hearing = Hearing(HookEvent(), 0)
+    for hook in hooks:
+        if not hearing.over:
+            hearing.fail(hook, problem)
+    return hearing.answer

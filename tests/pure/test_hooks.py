@@ -1,0 +1,169 @@
+"""Hooks as pure rules: the table, what a function can be, what answers do, and where changed parameters come from (R10.17)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import hook, refuse
+from perdure.errors import HookDefinitionError
+from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, ToolResultPersist
+from perdure.hooks.answers import Hearing, HookAnswerError
+from perdure.hooks.functions import hook_functions
+from perdure.hooks.matching import Hooks, matches
+from perdure.hooks.table import HOOKS
+from perdure.hooks.wire import HookRef
+from perdure.plan.calls import Call
+from perdure.plan.revisions import take_changed
+from perdure.tools.tool import parse_tool
+from perdure.values.sources.origins import Origins
+from perdure.values.templates import parse_template
+
+DOCS = Path(__file__).parents[2] / "docs" / "hooks.md"
+_FAILS = {"closed": "closed", "open": "open", "declared": "open where it only looks (`-> None`), else closed"}
+
+
+def test_the_table_in_the_docs_is_that_of_the_code() -> None:
+    rows = [
+        f"| `{rule.name}` | `{rule.event.__name__}` | {rule.when} | {', '.join(f'`{name}`' for name in rule.changes) or '–'} "
+        f"| {rule.refused or '–'} | {_FAILS[rule.fails]} |"
+        for rule in HOOKS.values()
+    ]
+    told = [
+        line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `") and "` | `" in line
+    ]
+    assert told == rows
+
+
+def test_the_names_are_those_of_the_protocol_and_guards_fail_closed() -> None:
+    closed = {name for name, rule in HOOKS.items() if rule.fails == "closed"}
+    assert closed == {name for name in HOOKS if name.startswith("before_")} | {"message_received", "message_sending"}
+    assert all(rule.answers for rule in HOOKS.values() if rule.fails != "open")
+    assert not any(rule.answers for rule in HOOKS.values() if rule.fails == "open")
+    assert len(HOOKS) == 16
+
+
+def ref(event: str, name: str = "a:b", *, closed: bool = True, tools: list[str] | None = None) -> HookRef:
+    return HookRef(event=event, name=name, tools=tools, timeout=1, closed=closed)
+
+
+def test_each_hook_is_given_what_those_before_it_have_made_and_a_refusal_ends_it() -> None:
+    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    hearing.hear(ref("before_tool_call", "m:one"), None)
+    hearing.hear(ref("before_tool_call", "m:two"), hearing.event.changed(params={"a": 2}))
+    hearing.hear(ref("before_tool_call", "m:three"), hearing.event)
+    assert (hearing.event.as_json()["params"], hearing.answer.by, hearing.over) == ({"a": 2}, ["m:two"], False)
+    hearing.hear(ref("before_tool_call", "m:four"), refuse(""))
+    assert (hearing.answer.refused, hearing.answer.by, hearing.over) == ("no reason was given", ["m:four"], True)
+
+
+def test_what_is_no_answer_changes_nothing() -> None:
+    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    for said, words in (
+        ({"a": 2}, "it returned dict, but must return the event"),
+        (AfterToolCall(), "it returned AfterToolCall"),
+        (hearing.event.changed(params={"a": "x" * 200}), "bytes, and 100 is the most"),
+        (BeforeToolCall(params={"a": float("nan")}), "what it returned"),
+    ):
+        with pytest.raises(HookAnswerError, match=words):
+            hearing.hear(ref("before_tool_call"), said)
+    with pytest.raises(HookAnswerError, match="must return nothing"):
+        Hearing(AgentEnd(), 100).hear(ref("agent_end"), AgentEnd())
+    with pytest.raises(HookAnswerError, match="cannot be refused"):
+        Hearing(AgentEnd(), 100).hear(ref("agent_end"), refuse("no"))
+    assert hearing.answer.changed is None
+
+
+def test_what_fails_refuses_or_is_gone_past() -> None:
+    hearing = Hearing(AfterToolCall(), 100)
+    hearing.fail(ref("after_tool_call", closed=False), "is slow")
+    assert ([each.hook for each in hearing.answer.failed], hearing.over) == (["a:b"], False)
+    hearing.fail(ref("after_tool_call"), "is slow")
+    assert hearing.answer.refused == "the hook a:b is slow"
+
+
+def test_a_hook_that_says_it_returns_nothing_only_looks() -> None:
+    @hook("after_tool_call")
+    def looks(event: AfterToolCall) -> None: ...
+
+    @hook("after_tool_call")
+    def redacts(_: AfterToolCall) -> AfterToolCall | Refused | None:
+        return None
+
+    @hook("before_tool_call", tools=["pay"], timeout=2)
+    @hook("tool_result_persist")
+    def both(event: Any) -> None: ...
+
+    assert [each.ref.closed for function in (looks, redacts) for each in hook_functions(function)] == [False, True]
+    assert [(each.ref.event, each.ref.closed, each.ref.tools, each.ref.timeout) for each in hook_functions(both)] == [
+        ("before_tool_call", True, ["pay"], 2.0),
+        ("tool_result_persist", False, None, 10.0),
+    ]
+
+
+def test_a_hook_for_a_tool_meets_whatever_name_the_tool_goes_by() -> None:
+    hooks = Hooks([ref("before_tool_call", tools=["pay"]), ref("before_tool_call", "all:hook"), ref("agent_end")])
+    assert [each.name for each in hooks.of("before_tool_call", ("transfer", "pay"))] == ["a:b", "all:hook"]
+    assert [each.name for each in hooks.of("before_tool_call", ("look",))] == ["all:hook"]
+    assert not matches(ref("before_tool_call", tools=[]), ("pay",))
+    assert not hooks.of("after_tool_call", ("pay",))
+    assert not Hooks()
+
+
+def ready(params: dict[str, Any], origins: dict[str, str]) -> Call:
+    schema = {"name": "pay", "properties": {"to": {"type": "string"}, "sum": {"type": "number"}}, "required": ["to"]}
+    call = Call("1.0", 0, {"_tool": "pay", **params}, parse_tool(schema, activities=["pay"]), params=params)
+    call.template, _ = parse_template({"to": "†state.mail", "sum": 5})
+    call.origins = Origins(
+        frozenset({"model"}), {name: frozenset({source}) for name, source in origins.items()}, read=True
+    )
+    call.approved = "a digest"
+    return call
+
+
+def test_what_a_hook_changes_may_come_from_all_that_it_was_given() -> None:
+    call = ready({"to": "ann", "sum": 5}, {"to": "!tool:read_mail", "sum": "model"})
+    assert take_changed(call, {"to": "ann", "sum": 6}) is None
+    assert call.origins.params == {"to": {"!tool:read_mail"}, "sum": {"!tool:read_mail", "model"}}
+    assert (call.changed, call.approved, call.template.literal) == (["sum"], None, False)
+    assert take_changed(call, {"to": "†state.x"}) is None  # text; and what was left out was changed too
+    assert (call.params, call.changed) == ({"to": "†state.x"}, ["sum", "to"])
+    assert call.template.literal  # nothing of it is a reference any more
+
+
+def test_what_does_not_fit_the_tool_changes_nothing() -> None:
+    call = ready({"to": "ann", "sum": 5}, {"to": "user", "sum": "model"})
+    for params in ({"sum": 5}, {"to": 5}, {"to": "ann", "_outputPath": "†state.x"}):
+        assert take_changed(call, params) is not None
+    assert take_changed(call, {"sum": 5, "to": "ann"}) is None
+    assert (call.params, call.changed, call.approved) == ({"to": "ann", "sum": 5}, [], "a digest")
+    assert take_changed(call, {"to": "ann", "sum": True}) is not None  # which Python takes for 1
+
+
+def test_what_is_no_hook_is_refused_in_one_line() -> None:
+    def two(one: Any, other: Any) -> None: ...
+    def end(event: AgentEnd) -> AgentEnd:
+        return event
+
+    def wrong(event: AgentEnd) -> None: ...
+
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        ("before_tool", {}, "there is no event 'before_tool'; the events are before_agent_start, "),
+        ("agent_end", {"timeout": 0}, "its timeout is 0, but must be seconds, up to 300"),
+        ("agent_end", {"tools": ["send"]}, "agent_end is about no tool, so it takes no tools"),
+        ("after_tool_call", {"tools": "send"}, "tools is 'send', but must be a list of names"),
+    ]
+    for event, options, words in cases:
+        with pytest.raises(HookDefinitionError, match=words):
+            hook(event, **options)(wrong)
+    with pytest.raises(HookDefinitionError, match="must take one argument, the event"):
+        hook("agent_end")(two)  # type: ignore[arg-type]
+    with pytest.raises(HookDefinitionError, match="agent_end only looks, so it returns nothing"):
+        hook("agent_end")(end)
+    with pytest.raises(HookDefinitionError, match="is given a BeforeToolCall, and its argument is annotated AgentEnd"):
+        hook("before_tool_call")(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is not for a hook to change; it may change params"):
+        BeforeToolCall().changed(tool="other")
+    assert ToolResultPersist.CHANGES == ("result",)

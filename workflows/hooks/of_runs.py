@@ -1,0 +1,82 @@
+"""Hooks of a run's beginning and its end (R10.17)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
+
+from perdure.workflows.hooks.hooking import Hooking
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.hooks.events import AgentEnd, BeforeAgentStart
+    from perdure.hooks.wire import REFUSED_BY_HOOK
+    from perdure.run.running import Run
+    from perdure.run.wire import RunInput, RunResult
+
+START: Final = "before_agent_start"
+END: Final = "agent_end"
+
+
+async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput | None:
+    """What the run is given instead, where a hook has changed its input. Fails with `refused_by_hook` where one refuses."""
+    run_id = workflow.info().workflow_id
+    answer = await hooking.ask(
+        START,
+        lambda: BeforeAgentStart(
+            **run_input.whose.model_dump(),
+            key=f"{run_id}/{START}",
+            at=_now(),
+            run_id=run_id,
+            agent=agent,
+            input=run_input.input,
+            above=run_input.lineage,
+        ),
+    )
+    if answer is None:
+        return None
+    if answer.refused is not None:
+        raise ApplicationError(answer.refused, type=REFUSED_BY_HOOK, non_retryable=True)
+    if answer.changed is None:
+        return None
+    # A hook has seen all of it: whatever it gave may come from any of what the run above has told of it (R15.1).
+    told = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
+    mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
+    sources = {**told, **({"†input": mixed} if mixed else {})}
+    return run_input.model_copy(update={"input": answer.changed["input"], "has_input": True, "sources": sources})
+
+
+async def tell_end(
+    hooking: Hooking, run: Run | None, result: RunResult | None, error: BaseException | None = None
+) -> None:
+    """Tell hooks that only look that the run has ended. One that could not begin has none."""
+    if run is None:
+        return
+    run_id, usage = workflow.info().workflow_id, run.progress.usage
+    status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
+    await hooking.ask(
+        END,
+        lambda: AgentEnd(
+            **run.whose.model_dump(),
+            key=f"{run_id}/{END}",
+            at=_now(),
+            run_id=run_id,
+            agent=run.agent.name,
+            status=status,
+            output=None if result is None else result.output,
+            stop_reason=run.stop_reason if run.limit is None else run.limit.reason,
+            error=error.message if isinstance(error, ApplicationError) and status == "failed" else None,
+            requests=len(run.past.log),
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            cost=usage.cost,
+        ),
+    )
+
+
+def _of_input(reference: str) -> bool:
+    return reference == "†input" or reference.startswith(("†input.", "†input["))
+
+
+def _now() -> str:
+    return workflow.now().isoformat(timespec="milliseconds")
