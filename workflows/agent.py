@@ -76,7 +76,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._people.notes = self._notes
+        self._people.notes, self._hooking.note = self._notes, self._notes.hook
         self._run: Run | None = None
         self._calls: CallLoop | None = None
         self._clock = WorkClock()

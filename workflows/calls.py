@@ -67,8 +67,7 @@ class CallLoop:
         self._fault: BaseException | None = None
         """No outcome of a call's: a cancellation, a Request that failed, or a fault of the engine's."""
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
-        self._hooks = CallHooks(run, hooking, self.loop, on_change)
-        sender.hooks_of = self._hooks.of_results if hooking.hooks else None
+        self._hooks = CallHooks(run, hooking, self.loop, sender, on_change)
         self._began = workflow.time()
         self.first_call: float | None = None
         """Seconds until the first call started; `None` while none has."""

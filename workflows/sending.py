@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -21,7 +21,7 @@ from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.hooks.wire import NO_SUCH_HOOK, REFUSED_BY_HOOK
+    from perdure.hooks.wire import NO_SUCH_HOOK, REFUSED_BY_HOOK, HookProblem
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.plan.patience import Patience
@@ -66,6 +66,8 @@ class Sender:
         self._turning: asyncio.Task[None] | None = None
         self.hooks_of: Callable[[Tool], HooksOfCall | None] | None = None
         """What looks at a tool's results, in a run that has hooks."""
+        self.unheard: Callable[[Call, Sequence[HookProblem]], None] | None = None
+        """Told which of them were gone past."""
 
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
@@ -195,6 +197,8 @@ class Sender:
                 queue = None if self._routing is None else self._routing.tool(tool)
                 result = await _execute(call, argument, patience.attempts_left, queue)
                 call.kept = result.kept
+                if result.unheard and self.unheard is not None:
+                    self.unheard(call, result.unheard)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise

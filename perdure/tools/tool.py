@@ -192,12 +192,6 @@ class Tool(BaseModel):
         return code if self.delegate is None else f"the agent {code}"
 
     @property
-    def known_as(self) -> tuple[str, ...]:
-        """All that it goes by: what the agent calls it, and its code."""
-        code = self.calls.name if self.calls is not None else self.delegate or self.activity or self.name
-        return tuple(dict.fromkeys((self.name, self.activity or code, code)))
-
-    @property
     def others_write(self) -> bool:
         """Whether what it returns was written by others, as an agent file, its code or the worker says (R15.2)."""
         return self.untrusted or self.code_untrusted

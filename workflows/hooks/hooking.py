@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.answers import unanswered
     from perdure.hooks.events import HookEvent
     from perdure.hooks.matching import Hooks
-    from perdure.hooks.wire import HOOK_ACTIVITY, HOOK_QUERY, NO_SUCH_HOOK, HookAnswer, HookInput, HookRef
+    from perdure.hooks.wire import HOOK_ACTIVITY, HOOK_QUERY, NO_SUCH_HOOK, HookAnswer, HookInput, HookProblem, HookRef
     from perdure.run.views import observing
     from perdure.run.views.markdown import summary as line
     from perdure.values.jsons import JsonObject, dumps
@@ -43,6 +43,8 @@ class Hooking:
         self.hooks = Hooks()
         self.room: Callable[[int], Awaitable[None]] | None = None
         """Waited for before so many bytes are sent."""
+        self.note: Callable[[str, str, str, str, str], None] | None = None
+        """Told for whoever watches what was refused, or failed: `refused` or `failed`, event, hook, call, reason."""
         self._given: dict[str, HookEvent] = {}
         """By its key what is under way and was too large to be sent."""
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -52,12 +54,23 @@ class Hooking:
         if not (wanted := self.hooks.of(name, tools)):
             return None
         async with self._slots:
-            answer = await self._ask(wanted, event())
+            asked = event()
+            answer = await self._ask(wanted, asked)
+        call = getattr(asked, "call", "")
         for problem in answer.failed:
-            tell(observing.hook_failed(name, problem.hook))
+            self.tell_failed(name, problem, call)
         if answer.refused is not None:
-            tell(observing.hook_refused(name, answer.by[-1] if answer.by else ""))
+            hook = answer.by[-1] if answer.by else ""
+            tell(observing.hook_refused(name, hook))
+            if self.note is not None:
+                self.note("refused", name, hook, call, answer.refused)
         return answer
+
+    def tell_failed(self, name: str, problem: HookProblem, call: str) -> None:
+        """A hook has failed, and was gone past."""
+        tell(observing.hook_failed(name, problem.hook))
+        if self.note is not None:
+            self.note("failed", name, problem.hook, call, problem.problem)
 
     async def _ask(self, wanted: list[HookRef], event: HookEvent) -> HookAnswer:
         given, key = event.as_json(), event.key

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from temporalio import workflow
 
 from perdure.workflows.hooks.hooking import Hooking
+from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.hooks.answers import WITHHELD
     from perdure.hooks.events import AfterToolCall, BeforeToolCall, ToolResultPersist
     from perdure.hooks.matching import AFTER, BEFORE, PERSIST
-    from perdure.hooks.wire import REFUSED_BY_HOOK
+    from perdure.hooks.wire import REFUSED_BY_HOOK, HookProblem
     from perdure.people.offers import Offer
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.inner import InnerLoop
     from perdure.run.running import Run
+    from perdure.tools.names import known_as
     from perdure.tools.tool import SLEEP_UNTIL, Tool
     from perdure.tools.wire import HooksOfCall
     from perdure.values.jsons import JsonObject
@@ -36,18 +38,21 @@ def of_run(run: Run) -> dict[str, str]:
 class CallHooks:
     """Those of the calls of one run."""
 
-    def __init__(self, run: Run, hooking: Hooking, loop: InnerLoop, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, hooking: Hooking, loop: InnerLoop, sender: Sender, on_change: Callable[[], None]
+    ) -> None:
         self._agent_run, self._hooking, self._loop, self._on_change = run, hooking, loop, on_change
+        sender.hooks_of, sender.unheard = (self.of_results if hooking.hooks else None), self.unheard
         self._rounds: dict[str, int] = {}
 
     def look_before(self, call: Call) -> bool:
         """Whether a hook is to see the call before it is made."""
-        return call.tool is not None and call.loop is None and bool(self._hooking.hooks.of(BEFORE, call.tool.known_as))
+        return call.tool is not None and call.loop is None and bool(self._hooking.hooks.of(BEFORE, known_as(call.tool)))
 
     async def passed(self, call: Call, offer: Offer | None, ask: Ask) -> tuple[Outcome | None, bool]:
         """Let hooks see the call, then `ask` where somebody is to be asked; what a person has changed, hooks see again.
 
-        Its outcome if that is all, and whether it was offered.
+        Its outcome if that is all, and whether it was put off for it.
         """
         seen: JsonObject | None = None
         was_offered = False
@@ -55,11 +60,11 @@ class CallHooks:
             if self.look_before(call) and seen is not call.params:
                 said = await self._before(call, decided=was_offered)
                 if said is not None and not isinstance(said, Offer):
-                    return said, was_offered
+                    return said, True
                 offer, seen = said, call.params
                 self._on_change()
             if offer is None:
-                return None, was_offered
+                return None, was_offered or seen is not None
             was_offered = True
             if (outcome := await ask(call, offer)) is not None:
                 return outcome, True
@@ -78,7 +83,7 @@ class CallHooks:
                 tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=usage.cost,
             ),
-            call.tool.known_as,
+            known_as(call.tool),
         )
         assert answer is not None
         return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
@@ -86,10 +91,15 @@ class CallHooks:
     def of_results(self, tool: Tool) -> HooksOfCall | None:
         """What the worker of a tool is to call when it has run."""
         run, hooks = self._agent_run, self._hooking.hooks
-        found = [*hooks.of(AFTER, tool.known_as), *(hooks.of(PERSIST, tool.known_as) if run.records else [])]
+        found = [*hooks.of(AFTER, known_as(tool)), *(hooks.of(PERSIST, known_as(tool)) if run.records else [])]
         if not found and not run.records:
             return None
         return HooksOfCall(hooks=found, of=of_run(run), records=run.records)
+
+    def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
+        """Hooks that its worker has gone past."""
+        for problem in problems:
+            self._hooking.tell_failed(AFTER, problem, call.id)
 
     async def after(self, call: Call, outcome: Outcome) -> Outcome:
         """How a call ends by what hooks say of its result: those of a call on a worker were called there, where it came to one."""
@@ -113,7 +123,7 @@ class CallHooks:
             else {"status": "failed", "error": outcome.error.code, "message": outcome.error.message}
         )
         answer = await self._hooking.ask(
-            AFTER, lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts), call.tool.known_as
+            AFTER, lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts), known_as(call.tool)
         )
         if answer is None or (answer.refused is None and answer.changed is None):
             return outcome
@@ -128,7 +138,7 @@ class CallHooks:
     async def _persist(self, call: Call, outcome: Returned) -> None:
         assert call.tool is not None
         answer = await self._hooking.ask(
-            PERSIST, lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value), call.tool.known_as
+            PERSIST, lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value), known_as(call.tool)
         )
         if answer is not None and answer.refused is not None:
             call.kept = [f"[withheld: {answer.refused}]"]
@@ -138,7 +148,7 @@ class CallHooks:
     def _of(self, call: Call, point: str) -> dict[str, Any]:
         assert call.tool is not None
         run_id = workflow.info().workflow_id
-        code = call.tool.known_as[-1]
+        code = known_as(call.tool)[-1]
         return {
             **of_run(self._agent_run),
             "key": f"{run_id}/{call.id}/{point}",

@@ -53,6 +53,7 @@ async def tell_end(
     """Tell hooks that only look that the run has ended. One that could not begin has none."""
     if run is None:
         return
+    hooking.note = None  # nothing is noted of a run behind its end
     run_id, usage = workflow.info().workflow_id, run.progress.usage
     status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
     await hooking.ask(

@@ -10,7 +10,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 
 Topic: TypeAlias = Literal[
-    "lifecycle", "request", "assistant", "reasoning", "tool", "approval", "compaction", "message", "reply"
+    "lifecycle", "request", "assistant", "reasoning", "tool", "approval", "compaction", "message", "reply", "hook"
 ]
 
 
@@ -60,6 +60,12 @@ class Phase:
 
 
 _CALL: Final = {"call": "its id, `R.N`", "tool": "its tool's name"}
+_HOOK: Final = {
+    "event": "the name of what it is called at",
+    "hook": "its name, `module:function`",
+    "call?": "the call that it is about",
+    "reason": "why",
+}
 _PIECE: Final = {
     "request": "the Request's number",
     "attempt": "which attempt of it writes",
@@ -191,6 +197,10 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "reason?": "why",
             },
         ),
+    },
+    "hook": {
+        "refused": Phase("a hook, or one that failed, does not let something happen", _HOOK),
+        "failed": Phase("a hook that only looks has failed, and was gone past", _HOOK),
     },
     "compaction": {
         "start": Phase(

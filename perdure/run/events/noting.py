@@ -154,6 +154,10 @@ class Noting:
             attempts=call.attempts or None,
         )
 
+    def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
+        """One has refused something, or has failed and was gone past (R10.17)."""
+        self.journal.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
+
     # People.
 
     def waits(self, offer: Offer) -> None:

@@ -27,6 +27,7 @@ from perdure.run.inner.editing import edited
 from perdure.run.inner.events import Answered, Arrived, Decided, Ended, Event, Stage, Start, Steered, Stopped
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
+from perdure.tools.names import known_as
 from perdure.tools.tool import ANSWERED, KEEP
 
 REQUEST: Final = "request"
@@ -142,7 +143,7 @@ class InnerLoop:
                     continue
                 assert call.tool is not None
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
-                hooked = call.loop is None and bool(self.hooks.of(BEFORE, call.tool.known_as))
+                hooked = call.loop is None and bool(self.hooks.of(BEFORE, known_as(call.tool)))
                 offer = None if call.loop is not None or hooked else self._offer(call, now)
                 if call.tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
@@ -153,7 +154,7 @@ class InnerLoop:
                     call.queued = hooked  # it has not begun: a new message, or the run's end, may keep it from that
                     self.running[call.id] = call
                     starts.append(Start(call, offer))
-                    if offer is None:
+                    if offer is None and not hooked:
                         self._run.notes.call_began(call)
         self._note_news()
         return starts
@@ -192,7 +193,7 @@ class InnerLoop:
 
     def _is_hooked(self, call: Call) -> bool:
         assert call.tool is not None
-        return any(self.hooks.of(event, call.tool.known_as) for event in OF_CALLS)
+        return any(self.hooks.of(event, known_as(call.tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
         """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""
