@@ -16,7 +16,7 @@ from perdure.workflows.calls import CallLoop
 from perdure.workflows.claiming import Family, whole
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks.hooking import Hooked
-from perdure.workflows.hooks.of_runs import tell_end
+from perdure.workflows.hooks.of_runs import ended
 from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
@@ -89,13 +89,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
 
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
-        try:
-            result = await self._to_result(await whole(read_input(RunInput, given)))
-        except (FailureError, asyncio.CancelledError) as error:
-            await tell_end(self._hooking, self._run, None, error)
-            raise
-        await tell_end(self._hooking, self._run, result)
-        return result
+        run_input = await whole(read_input(RunInput, given))
+        return await ended(self._to_result(run_input), self._hooking, lambda: self._run)
 
     async def _to_result(self, run_input: RunInput) -> RunResult:
         run_input, run = await prepare(run_input, self._people, self._notes, self._hooking)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.hooks.hooking import Hooking
 
@@ -47,10 +49,20 @@ async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput |
     return run_input.model_copy(update={"input": answer.changed["input"], "has_input": True, "sources": sources})
 
 
-async def tell_end(
+async def ended(work: Coroutine[Any, Any, RunResult], hooking: Hooking, run: Callable[[], Run | None]) -> RunResult:
+    """What the work gives, or raises; hooks are told that the run has ended. One that could not begin has no end, nor one that goes on as new."""
+    try:
+        result = await work
+    except (FailureError, asyncio.CancelledError) as error:
+        await _tell_end(hooking, run(), None, error)
+        raise
+    await _tell_end(hooking, run(), result)
+    return result
+
+
+async def _tell_end(
     hooking: Hooking, run: Run | None, result: RunResult | None, error: BaseException | None = None
 ) -> None:
-    """Tell hooks that only look that the run has ended. One that could not begin has none."""
     if run is None:
         return
     hooking.note = None  # nothing is noted of a run behind its end
