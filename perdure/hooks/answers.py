@@ -10,9 +10,8 @@ from perdure.hooks.events import HookEvent
 from perdure.hooks.table import HOOKS
 from perdure.hooks.wire import HookAnswer, HookProblem, HookRef
 from perdure.values.jsons import check, dumps
+from perdure.values.limits import MAX_REASON
 
-MAX_REASON: Final = 1_000
-"""Characters of a reason."""
 WITHHELD: Final = "was carried out, and its result is withheld"
 """What is said of a call whose result hooks do not let through."""
 

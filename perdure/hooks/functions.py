@@ -13,12 +13,12 @@ from perdure.errors import HookDefinitionError, clip
 from perdure.hooks.events import HookEvent
 from perdure.hooks.table import HOOKS, Rule
 from perdure.hooks.wire import HookRef
+from perdure.values.limits import MAX_HOOK_SECONDS
 
 REGISTERED: Final = "__perdure_hooks__"
 """The attribute under which a decorated function carries its `HookFunction`s."""
 TIMEOUT: Final = 10.0
 """Seconds that a hook has, unless it says otherwise: somebody waits for it."""
-MAX_TIMEOUT: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,10 @@ def make_hook(function: Callable[[Any], Any], event: str, tools: Sequence[str] |
         raise HookDefinitionError(
             f"{where}: there is no event {clip(repr(event), 60)}; the events are {', '.join(HOOKS)}"
         )
-    if not (isinstance(timeout, int | float) and 0 < timeout <= MAX_TIMEOUT and math.isfinite(timeout)):
-        raise HookDefinitionError(f"{where}: its timeout is {timeout!r}, but must be seconds, up to {MAX_TIMEOUT:g}")
+    if not (isinstance(timeout, int | float) and 0 < timeout <= MAX_HOOK_SECONDS and math.isfinite(timeout)):
+        raise HookDefinitionError(
+            f"{where}: its timeout is {timeout!r}, but must be seconds, up to {MAX_HOOK_SECONDS:g}"
+        )
     if tools is not None and (isinstance(tools, str) or not all(isinstance(each, str) for each in tools)):
         raise HookDefinitionError(f"{where}: tools is {clip(repr(tools), 60)}, but must be a list of names")
     if tools is not None and "tool" not in rule.event.model_fields:

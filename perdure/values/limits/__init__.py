@@ -219,3 +219,9 @@ MAX_UNHEARD: Final = 1_000_000
 def said(size: int) -> str:
     """A number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"
+
+
+MAX_HOOK_SECONDS: Final = 300.0
+"""That a hook may ask for: somebody waits for it."""
+MAX_REASON: Final = 1_000
+"""Characters of why a hook refuses."""
