@@ -214,14 +214,12 @@ MAX_INBOX: Final = 1_000
 """Messages that wait in a run for its next Request: nobody writes so many while one answer is."""
 MAX_UNHEARD: Final = 1_000_000
 """Bytes of these together: a Request tells all of them, and its context goes in one answer of a query."""
+MAX_HOOK_SECONDS: Final = 300.0
+"""That a hook may ask for: somebody waits for it."""
+MAX_REASON: Final = 1_000
+"""Characters of why a hook refuses."""
 
 
 def said(size: int) -> str:
     """A number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"
-
-
-MAX_HOOK_SECONDS: Final = 300.0
-"""That a hook may ask for: somebody waits for it."""
-MAX_REASON: Final = 1_000
-"""Characters of why a hook refuses."""
