@@ -23,6 +23,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.secrets import MASK, known_secrets, masked_value
 from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
+from perdure.model.beside import Beside
 from perdure.model.dialects import DIALECTS
 from perdure.model.intake import interruption
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
@@ -95,9 +96,12 @@ class RequestActivity:
 
 def _masked(result: RequestResult) -> RequestResult:
     """A server may say a key back in an answer too; each call as it was delivered."""
-    said = {"calls": result.calls, "output": result.output, "text": result.text, "problem": result.problem}
+    names = ("calls", "output", "text", "reasoning", "problem")
+    said = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
     clean = masked_value(said)
-    return result if clean is said else result.model_copy(update=clean)
+    if clean is said:
+        return result
+    return result.model_copy(update={**clean, "beside": clean["beside"] and Beside.model_validate(clean["beside"])})
 
 
 def _words(error: Exception) -> str:

@@ -17,9 +17,10 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.activities import asking
 from perdure.activities.arriving import telling
 from perdure.activities.heartbeats import Heart
+from perdure.client.audit import audit_run
 from perdure.hosting.connection import data_converter
 from perdure.model.dialects.saying import text_of
-from perdure.run.events.wire import WATCHED, Written
+from perdure.run.events.wire import EVENTS_QUERY, WATCHED, EventsPage, Written
 from perdure.run.wire import REQUEST_ACTIVITY
 from perdure.testing.turns import Fault, Pace, Turn
 from tests.support import agent, harness
@@ -105,6 +106,23 @@ async def test_the_output_is_read_while_it_is_written(
         result = await handle.result()
     assert (told.request, told.attempt, told.assistant.start) == (1, 1, 0)
     assert text_of(result.output).startswith(text)
+
+
+async def test_reasoning_is_told_beside_the_answer_and_is_no_part_of_it(dev_server: WorkflowEnvironment) -> None:
+    gate = asyncio.Event()
+    turn = Turn({"calls": [], "output": "Dear Ann"}, reasoning="She is called Ann.", gate=gate, gate_after=18 + 25)
+    async with harness(dev_server.client, [], [turn]) as it:
+        handle = await it.start(agent())
+        told = await until(dev_server.client, handle.id, lambda it: "Ann." in it.reasoning.text)
+        gate.set()
+        result = await handle.result()
+        shown = (await audit_run(dev_server.client, handle.id)).exchanges[0].answer
+        page: EventsPage = await handle.query(EVENTS_QUERY, result_type=EventsPage)
+    assert told.reasoning.text == "She is called Ann."
+    assert "Ann." not in told.assistant.text
+    assert (result.output, shown and shown.thought) == ("Dear Ann", "She is called Ann.")
+    ends = [each.data for each in page.events if (each.topic, each.phase) == ("reasoning", "end")]
+    assert ends == [{"request": 1, "attempt": 1, "characters": 18}]
 
 
 async def test_ten_thousand_tokens_add_the_events_of_one_request_and_few_actions(

@@ -112,7 +112,7 @@ class Telling:
 
     def _take(self) -> bool:
         """Take over what is known of the answer; whether there is more of it than was told."""
-        return self._answer is not None and self._writing.add(self._answer.said())
+        return self._answer is not None and self._writing.add(self._answer.said(), self._answer.thought())
 
     def _written(self) -> Written:
         self.told, self._told = True, asyncio.get_running_loop().time()

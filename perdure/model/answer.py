@@ -11,6 +11,7 @@ from typing import Any, Final
 from perdure.model.beside import Beside, call_beside
 from perdure.model.dialects.answers import Reader, ToolDelta
 from perdure.model.intake import interruption
+from perdure.model.reasoning import Reasoning, is_thought, text_in, words
 from perdure.model.usage import Usage
 from perdure.model.wire import KEPT_TEXT, RequestResult
 from perdure.values.jsons import Json, JsonObject, dumps
@@ -38,6 +39,7 @@ class Answer:
         self._half = ""
         self._refusal: list[str] = []
         self._beside = Beside()
+        self._reasoning = Reasoning()
         self._size = 0
 
     @property
@@ -62,6 +64,14 @@ class Answer:
         """What is known of the output's text beyond what this gave before: see `perdure.model.dialects.saying`."""
         return self._reader.said()
 
+    def thought(self) -> str:
+        """What the model has thought beyond what this gave before."""
+        self._think()
+        return self._reasoning.new()
+
+    def _think(self) -> None:
+        self._reasoning.add(self._reader.thought())
+
     def _choice(self, choice: JsonObject) -> list[Json]:
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self.finish_reason, self.whole = reason, True
@@ -72,7 +82,7 @@ class Answer:
         return self._take(piece) if isinstance(piece, dict) else []
 
     def _take(self, piece: JsonObject) -> list[Json]:
-        """Text, native calls and refusal of a delta or a message; what it thought is not part of the answer."""
+        """Text, native calls and refusal of a delta or a message; what it thinks is not part of the answer."""
         content = piece.get("content")
         text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
         if isinstance(refusal := piece.get("refusal"), str):
@@ -84,16 +94,22 @@ class Answer:
         if isinstance(call := piece.get("function_call"), dict):  # as it was before there were several
             closed += self._call({"function": call})
         self._size += self._beside.add(piece)
+        self._reasoning.take(piece)
         return closed
 
     def _part(self, part: Json) -> str:
-        """The text of a part of a content; a thought has none."""
+        """The text of a part of a content; a thought has none, and is taken down as one."""
         if isinstance(part, str):
             return part
         if not isinstance(part, dict):
             return ""
         if isinstance(part.get("refusal"), str):
             self._refusal.append(part["refusal"])
+        if is_thought(part):
+            thought = text_in(part)
+            self._size += len(thought)
+            self._reasoning.add(thought)
+            return ""
         text = part.get("text")
         return text if isinstance(text, str) and part.get("type", "text") in ("text", "output_text") else ""
 
@@ -160,11 +176,16 @@ class Answer:
     def _result(
         self, calls: list[Json], output: Json, problem: JsonObject | None, text: str | None = None
     ) -> RequestResult:
+        self._think()
+        beside = self._beside.kept()
+        reasoning = self._reasoning.kept.encode(errors="replace").decode()
         return RequestResult(
             calls=calls,
             output=output,
             text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
-            beside=self._beside.kept(),
+            reasoning="" if beside is not None and words(beside.message) == reasoning else reasoning,
+            reasoned=self._reasoning.characters,
+            beside=beside,
             problem=problem,
             model=self.model,
             usage=self._usage,

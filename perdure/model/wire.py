@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from perdure.model.beside import Beside
+from perdure.model.reasoning import words
 from perdure.model.usage import Usage
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.wire import Wire
@@ -78,6 +79,10 @@ class RequestResult(Wire):
     output: Json = None
     text: str = ""
     """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
+    reasoning: str = ""
+    """What the model thought before, its first 16,000 characters, where `beside` has it not: see `thought`."""
+    reasoned: int = 0
+    """How many there were."""
     beside: Beside | None = None
     """What the server put beside native calls; it goes back with them."""
     problem: JsonObject | None = None
@@ -86,6 +91,11 @@ class RequestResult(Wire):
     usage: Usage = Field(default_factory=Usage)
     attempt: int = 1
     """Which attempt of the activity it is the answer to."""
+
+    @property
+    def thought(self) -> str:
+        """What the model thought before it answered, for who wants to see it."""
+        return self.reasoning or ("" if self.beside is None else words(self.beside.message))
 
 
 class RequestView(Wire):

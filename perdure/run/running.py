@@ -329,8 +329,9 @@ class Run(Tallies):
 
     def _note_said(self, result: RequestResult, refused: str | None, output: Json, *, over: bool) -> None:
         """What becomes of it, and of its references: `refused` says why it is no output, `over` that it is the run's."""
-        says = self._says(result) if result.output is None or output is None else output
+        written = self._says(result)
+        says = written if written is None or output is None or self.stop_reason == "task_complete" else output
         if result.problem is not None:
             refused = refused or str(result.problem.get("message"))
         refused = refused or NOT_YET.get(self.progress.wants)
-        self.notes.said(text_of(says, self.sizes), refused, output=over)
+        self.notes.said(text_of(says, self.sizes, replies=self.records), refused, output=over)

@@ -25,6 +25,8 @@ def event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None =
 def segments(asked: ChatRequest, answer: Answer) -> list[tuple[str, Callable[[str], dict[str, Any]]]]:
     """The answer's pieces that are streamed bit by bit, each with how a bit of it is said; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], dict[str, Any]]]] = []
+    if answer.reasoning:
+        segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
     if answer.refusal:
         segments.append((answer.refusal, lambda text: {"refusal": text}))
     elif answer.text or not answer.tool_calls:
@@ -58,6 +60,8 @@ def completion(asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, 
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.refusal:
         message["refusal"] = answer.refusal
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
     if answer.tool_calls:
         message["tool_calls"] = [
             {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -15,11 +15,12 @@ from perdure.model.dialects.tools import function_names
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says: text, native calls as name and arguments in JSON, and why it refuses."""
+    """What a model says: text, native calls as name and arguments in JSON, why it refuses, and what it thinks before."""
 
     text: str = ""
     tool_calls: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
+    reasoning: str = ""
 
 
 def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[str] = ()) -> Answer:

@@ -175,7 +175,7 @@ class ScriptedModel:
             )
         content = turn.content(asked) if callable(turn.content) else turn.content
         answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
-        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal)
+        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
         if turn.status != 200:
             return error(turn.status, answer.text, "scripted", turn.headers)
         usage = usage_of(asked, answer, turn)

@@ -94,6 +94,8 @@ class Turn:
     """In which a Solution is written, where it is not the model's."""
     refusal: str = ""
     """Why it answers nothing, in place of content."""
+    reasoning: str = ""
+    """What it thinks before, as servers send it beside the answer (`reasoning_content`)."""
     finish_reason: str = "stop"
     status: int = 200
     """HTTP status; from 400 on the content is the error's message."""

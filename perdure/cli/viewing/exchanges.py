@@ -29,6 +29,10 @@ def print_exchanges(console: Console, found: list[Exchange]) -> None:
             console.print(Text(dumps(context.parameters)), soft_wrap=True)
         for problem in _not_strict(context):
             console.print(Text(f"not in strict mode: {problem}", style="dim"))
+        if exchange.answer is not None and (thought := exchange.answer.thought):
+            cut = exchange.answer.reasoned - len(thought)
+            console.print(Text("--- reasoning", style="dim"))
+            console.print(Text(thought + (f"… ({cut:,} more characters)" if cut > 0 else "")), soft_wrap=True)
         console.print(Text("--- answer", style="dim"))
         answer = "(none)" if exchange.answer is None else _answer(exchange.answer)
         console.print(Text(answer), soft_wrap=True)

@@ -52,6 +52,10 @@ class Reader(Protocol):
         """What is known of the output's text beyond what this gave before, for whoever watches: see `perdure.model.dialects.saying`."""
         ...
 
+    def thought(self) -> str:
+        """What has come of thoughts that stand in the text, beyond what this gave before."""
+        ...
+
     def close(self, finish_reason: str | None = None) -> Solution:
         """What the whole answer was."""
         ...

@@ -119,6 +119,9 @@ class SolutionReader:
         raw, scanner.output = "".join(scanner.output), []
         return self._output.push(raw, closed=scanner.output_closed) if raw or scanner.output_closed else ""
 
+    def thought(self) -> str:
+        return self._opening.thoughts.new()
+
     def close(self, finish_reason: str | None = None) -> Solution:
         text = "".join(self._text)
         if self._native and not text.strip():

@@ -82,10 +82,14 @@ class Thoughts:
     """Takes the thoughts in `<think>` that stand before an answer away, and blanks around them: gives what comes behind."""
 
     def __init__(self) -> None:
-        self.thought: list[str] = []
-        """Pieces of them, for whoever takes them out."""
+        self._thought: list[str] = []
         self._state = "begin"  # or "thought", then "answer"
         self._head = ""
+
+    def new(self) -> str:
+        """What has come of them since this was asked last."""
+        text, self._thought = "".join(self._thought), []
+        return text
 
     def push(self, text: str) -> str:
         if self._state == "answer":
@@ -96,10 +100,10 @@ class Thoughts:
                 end = _ENDS.search(head)
                 if end is None:
                     kept = max(0, len(head) - _LONGEST_END + 1)
-                    self.thought.append(head[:kept])
+                    self._thought.append(head[:kept])
                     self._head = head[kept:]
                     return ""
-                self.thought.append(head[: end.start()])
+                self._thought.append(head[: end.start()])
                 self._state, head = "begin", head[end.end() :]
             head = head.lstrip(_BLANK)
             begins = next((mark for mark in _BEGINS if head.startswith(mark)), None)

@@ -60,6 +60,8 @@ class ToolsReader:
         self._said = 0
         """Pieces of the text that were looked at for `said`."""
         self._prose = ProseText()
+        self._known = ""
+        """What is known of the text and was not asked for."""
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
@@ -67,7 +69,12 @@ class ToolsReader:
 
     def said(self) -> str:
         new, self._said = self._text[self._said :], len(self._text)
-        return self._prose.push("".join(new))
+        known, self._known = self._known + self._prose.push("".join(new)), ""
+        return known
+
+    def thought(self) -> str:
+        self._known = self.said()
+        return self._prose.thoughts.new()
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
         piece = self._piece(delta)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from perdure.model.dialects import saying
 from perdure.model.wire import RequestResult, RequestView
 from perdure.people.offers import Offer, is_with_client
 from perdure.people.wire import Said
 from perdure.plan.calls import Call
 from perdure.run.events.clipping import clipped
 from perdure.run.events.journal import Journal
-from perdure.values.jsons import Json, dumps
+from perdure.run.events.silence import is_silence
+from perdure.values.jsons import Json
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 from perdure.values.limits.sizes import Sizes, preview
 from perdure.values.media import without_media
@@ -68,6 +70,9 @@ class Noting:
     def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
         """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
         self._saying = (view.number, result.attempt) if says else None
+        if result.reasoned:
+            data = {"request": view.number, "attempt": result.attempt, "characters": result.reasoned}
+            self.journal.note("reasoning", "end", self._now(), **data)
         problem = CUT_BY_MESSAGE if cut else None
         if result.problem is not None:
             problem = f"{result.problem.get('code')}: {result.problem.get('message')}"
@@ -203,11 +208,13 @@ class Noting:
         self.journal.note("message", "withdrawn", self._now(), messageId=message_id)
 
 
-def text_of(output: Json, sizes: Sizes) -> str:
-    """An output as a text is told of it: of a string its characters, of anything else compact JSON; of one that is too long a beginning."""
-    if output is None or isinstance(output, str):
-        return output or ""
-    return dumps(output) if sizes.of(output) <= 2 * MAX_REPLY else preview(output, 2 * MAX_REPLY)
+def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
+    """An output as its text: see `saying.text_of`; of JSON that is too long a beginning; none of a reply that is `NO_REPLY`."""
+    texts = isinstance(output, dict) and len(output) == 1 and isinstance(next(iter(output.values())), str)
+    if output is None or isinstance(output, str) or texts or sizes.of(output) <= 2 * MAX_REPLY:
+        text = saying.text_of(output)
+        return "" if replies and is_silence(text) else text
+    return preview(output, 2 * MAX_REPLY)
 
 
 def _shown(result: Json, sizes: Sizes) -> Json:

@@ -18,6 +18,7 @@ from perdure.model.dialects.scripts.plan import ScriptPlan
 from perdure.model.dialects.scripts.rewrites import assigned_names
 from perdure.model.dialects.scripts.values import NotAllowedError, parse
 from perdure.model.dialects.scripts.writer import is_name
+from perdure.model.dialects.thoughts import Thoughts
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
 
@@ -36,6 +37,7 @@ class ScriptReader:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lines = Lines()
+        self._thoughts = Thoughts()
         self._native = False
         self._told = 0
         self._said = ""
@@ -51,6 +53,7 @@ class ScriptReader:
         self._plan = ScriptPlan(self._vocabulary)
 
     def push(self, text: str) -> list[Json]:
+        self._thoughts.push(text)
         self._take(self._lines.push(text))
         if self._held:
             return []
@@ -73,6 +76,9 @@ class ScriptReader:
             return ""
         new, self._said = known[len(self._said) :], known
         return new
+
+    def thought(self) -> str:
+        return self._thoughts.new()
 
     def close(self, finish_reason: str | None = None) -> Solution:
         if finish_reason == "length":
