@@ -14,6 +14,7 @@ from perdure.cli import commands
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
+from perdure.cli.gateway.tokens import token_app
 from perdure.cli.lists.commands import lists_app
 from perdure.cli.lists.histories import histories_app
 from perdure.cli.model_commands import models_app
@@ -42,6 +43,7 @@ app.add_typer(agent_app, name="agent")
 app.add_typer(session_app, name="session")
 app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
+app.add_typer(token_app, name="token")
 app.add_typer(approvals_app)
 app.add_typer(lists_app)
 app.add_typer(histories_app)
@@ -201,7 +203,7 @@ def worker(settings: Settings) -> None:
 @configured("agents", "task_queue", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
     """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may stand side by side."""
-    from perdure.cli.serving import serve as serve_gateway  # a web server is not needed by any other command
+    from perdure.cli.gateway.serving import serve as serve_gateway  # a web server is not needed by any other command
 
     execute(lambda: serve_gateway(settings))
 
@@ -210,7 +212,7 @@ def serve(settings: Settings) -> None:
 @configured(*DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
 def dev(settings: Settings) -> None:
     """An embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
-    from perdure.cli.serving import serve_dev  # the server and the worker are not needed by any other command
+    from perdure.cli.gateway.serving import serve_dev  # the server and the worker are not needed by any other command
 
     execute(lambda: serve_dev(settings))
 

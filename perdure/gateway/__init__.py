@@ -13,7 +13,7 @@ How a door is added:
 
            return Door("mine", [Route("/mine/agents", list_agents)], problem=my_form_of_errors)
 
-2. It is named in the list `doors` of `perdure/cli/serving.py`; `create_app(perdure, settings, doors=[my_door])` is the same without the command.
+2. It is named in the list `doors` of `perdure/cli/gateway/serving.py`; `create_app(perdure, settings, doors=[my_door])` is the same without the command.
 
 What a route is given: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
 body says; `gateway.perdure`, the Python API; `gateway.agents.get(name)`, the agents that this gateway knows; `read_json(request)`, a body

@@ -25,7 +25,8 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.door import Door, DoorMaker, Gateway
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.problems import HttpError, as_problem_json, problem_of
-from perdure.gateway.tokens import OneToken, TokenFile, Tokens
+from perdure.gateway.token_file import TokenFile
+from perdure.gateway.tokens import OneToken, Tokens
 from perdure.hosting.settings import Settings
 
 _HEADERS: Final = {

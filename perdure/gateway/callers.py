@@ -14,10 +14,12 @@ READ: Final = "read"
 """Look at sessions and runs of the tenant, and follow them."""
 SEND: Final = "send"
 """Start runs, and say something in sessions."""
+APPROVE: Final = "approve"
+"""Decide what waits for a person."""
 RIGHTS: Final = {
     READ: "look at the tenant's runs and sessions, and follow them",
     SEND: "start runs, say something in sessions, tell a run something",
-    "approve": "decide what waits for a person",
+    APPROVE: "decide what waits for a person",
     "stop": "cancel a run, and say /stop",
     "new": "say /new in a session",
     "reset": "say /reset in a session",

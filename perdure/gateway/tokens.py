@@ -1,20 +1,17 @@
-"""Tokens: what one looks like, who each is for, and the file in which they stand as digests."""
+"""Tokens: what one looks like, who each is for, and what is kept of it."""
 
 from __future__ import annotations
 
 import hmac
 import re
 import secrets
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from perdure.authoring.files import read_json
 from perdure.errors import SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
 from perdure.sessions.wire import EVERYTHING
@@ -22,14 +19,9 @@ from perdure.values.problems import first_problem
 
 PREFIX: Final = "perdure"
 """With which each begins, so that a search for secrets finds it."""
-SHORTEST: Final = 16
-"""Characters of a token that somebody has thought of."""
 ONE: Final = "token"
 """The id of the only one, where it is a setting."""
-_AGAIN: Final = 1.0
-"""Seconds between two looks whether the file has changed."""
-_FORM: Final = re.compile(rf"{PREFIX}_([0-9a-z]+)_([A-Za-z0-9_-]{{43}})")
-_NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
+FORM: Final = re.compile(rf"{PREFIX}_([0-9a-z]+)_([A-Za-z0-9_-]{{43}})")
 
 
 def check_token(token: str | None) -> None:
@@ -92,68 +84,6 @@ class Entry(BaseModel):
     def is_let_in(self, now: float) -> bool:
         until = self.expires
         return until is None or (until if until.tzinfo else until.replace(tzinfo=UTC)).timestamp() > now
-
-
-class TokenFile:
-    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "expires"}]}`.
-
-    A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
-    """
-
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time, told: Callable[[str], None] = print) -> None:
-        self._path = path
-        self._clock = clock
-        self._told = told
-        self._entries = {each.id: each for each in read_tokens(path)}
-        self._seen, self._looked = self._stamp(), clock()
-
-    def find(self, text: str) -> Caller | None:
-        self._look()
-        form = _FORM.fullmatch(text)
-        entry = self._entries.get(form[1]) if form else None
-        same = hmac.compare_digest(digest(text), _NOBODY if entry is None else entry.sha256)
-        return entry.caller if entry is not None and same and entry.is_let_in(self._clock()) else None
-
-    def named(self, id: str) -> Caller | None:
-        self._look()
-        entry = self._entries.get(id)
-        return entry.caller if entry is not None and entry.is_let_in(self._clock()) else None
-
-    def _look(self) -> None:
-        now = self._clock()
-        if abs(now - self._looked) < _AGAIN:
-            return
-        self._looked = now
-        if (stamp := self._stamp()) == self._seen:
-            return
-        self._seen = stamp
-        try:
-            self._entries = {each.id: each for each in read_tokens(self._path)}
-        except SettingsError as error:
-            self._told(f"the tokens stay as they were: {error}")
-        else:
-            self._told(f"{len(self._entries)} tokens of {self._path}")
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def read_tokens(path: Path) -> list[Entry]:
-    """Raises `SettingsError` for what is no file of tokens."""
-    written = read_json(path)
-    listed = written.get("tokens") if isinstance(written, dict) else None
-    try:
-        entries = TypeAdapter(list[Entry]).validate_python(listed)
-    except ValidationError as error:
-        raise SettingsError(f"{path}: $.tokens: {first_problem(error)}") from None
-    ids = [each.id for each in entries]
-    if twice := next((id for id in ids if ids.count(id) > 1), None):
-        raise SettingsError(f"{path}: two tokens have the id {twice!r}")
-    return entries
 
 
 def new_token(tenant: str, sender: str, rights: Iterable[str], expires: datetime | None = None) -> tuple[str, Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from perdure.client.lists import WaitingPage
@@ -21,10 +21,11 @@ KEEP_ALIVE: Final = 15.0
 
 
 class Live:
-    """One loop of looking, however many pages are open."""
+    """One loop of looking, however many pages are open: at what waits in the namespace, or for one tenant."""
 
-    def __init__(self, perdure: Perdure) -> None:
+    def __init__(self, perdure: Perdure, tenant: str | None = None) -> None:
         self._perdure = perdure
+        self._tenant = tenant
         self._fingerprint = ""
         self._watchers = 0
         self._changed = asyncio.Condition()
@@ -32,7 +33,7 @@ class Live:
 
     async def look(self, page: str | None = None) -> WaitingPage:
         """A page of what waits; asks visibility and no run. Raises `RunError` or `ServerError`."""
-        found = await self._perdure.approvals(size=SHOWN, page=page)
+        found = await self._perdure.approvals(size=SHOWN, page=page, tenant=self._tenant)
         if page is not None:
             return found
         fingerprint = dumps([(one.run_id, one.entry.call, one.entry.digest) for one in found.waiting])
@@ -42,7 +43,7 @@ class Live:
                 self._changed.notify_all()
         return found
 
-    async def events(self) -> AsyncIterator[str]:
+    async def events(self) -> AsyncGenerator[str, None]:
         """Server-sent events: `changed` whenever the list did."""
         self._watchers += 1
         if self._looking is None or self._looking.done():

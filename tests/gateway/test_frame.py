@@ -22,7 +22,8 @@ from perdure.gateway.bounds import Rates, read_json
 from perdure.gateway.health import health
 from perdure.gateway.problems import STATUS, problem_of
 from perdure.gateway.streams import EventStream, frame
-from perdure.gateway.tokens import TokenFile, new_token
+from perdure.gateway.token_file import TokenFile
+from perdure.gateway.tokens import new_token
 from tests.gateway.support import bearer, gateway, write_tokens
 from tests.support import logged
 

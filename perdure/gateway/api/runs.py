@@ -11,7 +11,7 @@ from perdure.client.selection import Selection
 from perdure.gateway.api.forms import Decide, ListRuns, Paged, Started, StartRun, Tell, Told, Waits, Whole
 from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
 from perdure.gateway.api.waits import waited
-from perdure.gateway.callers import READ, SEND
+from perdure.gateway.callers import APPROVE, READ, SEND
 from perdure.gateway.problems import HttpError
 from perdure.run.wire import RunResult
 from perdure.sessions.wire import SESSION_PREFIX, Waited
@@ -21,7 +21,7 @@ from perdure.values.references import MISSING
 async def start(asked: Asked[StartRun]) -> Response:
     body, caller = asked.body, asked.caller
     if body.approval:
-        caller.check("approve", "change what a run asks about")
+        caller.check(APPROVE, "change what a run asks about")
     agent = asked.gateway.agents.get(body.agent)
     run = await asked.gateway.perdure.start(
         agent,
@@ -129,7 +129,7 @@ RUNS: Final = (
         answers={200: paged("waiting")},
     ),
     Operation(
-        "decide", "POST", f"{_R}/decisions", "Decide what waits.", decide, "approve", body=Decide, answers={200: OBJECT}
+        "decide", "POST", f"{_R}/decisions", "Decide what waits.", decide, APPROVE, body=Decide, answers={200: OBJECT}
     ),
     Operation(
         "tellRun",

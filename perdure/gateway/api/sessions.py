@@ -12,7 +12,7 @@ from perdure.errors import RunTimeoutError
 from perdure.gateway.api.forms import Decide, Fork, Forked, Paged, Recalls, Replied, Say, Waits
 from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
 from perdure.gateway.api.waits import until_stopping, waited
-from perdure.gateway.callers import READ, SEND
+from perdure.gateway.callers import APPROVE, READ, SEND
 from perdure.sessions.wire import Receipt, SessionView, Waited
 
 
@@ -139,7 +139,7 @@ SESSIONS: Final = (
         f"{_S}/decisions",
         "Decide what waits in the run under way.",
         decide,
-        "approve",
+        APPROVE,
         body=Decide,
         answers={200: OBJECT},
     ),

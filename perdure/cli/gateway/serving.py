@@ -1,4 +1,4 @@
-"""`perdure serve`: the gateway with all its doors, and `perdure token`: who is let in (section 17)."""
+"""The gateway with all its doors, alone and in `perdure dev` (section 17)."""
 
 from __future__ import annotations
 

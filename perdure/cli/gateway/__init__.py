@@ -1,0 +1,1 @@
+"""`perdure serve` and `perdure token`: the gateway put together, and whom it lets in (section 17)."""
