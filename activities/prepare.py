@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.folder import AgentFolder
 from perdure.activities.named import NamedFunctions
+from perdure.activities.prompting.recording import Shelf, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.underway.elsewhere import others_poll
 from perdure.activities.visibility import SearchAttributes
@@ -52,7 +54,9 @@ class PrepareActivity:
         limited: Limited | None = None,
         untrusted: Iterable[str] = (),
         flows: Iterable[Flow] = (),
+        shelf: Shelf | None = None,
     ) -> None:
+        self._shelf = shelf or Shelf()
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
         self._limited = limited or Limited()
@@ -72,12 +76,15 @@ class PrepareActivity:
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
-        """The run's tools, and its models with the worker's defaults (R9.4)."""
+        """The run's tools, its models with the worker's defaults (R9.4), and what it is told of skills and files (R10.19)."""
         definitions = self._registry.definitions()
         if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
             await _leave_to_another(lacking[0])
         try:
             tools = resolve_tools(wanted.tools, definitions)
+            parts = await asyncio.to_thread(self._shelf.read, wanted.prompt, tools)
+            if parts.skills:
+                tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
             delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
             for tool in tools.values():
                 if tool.resolution == "upfront" and tool.delegate in problems:
@@ -106,6 +113,7 @@ class PrepareActivity:
             attributes=self._attribute.known,
             limited=self._limited,
             hooks=self._registry.hooks.recorded("run"),
+            prompt=parts,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.agents import Agent, Context, check_task, parse_agent
     from perdure.run.events.noting import Noting
     from perdure.run.loops import LoopInput
+    from perdure.run.parts.config import parse_prompt
     from perdure.run.past.wire import SNAPSHOT_FORM, RunSnapshot
     from perdure.run.running import Run
     from perdure.run.snapshots import Attempts, carried, restore, snapshot
@@ -109,6 +110,8 @@ async def _prepare(run_input: RunInput, people: People, notes: Noting, hooking: 
         run = restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
         return run_input, run
     packed = run_input.prepared or await record(run_input)
+    # Here, once a run and before its first Request, is the place of the hook `agent_bootstrap`: what it makes of `prepared.prompt` goes
+    # along with the run, over continue-as-new too (R10.17).
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, run_input, prepared, change)
@@ -131,6 +134,7 @@ async def record(run_input: RunInput) -> Packed:
         prices=agent.config.prices,
         cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
         delegates=run_input.delegates,
+        prompt=agent.config.prompt.changed(parse_prompt(run_input.prompt)),
         approver=agent.config.approval.changed(change).approver,
     )
     try:
@@ -161,6 +165,7 @@ def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
         agent: Agent = parse_agent(run_input.agent)
         context = Context(agent, run_input.input, has_input=run_input.has_input)
         change = parse_policy(run_input.approval)
+        parse_prompt(run_input.prompt)
         check_task(agent, context)
     except ProtocolError as error:
         raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perdure.activities.prompting.skills import skill_tools
 from perdure.activities.tools.clock import now
 from perdure.activities.tools.commands import command_tools
 from perdure.activities.tools.files import file_tools
@@ -30,6 +31,8 @@ class ToolSettings(BaseModel):
     """Whether it may ask addresses of private networks and of this machine."""
     commands: list[str] = Field(default_factory=list)
     """Programs that `run_command` may run, by name."""
+    skills: Path | None = None
+    """The folder whose skills `read_skill` reads, for agents that ask for skills (R10.19)."""
 
 
 def built_in(settings: ToolSettings) -> list[ToolFunction]:
@@ -41,5 +44,7 @@ def built_in(settings: ToolSettings) -> list[ToolFunction]:
         functions += http_tools(settings.http_hosts, private=settings.http_private)
     if settings.commands:
         functions += command_tools(settings.commands, settings.files)
+    if settings.skills is not None:
+        functions += skill_tools(settings.skills)
     found = [tool_function(function) for function in functions]
     return [function for function in found if function is not None]

@@ -1,7 +1,4 @@
-"""Files inside one folder: no way out by `..` or by links.
-
-A path is walked name by name from the folder's own handle, and a link is never followed: what is checked is what is opened.
-"""
+"""`read_file`, `write_file` and `list_files`: the files inside one folder."""
 
 from __future__ import annotations
 
@@ -10,22 +7,18 @@ import itertools
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
+from perdure.activities.inside import parts_of, read_text, saying, walked
 from perdure.errors import ToolDefinitionError, ToolError
 from perdure.tools.functions import tool
 
 MAX_BYTES: Final = 1_000_000
 MAX_LISTED: Final = 1000
-MAX_PARTS: Final = 32
-"""Folders in a path: deeper is nobody's file, but a disk full of folders."""
-MAX_NAME: Final = 255
-"""Bytes of a name, as file systems have it."""
 
 
 class Written(TypedDict):
@@ -52,16 +45,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         Args:
             path: relative to the folder, with /.
         """
-        with _opened(folder, path, os.O_RDONLY) as handle:
-            size = os.fstat(handle).st_size
-            if size > MAX_BYTES:
-                raise ToolError("too_large", f"{path} has {size:,} bytes; {MAX_BYTES:,} is the most")
-            with os.fdopen(os.dup(handle), "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise ToolError("not_text", f"{path} is no UTF-8 text: byte {error.start}") from None
+        return read_text(folder, path, MAX_BYTES)
 
     @tool
     def write_file(path: str, content: str) -> Written:
@@ -74,10 +58,10 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         data = content.encode()
         if len(data) > MAX_BYTES:
             raise ToolError("too_large", f"{len(data):,} bytes; {MAX_BYTES:,} is the most")
-        *way, name = _parts(path)
-        with _walked(folder, way, path, make=True) as parent:
+        *way, name = parts_of(path)
+        with walked(folder, way, path, make=True) as parent:
             _refuse_odd(parent, name, path)
-            with _said(path):
+            with saying(path):
                 _put(parent, name, data)
         return {"path": path, "bytes": len(data)}
 
@@ -88,7 +72,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         Args:
             path: relative to the folder, with /.
         """
-        with _walked(folder, [] if path in (".", "") else _parts(path), path) as handle, os.scandir(handle) as entries:
+        with walked(folder, [] if path in (".", "") else parts_of(path), path) as handle, os.scandir(handle) as entries:
             found = list(itertools.islice(entries, MAX_LISTED + 1))
             if len(found) > MAX_LISTED:
                 raise ToolError("too_many", f"{path} has more than {MAX_LISTED:,} entries")
@@ -122,72 +106,9 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
     return {"name": os.fsencode(entry.name).decode(errors="replace"), "kind": kind, "bytes": size}
 
 
-def _parts(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if path.startswith("/") or ".." in parts or "\0" in path or not parts:
-        raise ToolError("outside", f"{path[:200]!r} is not a path inside the folder: no '..', not from '/'")
-    if len(parts) > MAX_PARTS:
-        raise ToolError("invalid_params", f"the path has {len(parts):,} names; {MAX_PARTS} is the most")
-    for part in parts:
-        try:
-            size = len(part.encode())
-        except UnicodeEncodeError:
-            raise ToolError(
-                "invalid_params", f"the name {part[:50]!r} has an unpaired surrogate, which is no character"
-            ) from None
-        if size > MAX_NAME:
-            raise ToolError("invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; {MAX_NAME} is the most")
-    return parts
-
-
-@contextmanager
-def _walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> Iterator[int]:
-    """A handle of the folder that the parts lead to."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for part in parts:
-            with _said(path):
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=handle)
-                following = os.open(part, flags, dir_fd=handle)
-            os.close(handle)
-            handle = following
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _opened(folder: Path, path: str, flags: int) -> Iterator[int]:
-    *way, name = _parts(path)
-    with _walked(folder, way, path) as parent:
-        with _said(path):
-            # Not blocking: a pipe would wait for ever for somebody to write to it.
-            handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ToolError("not_a_file", f"{path} is no plain file")
-            yield handle
-        finally:
-            os.close(handle)
-
-
 def _refuse_odd(parent: int, name: str, path: str) -> None:
     """Only a plain file is written over."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):
             raise ToolError("not_a_file", f"{path} is no plain file")
-
-
-@contextmanager
-def _said(path: str) -> Iterator[None]:
-    """The system's errors in words, without the folder's own place."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ToolError("no_such_file", f"there is no {path}") from None
-    except OSError as error:
-        raise ToolError("not_readable", f"{path}: {os.strerror(error.errno or 0)}; links are not followed") from None

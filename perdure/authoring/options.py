@@ -81,6 +81,19 @@ class SessionOptions(TypedDict, total=False):
     """Tokens of a context from which on the conversation is compacted; 100,000 by default (R10.11)."""
 
 
+class PromptOptions(TypedDict, total=False):
+    """What runs are told beside the context (R10.19); what one run says stands in the place of what its agent does."""
+
+    text: str
+    """Instructions."""
+    skills: bool | Sequence[str]
+    """`True`: all that the worker has (`--skills`); or these, by name."""
+    workspace: bool | str
+    """`True`: `AGENTS.md` and the like of the worker's workspace (`--workspace`); or of this folder in it."""
+    files: Sequence[str]
+    """Which files, in this order; those that are not there are left out."""
+
+
 class AgentOptions(TypedDict, total=False):
     """The `config` of an agent; what is left out has the default of section 11."""
 
@@ -118,6 +131,8 @@ class AgentOptions(TypedDict, total=False):
     """By model; those not named here are the worker's."""
     show: Literal["values", "shape"] | Mapping[str, Literal["values", "shape"]]
     """Whether the model reads what untrusted tools return, or sees its shape alone; or so by tool (R15.4). `values` by default."""
+    prompt: PromptOptions
+    """Instructions, skills and a workspace's files, beside the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""
     session: SessionOptions

@@ -24,9 +24,11 @@ from perdure.cli.session_commands import agent_app, session_app
 from perdure.cli.settings_command import settings_app
 from perdure.cli.starting.commands import starting_app
 from perdure.cli.viewing.console import screen
+from perdure.cli.viewing.prompts import print_parts
 from perdure.cli.viewing.render import print_result, print_run
 from perdure.hosting.settings import Settings
 from perdure.people.policies import ASKS, parse_policy
+from perdure.run.parts.config import parse_prompt, said
 from perdure.run.views.drawing import draw_run
 from perdure.run.views.ways import run_ways
 from perdure.run.wire import RunView
@@ -81,6 +83,12 @@ def run(
     ask: Annotated[
         str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON|@FILE", help='What this run is told, over config.prompt: {"text": "…", "skills": true}'
+        ),
+    ] = None,
     sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
     as_json: Json = False,
@@ -93,12 +101,14 @@ def run(
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         value = found.check_input(MISSING if input is None else json_option(input, "--input"), told=True)
         parse_policy(approval)
+        told = {} if prompt is None else said(parse_prompt(json_option(prompt, "--prompt")))
     how: dict[str, Any] = {
         "no_wait": no_wait,
         "live": watch and not as_json,
         "task_queue": settings.task_queue,
         "id": id,
         "approval": approval,
+        "prompt": told,
         "sender": sender,
         "tenant": tenant,
     }
@@ -135,10 +145,16 @@ def show(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Print where each parameter comes from.")] = False,
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Print what its prompts are made of, and what each part costs.")
+    ] = False,
 ) -> None:
     """Show a run as it stands: Requests, calls, state and result."""
     if value is not None:
         print(connected(lambda perdure: perdure.get_run(run_id).value(value)))
+        return
+    if prompt:
+        print_parts(run_id, connected(lambda perdure: perdure.get_run(run_id).exchanges()), as_json=as_json)
         return
     view = connected(lambda perdure: commands.show(perdure.get_run(run_id), verbose=verbose, aside=as_json))
     if svg is not None or (draw and not as_json):

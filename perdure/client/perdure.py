@@ -12,7 +12,7 @@ from temporalio.service import TLSConfig
 from typing_extensions import TypeVar, Unpack
 
 from perdure.authoring.agent import Agent
-from perdure.authoring.options import ApprovalOptions
+from perdure.authoring.options import ApprovalOptions, PromptOptions
 from perdure.client import approvals, listing, runs
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
@@ -27,6 +27,7 @@ from perdure.errors import RunExistsError, RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
+from perdure.run.parts.config import parse_prompt, said
 from perdure.sessions.wire import SESSION_PREFIX
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
@@ -79,6 +80,7 @@ class Perdure:
         key: str | None = None,
         task_queue: str | None = None,
         approval: ApprovalOptions | None = None,
+        prompt: PromptOptions | None = None,
         sender: str | None = None,
         tenant: str | None = None,
     ) -> Run[T]:
@@ -86,17 +88,19 @@ class Perdure:
 
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
         name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
-        input and policy, it gives the run that there is already. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1). `sender`, `tenant`: for whom it runs, as
+        input, policy and prompt, it gives the run that there is already. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
+        `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
-        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not; `DecisionError` for a policy that is none; `RunExistsError`, also for
+        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for
         a `key` of another run; `RunError` where agent and input are too large.
         """
         agent.check_policy()
         value = agent.check_input(input)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
+        told = said(parse_prompt({**(prompt or {})}))
         wanted = (
-            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change]) if key else None
+            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change, told]) if key else None
         )
         with clear_errors(self.client):
             try:
@@ -109,6 +113,7 @@ class Perdure:
                     run_id=id if wanted is None else wanted.run_id,
                     task_queue=task_queue or self.task_queue,
                     approval=change,
+                    prompt=told,
                     sender=sender,
                     tenant=tenant,
                     delegates=agent.delegates(),
@@ -128,6 +133,7 @@ class Perdure:
         id: str | None = None,
         task_queue: str | None = None,
         approval: ApprovalOptions | None = None,
+        prompt: PromptOptions | None = None,
         sender: str | None = None,
         tenant: str | None = None,
         timeout: float | None = None,
@@ -137,7 +143,7 @@ class Perdure:
         `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
         """
         started = await self.start(
-            agent, input, id=id, task_queue=task_queue, approval=approval, sender=sender, tenant=tenant
+            agent, input, id=id, task_queue=task_queue, approval=approval, prompt=prompt, sender=sender, tenant=tenant
         )
         return await started.result(timeout)
 

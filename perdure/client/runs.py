@@ -65,12 +65,13 @@ async def start_run(
     run_id: str | None = None,
     task_queue: str = TASK_QUEUE,
     approval: JsonObject | None = None,
+    prompt: JsonObject | None = None,
     sender: str | None = None,
     tenant: str | None = None,
     delegates: Mapping[str, JsonObject] | None = None,
     memo: Mapping[str, Any] | None = None,
 ) -> AgentHandle:
-    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `sender` and `tenant` what lists find it by,
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
     `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
@@ -83,6 +84,7 @@ async def start_run(
         input=run_input,
         has_input=has_input,
         approval=approval or {},
+        prompt=prompt or {},
         delegates=dict(delegates or {}),
         whose=Whose(tenant=tenant or "", sender=sender or ""),
     )

@@ -36,6 +36,7 @@ def registry_of(settings: Settings) -> Registry:
         http_hosts=list(settings.http_hosts),
         http_private=settings.http_private,
         commands=list(settings.commands),
+        skills=settings.skills,
     )
     registry.add_missing(built_in(reach))
     return registry
@@ -48,6 +49,7 @@ async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None
     Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
     missing, it is a line on stderr, for the file may be right once the server answers.
     """
+    check_prompts(settings)
     async with _mcp_tools(settings.mcp, registry) as missing:
         try:
             check_agents(settings.agents, registry)
@@ -79,6 +81,19 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
         _, problems = AgentFolder(folder).collect(wanted, {})
         for problem in problems.values():
             raise AgentError(f"{path}: {problem}")
+
+
+def check_prompts(settings: Settings) -> None:
+    """Raises `SettingsError` where the folder of skills or the workspace is none; a skill that cannot be used is a line in the log."""
+    for name, folder in (("skills folder", settings.skills), ("workspace", settings.workspace)):
+        if folder is not None and not folder.is_dir():
+            raise SettingsError(f"the {name} {folder} does not exist")
+    if settings.skills is not None:
+        from perdure.activities.prompting.skills import skills_in
+
+        for found in skills_in(settings.skills):
+            if isinstance(found, str):
+                _log.warning("%s", found)
 
 
 @asynccontextmanager

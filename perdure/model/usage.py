@@ -18,7 +18,12 @@ class Price(Wire):
     prompt: float = Field(ge=0, le=1e9)
     completion: float = Field(ge=0, le=1e9)
     cached: float | None = Field(default=None, ge=0, le=1e9)
-    """For prompt tokens that the server had in its cache; `None`: they cost what the others do."""
+    """For prompt tokens that the server had in its cache; `None`, which is not printed: they cost what the others do."""
+
+    @model_serializer(mode="wrap")
+    def _as_said(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        plain: JsonObject = handler(self)
+        return {key: value for key, value in plain.items() if key != "cached" or value is not None}
 
 
 PRICES: Final[Mapping[str, Price]] = {

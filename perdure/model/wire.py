@@ -58,12 +58,23 @@ class Vocabulary(Wire):
     said: Said = Field(default_factory=Said)
 
 
+class PartView(Wire):
+    """A part of a prompt, and what it has (R10.19)."""
+
+    part: str
+    characters: int
+
+
 class RequestContext(Wire):
     """What the activity is told when it asks: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
 
     messages: list[JsonObject]
     parameters: JsonObject = Field(default_factory=dict)
     """What is sent beside them: `response_format`, `tools`."""
+    parts: list[PartView] = Field(default_factory=list)
+    """What all of it is made of, for whoever looks; the activity needs it not."""
+    left_out: list[str] = Field(default_factory=list)
+    """What there is of skills and files, and is not told, a line each."""
     dialect: str = "solution"
     vocabulary: Vocabulary = Field(default_factory=Vocabulary)
     released: int = 0

@@ -11,6 +11,7 @@ from perdure.errors import AgentError, InputError, Problem, RunError, clip
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
 from perdure.run.documents import output_schema
+from perdure.run.parts.config import PromptConfig
 from perdure.values.durations import Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
@@ -126,6 +127,8 @@ class Config(BaseModel):
     """Model → dollars per million tokens; those not named here are the worker's."""
     show: Literal["values", "shape"] | dict[str, Literal["values", "shape"]] = "values"
     """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool (R15.4)."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    """Instructions, skills and a workspace's files, beside the context (R10.19)."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
     session: Rules = Field(default_factory=Rules)

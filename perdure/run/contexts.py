@@ -9,12 +9,15 @@ from perdure.model.dialects.asking import Ask
 from perdure.model.dialects.saying import said_by
 from perdure.model.wire import RequestContext
 from perdure.run.agents import Agent, Context
+from perdure.run.parts.costs import summed
+from perdure.run.parts.rendering import fit_messages
 from perdure.run.past.wire import Progress
-from perdure.run.prompts import Revision, chat_messages, fit_messages
+from perdure.run.prompts import Prompt, Revision
 from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
+from perdure.run.wire import Prepared
 from perdure.tools.tool import Tool
-from perdure.values.jsons import JsonObject
+from perdure.values.jsons import JsonObject, dumps
 from perdure.values.limits.sizes import Sizes
 from perdure.values.state import State
 
@@ -22,14 +25,15 @@ from perdure.values.state import State
 class Contexts:
     """Makes the contexts of one run's Requests, each of at most `max_payload` bytes."""
 
-    def __init__(self, agent: Agent, context: Context, max_payload: int, sizes: Sizes, reading: Reading) -> None:
-        self._agent, self._context = agent, context
+    def __init__(self, agent: Agent, context: Context, prepared: Prepared, sizes: Sizes, reading: Reading) -> None:
+        self._agent, self._context, self._parts = agent, context, prepared.prompt
         self._dialect = DIALECTS[agent.config.dialect]
-        self._max_payload = max_payload
+        self._max_payload = prepared.max_payload
         self._sizes = sizes
         self._reading = reading
         self._said = said_by(agent.output_schema)
         self._parameters: dict[tuple[bool, bool], JsonObject] = {}
+        self._beside: dict[tuple[bool, bool], list[tuple[str, int]]] = {}
 
     def make(
         self,
@@ -83,9 +87,17 @@ class Contexts:
         kind = final, revision is not None and revision.keep is not None
         if kind not in self._parameters:  # schemas are composed once a run, not once a Request
             self._parameters[kind] = self._dialect.parameters(ask)
+        prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._reading)
+        messages = prompt.messages(limit, revision)
+        if kind not in self._beside:
+            self._beside[kind] = (
+                [("beside the messages", len(dumps(self._parameters[kind])))] if self._parameters[kind] else []
+            )
         return RequestContext(
-            messages=chat_messages(self._context, self._dialect, ask, progress, shown, self._reading, limit, revision),
+            messages=messages,
             parameters=self._parameters[kind],
+            parts=summed([*prompt.parts, *self._beside[kind]]),
+            left_out=self._parts.left_out,
             dialect=self._agent.config.dialect,
             vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._said}),
         )

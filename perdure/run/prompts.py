@@ -6,7 +6,7 @@ is only added to (R10.19). What changes stands last: the state as it is now, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,14 +15,17 @@ from perdure.model.dialects.asking import Ask, written_names
 from perdure.model.dialects.tools import function_names, turn_messages
 from perdure.plan.calls import HELD
 from perdure.run.agents import Context
+from perdure.run.parts.costs import characters
+from perdure.run.parts.recorded import BootstrapFile, Parts
+from perdure.run.parts.rendering import TIGHT, as_chat, described, tight_result, tightened, user
+from perdure.run.parts.texts import file_text, skills_text
 from perdure.run.past.wire import Progress
 from perdure.run.reading import Reading
 from perdure.run.stopping import Limit
 from perdure.values.history import ChatMessage, newest
 from perdure.values.instances import split_state
-from perdure.values.jsons import Json, JsonObject, dumps, shorten
-from perdure.values.limits.fitting import cut_to
-from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.jsons import JsonObject, dumps
+from perdure.values.limits.sizes import preview
 from perdure.values.messages import Merged, PlanMessage, SystemMessage, TextMessage
 from perdure.values.templates import as_data
 
@@ -69,209 +72,175 @@ class Revision:
 
 STANDS_LAST: Final = "What it holds stands at the end."
 
-TIGHT: Final = 500
-"""Characters left of a value where the context was too long."""
 TIGHT_HISTORY: Final = 20
 """Messages left of the history then."""
 
 
-def chat_messages(
-    context: Context,
-    dialect: Dialect,
-    ask: Ask,
-    progress: Progress,
-    shown: JsonObject,
-    reading: Reading,
-    limit: Limit | None,
-    revision: Revision | None = None,
-) -> list[JsonObject]:
-    """The context of one Request as chat messages (R6.1).
+class Prompt:
+    """What one Request is told (R6.1), and what its parts have.
 
     A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
     that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
     """
-    system = "\n\n".join(part for part in [*context.system, *_taught(context, dialect, ask, reading)] if part)
-    chat: list[JsonObject] = [{"role": "system", "content": system}] if system else []
-    chat += _given(context, dialect, ask, progress, shown, reading)
-    # Once for all turns: a run may have hundreds of them, and of tools.
-    names = written_names(function_names(ask.known)) if dialect.keeps_turns else {}
-    for message in _happened(progress, dialect, len(progress.messages) if revision is None else revision.since):
-        chat += (
-            turn_messages(message, names, ask.server)
-            if message["type"] == "turn"
-            else [_history(message, dialect, ask)]
-        )
-    chat += _now(context, dialect, ask, progress, shown, revision)
-    if (last := _last_words(dialect, ask, progress, limit)) is not None:
-        chat.append({"role": "user", "content": last})
-    if not any(message["role"] != "system" for message in chat):
-        chat.append({"role": "user", "content": "Begin."})
-    return chat
+
+    def __init__(
+        self,
+        context: Context,
+        parts: Parts,
+        dialect: Dialect,
+        ask: Ask,
+        progress: Progress,
+        shown: JsonObject,
+        reading: Reading,
+    ) -> None:
+        self._context, self._recorded, self._dialect, self._ask = context, parts, dialect, ask
+        self._progress, self._reading = progress, reading
+        self._states: dict[str | None, JsonObject] = {}
+        shared, own = split_state(shown, context.instances)
+        self._states[None] = shared
+        self._states |= own.items()
+        self.parts: list[tuple[str, int]] = []
+        """By name the characters of each, once the messages were made."""
+
+    def messages(self, limit: Limit | None, revision: Revision | None = None) -> list[JsonObject]:
+        """All of it as chat messages."""
+        chat: list[JsonObject] = []
+
+        def add(part: str, messages: Iterable[JsonObject]) -> None:
+            for message in messages:
+                chat.append(message)
+                self.parts.append((part, characters(message)))
+
+        system = [(part, text) for part, text in self._system() if text]
+        self.parts += [(part, len(text)) for part, text in system]
+        if system:
+            chat.append({"role": "system", "content": "\n\n".join(text for _, text in system)})
+        for file in self._recorded.files:
+            if file.untrusted:  # no instructions of ours
+                add(f"file {file.name}", [{"role": "user", "content": self._file(file)}])
+        for part, message in self._given():
+            add(part, [message])
+        since = len(self._progress.messages) if revision is None else revision.since
+        add("what has happened", self._happened(since))
+        for part, message in self._now(revision):
+            add(part, [message])
+        if (last := self._last_words(limit)) is not None:
+            add("last words", [{"role": "user", "content": last}])
+        if not any(message["role"] != "system" for message in chat):
+            add("last words", [{"role": "user", "content": "Begin."}])
+        return chat
+
+    def _system(self) -> Iterator[tuple[str, str]]:
+        """The agent's own words, how to plan, and with what: the same for all Requests of a run, also for one that wants an output alone, which
+        says so at its end. What a run has of its own stands last."""
+        dialect, ask = self._dialect, self._ask
+        for text in self._context.system:
+            yield "agent", text
+        yield "base", dialect.how if ask.known else f"{dialect.only_output(ask)}."
+        if ask.known and ask.control:
+            yield "base", dialect.control
+        if self._context.instances:
+            yield "base", INSTANCES.format(names=", ".join(self._context.instances))
+        if ask.known and ask.parallel == 1:
+            yield "base", ONE_AT_A_TIME
+        if self._reading.tells_shapes:
+            yield "base", SHAPES
+        yield "tools", dialect.tools_text(replace(ask, tools=ask.known))
+        yield "skills", skills_text(self._recorded, self._reading.hides, tight=self._progress.tight)
+        for file in self._recorded.files:
+            if not file.untrusted:
+                yield f"file {file.name}", self._file(file)
+        yield "instructions", self._recorded.text
+
+    def _file(self, file: BootstrapFile) -> str:
+        return file_text(file, self._reading.hides, tight=self._progress.tight)
+
+    def _given(self) -> Iterator[tuple[str, JsonObject]]:
+        """What was given, in its order (R2.7); but for a plan, and for the state's value where that changes, which stand last."""
+        context, turns, tight = self._context, self._dialect.keeps_turns, self._progress.tight
+        states = dict(self._states)
+        for item in newest(context.items, shown=TIGHT) if tight else context.items:
+            if isinstance(item, Merged) and item.kind == "state":
+                value = states.pop(item.instance)
+                if turns and (value or item.data_schema is not None or item.instance is not None):
+                    yield "state", user(_title(item), value, item.description, item.data_schema)
+                elif not turns and (item.description or item.data_schema is not None):
+                    yield "context", described(_title(item), item.description, item.data_schema, STANDS_LAST)
+            elif isinstance(item, Merged):
+                data = self._reading.shown_data(item) if item.exists else None
+                yield "context", user(_title(item), data, item.description, item.data_schema)
+            elif isinstance(item, SystemMessage | TextMessage):
+                yield "context", {"role": item.role, "content": item.text}
+            elif isinstance(item, ChatMessage):
+                yield "conversation", tight_result(item.as_json() if turns else item.as_text(), tight=tight)
+            elif not isinstance(item, PlanMessage) or (turns and not context.starts_with_plan):
+                yield "context", as_chat(item.as_json(), self._dialect, self._ask)
+        if turns:
+            yield from (("state", message) for message in _state_messages(states))
+
+    def _happened(self, since: int) -> Iterator[JsonObject]:
+        """What has happened up to a message, which is only ever added to: the model's turns; or what returned to no path, and what went wrong."""
+        progress, turns = self._progress, self._dialect.keeps_turns
+        history: list[JsonObject] = []
+        for message in progress.messages[:since]:
+            if message["type"] == "results":
+                returned = {id: progress.results[id] for id in message["calls"] if id in progress.results}
+                history += [{"type": "results", "results": returned}] if returned else []
+            elif not (turns and message["type"] == "error" and message["call"] is not None):
+                history.append(message)  # a turn shows its calls' errors itself
+        if progress.tight:
+            said = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
+            history = [tightened(message) for message in [*said, *history[-TIGHT_HISTORY:]]]
+        # Once for all turns: a run may have hundreds of them, and of tools.
+        names = written_names(function_names(self._ask.known)) if turns else {}
+        for message in history:
+            if message["type"] == "turn":
+                yield from turn_messages(message, names, self._ask.server)
+            else:
+                yield as_chat(message, self._dialect, self._ask)
+
+    def _now(self, revision: Revision | None) -> Iterator[tuple[str, JsonObject]]:
+        """What is another from Request to Request: the state as it is, and the plan as it stands, with what is new behind a revised one."""
+        context, progress, turns = self._context, self._progress, self._dialect.keeps_turns
+        if not turns:
+            yield from (("state", message) for message in _state_messages(self._states))
+        if revision is not None:
+            told = self._revision(revision, progress.messages[revision.since :])
+        elif progress.plan_message is not None:
+            told = [progress.plan_message]
+        else:
+            given = [] if turns or context.starts_with_plan else context.items
+            told = [item.as_json() for item in given if isinstance(item, PlanMessage)]
+        yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in told)
+
+    def _revision(self, revision: Revision, news: list[JsonObject]) -> list[JsonObject]:
+        """The plan as it stands, what may be done about it, and the new messages last."""
+        told = [REVISED if any(message["type"] == "message" for message in news) else UNANSWERED]
+        if revision.keep is not None:
+            held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
+            keeping = self._dialect.plan([{"_tool": revision.keep, "calls": held[:2]}], self._ask)
+            told.append(KEEP.format(held=HELD, call=keeping))
+        return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
+
+    def _last_words(self, limit: Limit | None) -> str | None:
+        """What a Request says at the end, if it only wants an output (R9.5)."""
+        how, progress = self._dialect.only_output(self._ask), self._progress
+        if limit is not None:
+            return FINAL.format(limit=limit.words, how=how)
+        if progress.wants == "refined":
+            # As data: a model that repeats it must not have its text read for references.
+            return REFINE.format(draft=dumps(as_data(progress.draft)), how=how)
+        return STRUCTURED.format(how=how) if progress.wants == "structured" else None
 
 
-def _taught(context: Context, dialect: Dialect, ask: Ask, reading: Reading) -> list[str]:
-    """How to plan, and with what: the same for all Requests of a run, also for one that wants an output alone, which says so at its end."""
-    how = [dialect.how if ask.known else f"{dialect.only_output(ask)}."]
-    if ask.known and ask.control:
-        how.append(dialect.control)
-    if context.instances:
-        how.append(INSTANCES.format(names=", ".join(context.instances)))
-    if ask.known and ask.parallel == 1:
-        how.append(ONE_AT_A_TIME)
-    if reading.tells_shapes:
-        how.append(SHAPES)
-    return [*how, dialect.tools_text(replace(ask, tools=ask.known))]
+def _title(item: Merged) -> str:
+    return item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
 
 
-def _happened(progress: Progress, dialect: Dialect, since: int) -> list[JsonObject]:
-    """What has happened up to a message, which is only ever added to: the model's turns; or what returned to no path, and what went wrong."""
-    history: list[JsonObject] = []
-    for message in progress.messages[:since]:
-        if message["type"] == "results":
-            returned = {id: progress.results[id] for id in message["calls"] if id in progress.results}
-            history += [{"type": "results", "results": returned}] if returned else []
-        elif not (dialect.keeps_turns and message["type"] == "error" and message["call"] is not None):
-            history.append(message)  # a turn shows its calls' errors itself
-    if progress.tight:
-        said = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
-        history = [_tightened(message) for message in [*said, *history[-TIGHT_HISTORY:]]]
-    return history
-
-
-def _now(
-    context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject, revision: Revision | None
-) -> Iterator[JsonObject]:
-    """What is another from Request to Request: the state as it is, and the plan as it stands, with what is new behind a revised one."""
-    if not dialect.keeps_turns:
-        for name, value in _states(context, shown).items():
-            if value or name is not None:
-                yield _user("state" if name is None else f"state (instance {name})", value)
-    if revision is not None:
-        for message in _revision(revision, progress.messages[revision.since :], dialect, ask):
-            yield _history(message, dialect, ask)
-    elif progress.plan_message is not None:
-        yield _history(progress.plan_message, dialect, ask)
-    elif not (dialect.keeps_turns or context.starts_with_plan):
-        for item in context.items:
-            if isinstance(item, PlanMessage):
-                yield _history(item.as_json(), dialect, ask)
-
-
-def _states(context: Context, shown: JsonObject) -> dict[str | None, JsonObject]:
-    """The state, and by instance its own."""
-    shared, own = split_state(shown, context.instances)
-    states: dict[str | None, JsonObject] = {None: shared}
-    states |= own.items()
-    return states
-
-
-def _revision(revision: Revision, news: list[JsonObject], dialect: Dialect, ask: Ask) -> list[JsonObject]:
-    """The plan as it stands, what may be done about it, and the new messages last."""
-    told = [REVISED if any(message["type"] == "message" for message in news) else UNANSWERED]
-    if revision.keep is not None:
-        held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
-        told.append(KEEP.format(held=HELD, call=dialect.plan([{"_tool": revision.keep, "calls": held[:2]}], ask)))
-    return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
-
-
-def _given(
-    context: Context, dialect: Dialect, ask: Ask, progress: Progress, shown: JsonObject, reading: Reading
-) -> Iterator[JsonObject]:
-    """What was given, in its order (R2.7); but for a plan, and for the state's value where that changes, which stand last."""
-    states = _states(context, shown)
-    for item in newest(context.items, shown=TIGHT) if progress.tight else context.items:
-        if isinstance(item, Merged):
-            title = item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
-            if item.kind != "state":
-                value = reading.shown_data(item) if item.exists else None
-                yield _user(title, value, item.description, item.data_schema)
-            elif not dialect.keeps_turns:
-                if item.description or item.data_schema is not None:
-                    schema = [] if item.data_schema is None else [f"schema: {dumps(item.data_schema)}"]
-                    about = [item.description] if item.description else []
-                    yield {"role": "user", "content": "\n".join([f"# {title}", *about, *schema, STANDS_LAST])}
-            elif (value := states.pop(item.instance)) or item.data_schema is not None or item.instance is not None:
-                yield _user(title, value, item.description, item.data_schema)
-        elif isinstance(item, SystemMessage):
-            yield {"role": "system", "content": item.text}
-        elif isinstance(item, TextMessage):
-            yield {"role": item.role, "content": item.text}
-        elif isinstance(item, ChatMessage):
-            yield _tight_result(item.as_json() if dialect.keeps_turns else item.as_text(), tight=progress.tight)
-        elif not isinstance(item, PlanMessage) or (dialect.keeps_turns and not context.starts_with_plan):
-            yield _history(item.as_json(), dialect, ask)
-    for name, value in states.items() if dialect.keeps_turns else ():
+def _state_messages(states: Mapping[str | None, JsonObject]) -> Iterator[JsonObject]:
+    for name, value in states.items():
         if value or name is not None:
-            yield _user("state" if name is None else f"state (instance {name})", value)
-
-
-def _tight_result(message: JsonObject, *, tight: bool) -> JsonObject:
-    """A message of the history; where the context was too long, the result of a call only by its beginning."""
-    if not tight or message["role"] != "tool":
-        return message
-    return {**message, "content": shorten(message["content"], TIGHT)}
-
-
-def _last_words(dialect: Dialect, ask: Ask, progress: Progress, limit: Limit | None) -> str | None:
-    """What a Request says at the end, if it only wants an output (R9.5)."""
-    how = dialect.only_output(ask)
-    if limit is not None:
-        return FINAL.format(limit=limit.words, how=how)
-    if progress.wants == "refined":
-        # As data: a model that repeats it must not have its text read for references.
-        return REFINE.format(draft=dumps(as_data(progress.draft)), how=how)
-    return STRUCTURED.format(how=how) if progress.wants == "structured" else None
-
-
-def _user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> JsonObject:
-    lines = [f"# {title}"]
-    if description:
-        lines.append(description)
-    if schema is not None:
-        lines.append(f"schema: {dumps(schema)}")
-    if value is not None or schema is None:
-        lines.append(dumps(value))
-    return {"role": "user", "content": "\n".join(lines)}
-
-
-def _history(message: JsonObject, dialect: Dialect, ask: Ask) -> JsonObject:
-    kind = message["type"]
-    if kind == "plan":
-        text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
-        return {"role": "user", "content": text}
-    if kind in ("note", "message"):
-        return {"role": "user", "content": message["text"]}
-    if kind == "results":
-        return _user("results", message["results"], "What calls without an _outputPath returned, by call id.")
-    body = {key: value for key, value in message.items() if key != "type"}
-    return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
-
-
-def _tightened(message: JsonObject) -> JsonObject:
-    if message["type"] == "results":
-        results = message["results"].items()
-        return {**message, "results": {id: {**one, "result": shorten(one["result"], TIGHT)} for id, one in results}}
-    if message["type"] != "turn":
-        return message
-    return {**message, "calls": [{**call, "result": shorten(call["result"], TIGHT)} for call in message["calls"]]}
-
-
-def fit_messages(messages: list[JsonObject], room: int, sizes: Sizes) -> list[JsonObject]:
-    """Chat messages in so many bytes: long texts cut, more of them the less room there is; and then only the first and the last.
-
-    Total. It is for what no model could read anyway: see `TIGHT` for what comes before.
-    """
-    for most in (100_000, 20_000, 4_000, TIGHT):
-        cut = [
-            message
-            if sizes.of(message.get("content")) <= most
-            else {**message, "content": cut_to(message.get("content"), most, sizes)}
-            for message in messages
-        ]
-        if sum(map(sizes.of, cut)) <= room:
-            return cut
-    ends = [cut[0], cut[-1]] if "tool_calls" not in cut[-1] and cut[-1]["role"] != "tool" else cut[:1]
-    return [{**message, "content": cut_to(message.get("content"), max(room // 3, 200), sizes)} for message in ends]
+            yield user("state" if name is None else f"state (instance {name})", value)
 
 
 def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:

@@ -69,6 +69,7 @@ class Run(Tallies):
         """Bytes of the run's values, each measured once (R18.1)."""
         self.reading = Reading(context, sources or {}, agent.config.show, prepared.delegates)
         """Where its data come from, and what its model has read (section 15)."""
+        self.reading.instruct(prepared.prompt)
         self.state = self.reading.state = State(self.reading.first_writes(context.initial_state), self.sizes)
         self.progress = Progress(told=self.reading.told)
         self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
@@ -93,7 +94,7 @@ class Run(Tallies):
         self._recent: list[Call] = []
         self._asked: tuple[int, RequestContext | None] = (0, None)
         self._telling = Telling(self.sizes, self.reading, context.call_ids, turns=self._dialect.keeps_turns)
-        self._contexts = Contexts(agent, context, prepared.max_payload, self.sizes, self.reading)
+        self._contexts = Contexts(agent, context, prepared, self.sizes, self.reading)
 
     @property
     def final(self) -> bool:

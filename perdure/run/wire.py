@@ -21,6 +21,8 @@ from perdure.people.shown import WaitingView as WaitingView
 from perdure.people.wire import Heard
 from perdure.plan.approval import Approval
 from perdure.run.agents import Models
+from perdure.run.parts.config import PromptConfig
+from perdure.run.parts.recorded import Parts
 from perdure.run.stopping import Budget, StopReason
 from perdure.tools.limited import Limited
 from perdure.tools.tool import Tool
@@ -106,6 +108,8 @@ class PrepareInput(Wire):
     """Those that the run above has recorded, by name."""
     approver: str | None = None
     """The program that decides, if there is one: the worker has to know it."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    """What of instructions, skills and files the run is to be told (R10.19)."""
 
 
 class Prepared(Wire):
@@ -133,6 +137,8 @@ class Prepared(Wire):
     """What has a task queue of its own, for its rate."""
     hooks: list[HookRef] = Field(default_factory=list)
     """The worker's hooks of runs, in their order (R10.17)."""
+    prompt: Parts = Field(default_factory=Parts)
+    """Instructions, skills and bootstrap files as they were then (R10.19)."""
 
 
 class CallView(Wire):
@@ -263,6 +269,8 @@ class RunInput(Wire):
     """Whether an input was given at all: `null` is one."""
     approval: JsonObject = Field(default_factory=dict)
     """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
+    prompt: JsonObject = Field(default_factory=dict)
+    """The same of its `config.prompt` (R10.19)."""
     floor: Ask = "never"
     """That of the run above: a delegate on another queue does not get below it."""
     floor_flows: list[Flow] = Field(default_factory=list)

@@ -16,6 +16,8 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks.activity import HookActivity
 from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
+from perdure.activities.prompting.recording import Shelf
+from perdure.activities.prompting.skills import skill_tools
 from perdure.activities.registry import Registry
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
@@ -30,6 +32,7 @@ from perdure.hosting.settings import Settings
 from perdure.hosting.settings.showing import secrets_of
 from perdure.hosting.workers import limited_workers
 from perdure.model.endpoint import Endpoint
+from perdure.tools.functions import tool_function
 from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
@@ -104,7 +107,11 @@ class Parts:
             limited(settings.model_limits, settings.tool_limits, runs=settings.session_runs > 0),
             settings.untrusted,
             settings.approval_flows,
+            Shelf(settings.skills, settings.workspace, settings.untrusted),
         )
+        if settings.skills is not None:
+            found = [tool_function(function) for function in skill_tools(settings.skills)]
+            registry.add_missing([function for function in found if function is not None])
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
         asked = more if isinstance(more, Endpoints) else Endpoints(model, more)

@@ -66,6 +66,18 @@ class Settings(BaseSettings):
         WORK,
         "A,B,…",
     )
+    skills: Path | None = setting(
+        None,
+        "Folder of skills, folders with a SKILL.md, for agents that ask for them (config.prompt.skills)",
+        WORK,
+        "FOLDER",
+    )
+    workspace: Path | None = setting(
+        None,
+        "Folder whose AGENTS.md and the like agents are told that ask for it (config.prompt.workspace)",
+        WORK,
+        "FOLDER",
+    )
     task_queue: str = setting(
         TASK_QUEUE, "Where workers listen, and where runs are started", WORK, "NAME", min_length=1
     )
@@ -79,7 +91,10 @@ class Settings(BaseSettings):
         "JSON|@FILE",
     )
     untrusted: Names = setting(
-        (), "Tools whose results others write, beside those whose code says so: read_mail,search", PEOPLE, "A,B,…"
+        (),
+        "What others write: tools by their name, skill:NAME and file:NAME of prompts, beside tools whose code says so",
+        PEOPLE,
+        "A,B,…",
     )
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)

@@ -10,6 +10,7 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context
 from perdure.run.documents import output_schema
+from perdure.run.parts.recorded import Parts
 from perdure.run.past.wire import Progress
 from perdure.run.reading.looking import looked_at, print_of, reference_of, says_values
 from perdure.run.wire import CallView
@@ -71,6 +72,12 @@ class Reading:
         """The run's, once it has one."""
         self.asked: Sources = NOWHERE
         """What others have written of what the running Request was told."""
+
+    def instruct(self, parts: Parts) -> None:
+        """What of skills and files stands in every prompt: where others wrote it, and it is not hidden, the model has read it from its
+        first Request on."""
+        shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
+        self.told = sorted({*self.told, *shown})
 
     def first_writes(self, state: JsonObject) -> list[Write]:
         """What a run's state starts with: the agent file's, and what the run above has given, key by key (R8.2)."""

@@ -195,6 +195,27 @@ CARRIED_EVENTS_SIZE: Final = 32_000
 MAX_MEMO: Final = 20_000
 """Bytes of what a run's memo holds."""
 
+# A prompt (R10.19).
+
+MAX_INSTRUCTIONS: Final = 20_000
+"""Characters of `config.prompt.text`: 5,000 tokens that stand in every Request."""
+MAX_BOOTSTRAP: Final = 20
+"""Names of bootstrap files that are looked for."""
+FILE_CHARACTERS: Final = 20_000
+"""Of one bootstrap file that are told; the longest that people keep are half of it."""
+FILES_CHARACTERS: Final = 60_000
+"""Of all of them: 15,000 tokens, an eighth of what most models take."""
+MAX_SKILLS: Final = 100
+"""Skills that a model is told of: of more it finds none."""
+SKILLS_CHARACTERS: Final = 20_000
+"""Of the list of skills: of many their descriptions are cut."""
+MAX_SKILL_FILE: Final = 1_000_000
+"""Bytes of a file of a skill, and of a bootstrap file, that is opened at all."""
+SKILL_CHARACTERS: Final = 60_000
+"""Of a skill's file that a model is given at once."""
+TIGHT_PART: Final = 1_000
+"""Characters left of each bootstrap file, and of a skill's description, where the context was too long for the model (R9.7)."""
+
 
 # What is said to a session.
 
