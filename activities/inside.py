@@ -15,9 +15,9 @@ from typing import Final
 
 from perdure.errors import ToolError
 
-MAX_PARTS: Final = 32
+DEEPEST: Final = 32
 """Folders in a path: deeper is nobody's file, but a disk full of folders."""
-MAX_NAME: Final = 255
+LONGEST_NAME: Final = 255
 """Bytes of a name, as file systems have it."""
 
 
@@ -41,8 +41,8 @@ def parts_of(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
         raise ToolError("outside", f"{path[:200]!r} is not a path inside the folder: no '..', not from '/'")
-    if len(parts) > MAX_PARTS:
-        raise ToolError("invalid_params", f"the path has {len(parts):,} names; {MAX_PARTS} is the most")
+    if len(parts) > DEEPEST:
+        raise ToolError("invalid_params", f"the path has {len(parts):,} names; {DEEPEST} is the most")
     for part in parts:
         try:
             size = len(part.encode())
@@ -50,8 +50,8 @@ def parts_of(path: str) -> list[str]:
             raise ToolError(
                 "invalid_params", f"the name {part[:50]!r} has an unpaired surrogate, which is no character"
             ) from None
-        if size > MAX_NAME:
-            raise ToolError("invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; {MAX_NAME} is the most")
+        if size > LONGEST_NAME:
+            raise ToolError("invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; {LONGEST_NAME} is the most")
     return parts
 
 

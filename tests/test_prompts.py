@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure
+from perdure import Agent, Perdure, hook, refuse
 from perdure.client.audit import exchanges
 from perdure.errors import AgentError
+from perdure.hooks import AgentBootstrap, Refused
 from perdure.testing.turns import ChatRequest
 from tests.support import DONE, Harness, agent, harness, perdure
 
@@ -27,7 +28,7 @@ def skill(folder: Path, name: str, description: str = "For tests.", body: str = 
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> dict[str, Path]:
+def shelf(tmp_path: Path) -> dict[str, Any]:
     """Two skills, and a workspace with two of its files."""
     skills, workspace = tmp_path / "skills", tmp_path / "workspace"
     pdf = skill(skills, "pdf", "Fill in forms.", "Read references/forms.md first.")
@@ -59,7 +60,7 @@ async def start(it: Harness, document: dict[str, Any], **options: Any) -> Any:
 
 
 async def test_r10_19_skills_are_listed_and_read_when_the_model_asks(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     script = [reads("pdf", "", "references/forms.md", "../mail-merge/SKILL.md", "none.md"), reads("other", ""), DONE]
     async with harness(dev_server.client, [], script, **shelf) as it:
@@ -79,7 +80,7 @@ async def test_r10_19_skills_are_listed_and_read_when_the_model_asks(
 
 
 async def test_r10_19_only_the_skills_that_are_asked_for(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     async with harness(dev_server.client, [], [reads("mail-merge", ""), DONE], **shelf) as it:
         view = await it.run(with_prompt(skills=["pdf"]))
@@ -92,7 +93,7 @@ async def test_r10_19_only_the_skills_that_are_asked_for(
 
 
 async def test_r10_19_without_asking_a_run_is_told_nothing_more(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     async with harness(dev_server.client, [], [DONE, DONE], **shelf) as it:
         await it.run(agent())
@@ -102,7 +103,7 @@ async def test_r10_19_without_asking_a_run_is_told_nothing_more(
 
 
 async def test_r10_19_files_of_the_workspace_in_their_order_bounded_and_links_refused(
-    shelf: dict[str, Path], tmp_path: Path, dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], tmp_path: Path, dev_server: WorkflowEnvironment
 ) -> None:
     (tmp_path / "secret").write_text("the key", encoding="utf-8")
     (shelf["workspace"] / "TOOLS.md").symlink_to(tmp_path / "secret")
@@ -126,7 +127,7 @@ async def test_r10_19_files_of_the_workspace_in_their_order_bounded_and_links_re
 
 
 async def test_r10_19_what_is_told_is_recorded_at_the_start(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     agents = shelf["workspace"] / "AGENTS.md"
 
@@ -143,7 +144,7 @@ async def test_r10_19_what_is_told_is_recorded_at_the_start(
 
 
 async def test_r10_19_a_run_says_what_it_is_told_in_place_of_its_agent(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     document = with_prompt(text="Speak French.", workspace=True)
     async with harness(dev_server.client, [], [DONE, DONE], **shelf) as it:
@@ -167,8 +168,28 @@ async def test_a_worker_without_them_refuses_such_a_run(dev_server: WorkflowEnvi
     assert workspace.error == "config.prompt.workspace: the worker was started without one (--workspace)"
 
 
+async def test_r10_17_a_hook_may_change_the_files_or_refuse_the_run(
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
+) -> None:
+    @hook("agent_bootstrap")
+    def redact(event: AgentBootstrap) -> AgentBootstrap | Refused:
+        if not event.files:
+            return refuse("no files, no run")
+        files = {name: text.replace("Ann", "[name]") for name, text in event.files.items()}
+        return event.changed(files={**files, "EXTRA.md": "Be kind."})
+
+    async with harness(dev_server.client, [redact], [reads("pdf", ""), DONE], **shelf) as it:
+        view = await it.run(with_prompt(workspace=True, skills=True))
+        bare = await it.run(agent())
+        first, second = it.model.requests
+    assert view.status == "completed"
+    assert "# USER.md\nThe user is [name].\n\n# EXTRA.md\nBe kind." in system(first)
+    assert system(first) == system(second)
+    assert bare.error == "no files, no run"
+
+
 async def test_r15_2_a_skill_or_a_file_that_others_write_is_read_as_such(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     async with harness(dev_server.client, [], [reads("pdf", ""), DONE], **shelf, untrusted=["skill:pdf"]) as it:
         view = await it.run(with_prompt(skills=True))
@@ -192,7 +213,7 @@ async def test_r15_2_a_skill_or_a_file_that_others_write_is_read_as_such(
 
 
 async def test_r10_19_show_prompt_prints_the_parts_with_their_tokens(
-    shelf: dict[str, Path], dev_server: WorkflowEnvironment
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     document = with_prompt(skills=True, workspace=True, text="Speak French.")
     async with harness(dev_server.client, [], [reads("pdf", ""), DONE], **shelf) as it:

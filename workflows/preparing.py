@@ -12,7 +12,7 @@ from temporalio.workflow import ContinueAsNewVersioningBehavior
 
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks.hooking import Hooking
-from perdure.workflows.hooks.of_runs import begin
+from perdure.workflows.hooks.of_runs import begin, bootstrap
 from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 
@@ -110,14 +110,13 @@ async def _prepare(run_input: RunInput, people: People, notes: Noting, hooking: 
         run = restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
         return run_input, run
     packed = run_input.prepared or await record(run_input)
-    # Here, once a run and before its first Request, is the place of the hook `agent_bootstrap`: what it makes of `prepared.prompt` goes
-    # along with the run, over continue-as-new too (R10.17).
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, run_input, prepared, change)
     if (changed := await begin(hooking, run_input, agent.name)) is not None:
         run_input = changed
         agent, context, _ = _read(run_input)
+    prepared = await bootstrap(hooking, run_input, agent.name, prepared)
     budget, sources = run_input.budget, run_input.sources
     return run_input, Run(agent, context, prepared, people.desk, budget=budget, sources=sources, notes=notes)
 

@@ -100,7 +100,9 @@ class Perdure:
         parse_policy(change)
         told = said(parse_prompt({**(prompt or {})}))
         wanted = (
-            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change, told]) if key else None
+            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change, told])
+            if key
+            else None
         )
         with clear_errors(self.client):
             try:

@@ -14,8 +14,8 @@ from perdure.errors import AgentError, ToolError
 from perdure.model.wire import PartView
 from perdure.run.parts.config import PromptConfig, parse_prompt
 from perdure.run.parts.costs import alike, costs
-from perdure.run.parts.recorded import BootstrapFile, Parts, Skill
-from perdure.run.parts.texts import file_text, fitted, skills_text
+from perdure.run.parts.recorded import BootstrapFile, Parts, Skill, fitted
+from perdure.run.parts.texts import file_text, skills_text
 from perdure.tools.functions import tool_function
 from perdure.values.limits import FILES_CHARACTERS, MAX_SKILLS, SKILLS_CHARACTERS, TIGHT_PART
 

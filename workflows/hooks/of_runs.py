@@ -12,12 +12,13 @@ from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_e
 from perdure.workflows.hooks.hooking import Hooking
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.hooks.events import AgentEnd, BeforeAgentStart
+    from perdure.hooks.events import AgentBootstrap, AgentEnd, BeforeAgentStart
     from perdure.hooks.wire import REFUSED_BY_HOOK
     from perdure.run.running import Run
-    from perdure.run.wire import RunInput, RunResult
+    from perdure.run.wire import Prepared, RunInput, RunResult
 
 START: Final = "before_agent_start"
+BOOTSTRAP: Final = "agent_bootstrap"
 END: Final = "agent_end"
 
 
@@ -47,6 +48,30 @@ async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput |
     mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
     sources = {**told, **({"†input": mixed} if mixed else {})}
     return run_input.model_copy(update={"input": answer.changed["input"], "has_input": True, "sources": sources})
+
+
+async def bootstrap(hooking: Hooking, run_input: RunInput, agent: str, prepared: Prepared) -> Prepared:
+    """What the worker recorded, with the files of the prompt as hooks have made them: once a run, so that they go along with it, over
+    continue-as-new too (R10.19). Fails with `refused_by_hook` where one refuses."""
+    run_id = workflow.info().workflow_id
+    answer = await hooking.ask(
+        BOOTSTRAP,
+        lambda: AgentBootstrap(
+            **run_input.whose.model_dump(),
+            key=f"{run_id}/{BOOTSTRAP}",
+            at=_now(),
+            run_id=run_id,
+            agent=agent,
+            files={file.name: file.text for file in prepared.prompt.files},
+        ),
+    )
+    if answer is None:
+        return prepared
+    if answer.refused is not None:
+        raise ApplicationError(answer.refused, type=REFUSED_BY_HOOK, non_retryable=True)
+    if answer.changed is None:
+        return prepared
+    return prepared.model_copy(update={"prompt": prepared.prompt.with_files(answer.changed["files"])})
 
 
 async def ended(work: Coroutine[Any, Any, RunResult], hooking: Hooking, run: Callable[[], Run | None]) -> RunResult:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from pydantic import Field
 
+from perdure.values.limits import FILE_CHARACTERS, FILES_CHARACTERS
 from perdure.values.sources import FILE, OTHERS, SKILL, Sources
 from perdure.values.wire import Wire
 
@@ -41,6 +42,16 @@ class BootstrapFile(Wire):
         return frozenset({f"{OTHERS if self.untrusted else ''}{FILE}{self.name}"})
 
 
+def fitted(files: Iterable[BootstrapFile]) -> list[BootstrapFile]:
+    """The files with as much of each as there is room for, the first first; of one for which none is left only its name."""
+    left, found = FILES_CHARACTERS, list[BootstrapFile]()
+    for file in files:
+        text = file.text[: min(FILE_CHARACTERS, left)]
+        left -= len(text)
+        found.append(file.model_copy(update={"text": text}))
+    return found
+
+
 class Parts(Wire):
     """All of a run's."""
 
@@ -51,6 +62,22 @@ class Parts(Wire):
     files: list[BootstrapFile] = Field(default_factory=list)
     left_out: list[str] = Field(default_factory=list)
     """What there is and is not told, a line each: `perdure show ID --prompt` says it."""
+
+    def with_files(self, texts: Mapping[str, str]) -> Parts:
+        """With these files in the place of its own. Of a new one nobody can tell: it counts as written by others where any of those is."""
+        known = {file.name: file for file in self.files}
+        others = any(file.untrusted for file in self.files)
+        files = [
+            known[name]
+            if name in known and known[name].text == text
+            else BootstrapFile(
+                name=name, text=text, characters=len(text), untrusted=known[name].untrusted if name in known else others
+            )
+            for name, text in texts.items()
+            if text
+        ]
+        parts: Parts = self.model_copy(update={"files": fitted(files)})
+        return parts
 
     def sources(self) -> Iterator[Sources]:
         """Where what is told comes from, part by part."""

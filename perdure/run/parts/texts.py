@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from perdure.run.parts.recorded import BootstrapFile, Parts, Skill
-from perdure.values.limits import FILE_CHARACTERS, FILES_CHARACTERS, SKILLS_CHARACTERS, TIGHT_PART
+from perdure.values.limits import SKILLS_CHARACTERS, TIGHT_PART
 from perdure.values.sources import BY_OTHERS, Sources
 from perdure.values.sources.shapes import shape
 
@@ -23,16 +23,6 @@ def cut(text: str, most: int, whole: int | None = None) -> str:
     """At most so many characters of a text, and how many there are where that is less than the `whole`."""
     whole = len(text) if whole is None else whole
     return text if whole <= most else f"{text[:most]}\n… [cut: {min(most, len(text)):,} of {whole:,} characters]"
-
-
-def fitted(files: Iterable[BootstrapFile]) -> list[BootstrapFile]:
-    """The files with as much of each as there is room for, the first first; of one for which none is left only its name."""
-    left, found = FILES_CHARACTERS, list[BootstrapFile]()
-    for file in files:
-        text = file.text[: min(FILE_CHARACTERS, left)]
-        left -= len(text)
-        found.append(file.model_copy(update={"text": text}))
-    return found
 
 
 def skills_text(parts: Parts, hides: Callable[[Sources], bool], *, tight: bool = False) -> str:
