@@ -104,7 +104,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         self._sender = self._people.sender = Sender(
             run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
         )
-        self._hooking.room = self._sender.room
+        self._hooking.room, self._sender.again = self._sender.room, self._notes.call_again
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
         self._report()

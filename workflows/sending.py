@@ -58,6 +58,8 @@ class Sender:
         self._quick = Quick()
         self._pause: asyncio.Task[None] | None = None
         self._history = HistoryRoom()
+        self.again: Callable[[Call, str], None] = lambda _call, _why: None
+        """Told when a call is tried again, and why."""
         self.alarm = Alarm()
         """For all that wait for a time in this execution."""
         self.turn = asyncio.Lock()
@@ -212,6 +214,7 @@ class Sender:
                         outcome.error.code == NO_SUCH_HOOK
                     )  # then it was not made: its result would have been withheld
                     return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
+                self.again(call, outcome.error.message)
                 if pause:
                     await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:

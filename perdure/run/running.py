@@ -67,6 +67,7 @@ class Run(Tallies):
         state = context.state
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
+        self.notes.sizes = self.sizes
         self.reading = Reading(context, sources or {}, agent.config.show, prepared.delegates)
         """Where its data come from, and what its model has read (section 15)."""
         self.reading.instruct(prepared.prompt)

@@ -16,7 +16,15 @@ from perdure.run.events.journal import Journal
 from perdure.run.events.kinds import TOPICS, Event, as_topic
 from perdure.run.events.wire import CarriedEvents, EventsPage
 from perdure.values.jsons import Json, dumps, loads
-from perdure.values.limits import CARRIED_EVENTS, CARRIED_EVENTS_SIZE, KEPT_EVENTS, KEPT_EVENTS_SIZE, MAX_EVENT_DATA
+from perdure.values.limits import (
+    CARRIED_EVENTS,
+    CARRIED_EVENTS_SIZE,
+    EVENTS_AT_ONCE,
+    KEPT_EVENTS,
+    KEPT_EVENTS_SIZE,
+    MAX_EVENT_DATA,
+)
+from perdure.values.limits.sizes import Sizes
 from tests.pure.strategies import json_values
 
 AT = "2026-11-22T12:00:00.000+00:00"
@@ -64,16 +72,19 @@ def test_whatever_is_noted_it_keeps_the_newest_that_fit_and_says_from_where(leng
     page = journal.page(first)
     assert page.count == 1_500
     assert page.first == min(max(first, page.kept_from), 1_500)
-    assert numbers(page) == list(range(page.first, 1_500))
-    whole = journal.page()
-    assert 0 < len(whole.events) <= KEPT_EVENTS
-    assert sum(len(dumps(each.data)) for each in whole.events) <= KEPT_EVENTS_SIZE
-    assert all(len(dumps(each.data)) <= MAX_EVENT_DATA for each in whole.events)
+    kept = list(page.events)
+    while page.next < page.count:
+        page = journal.page(page.next)
+        kept += page.events
+    assert [int(each.data["call"][2:]) for each in kept] == list(range(1_500 - len(kept), 1_500))
+    assert (first < 1_500) <= len(kept) <= KEPT_EVENTS
+    assert sum(len(dumps(each.data)) for each in kept) <= KEPT_EVENTS_SIZE
+    assert all(len(dumps(each.data)) <= MAX_EVENT_DATA for each in kept)
     carried = journal.carried()
     assert carried.count == 1_500
     assert 0 < len(carried.events) <= CARRIED_EVENTS
     assert sum(len(dumps(each.data)) for each in carried.events) <= CARRIED_EVENTS_SIZE
-    assert carried.events == whole.events[-len(carried.events) :]
+    assert carried.events == kept[-len(carried.events) :] or len(kept) < len(carried.events)
 
 
 def test_who_asks_for_what_an_execution_before_still_has_is_told_so() -> None:
@@ -133,6 +144,38 @@ def test_a_short_part_of_what_is_large_stands_whole() -> None:
     assert not whole
     assert (short["to"], short["subject"]) == ("bob", "hello")
     assert short["body"].endswith("… (9,000 characters)")
+
+
+def test_values_of_a_run_are_only_named_until_somebody_reads_them_and_keep_images_out() -> None:
+    sizes, image = Sizes(), "iVBORw0KGgo" + "A" * 900
+    rows = [{"number": number, "text": "x" * 30} for number in range(100)]
+    large = {"image": image, "rows": [image] * 30}
+    journals = [Journal(), Journal()]
+    for journal in journals:
+        for result in (rows, {"image": image}, large, "short"):
+            journal.note("tool", "end", AT, call="1.0", tool="t", status="done", result=result, of=sizes)
+    weighed = journals[1].carried()
+    first, again = journals[0].page(), journals[0].page()
+    assert first == again
+    assert journals[1].page(2).events == first.events[2:]
+    assert weighed == journals[0].carried(), "what is kept does not go by who has read it"
+    data = [event.data for event in first.events]
+    assert data[0]["cut"] == ["result"]
+    assert data[0]["result"][0] == rows[0]
+    assert data[1]["result"]["image"].startswith("[image/png")
+    assert "A" * 200 not in dumps(data)
+    assert all(len(dumps(each)) <= MAX_EVENT_DATA for each in data)
+
+
+def test_a_page_holds_what_an_answer_does_and_the_next_one_goes_on() -> None:
+    journal, seen, pages = Journal(), 0, 0
+    for number in range(400):
+        noting(journal, number, "x" * 1_700)
+    while (page := journal.page(seen)).events:
+        assert (page.first, page.next) == (seen, seen + len(page.events))
+        assert len(page.model_dump_json()) < EVENTS_AT_ONCE * 1.2
+        seen, pages = page.next, pages + 1
+    assert (seen, pages > 1) == (400, True)
 
 
 def test_what_was_noted_does_not_change_with_what_it_is_of() -> None:

@@ -6,8 +6,10 @@ from typing import Final, TypeAlias
 
 from perdure.values.jsons import Json
 
-_LEAST: Final = 40
-"""Characters that each entry may have as long as there is room, so that names and numbers stand whole beside a long text."""
+_LEAST: Final = 80
+"""Characters that each entry of an object may have as long as there is room, so that names and numbers stand whole beside a long text."""
+_LEAST_ITEM: Final = 200
+"""The same of a list's: of many the first stand whole, rather than a little of each."""
 _MARK: Final = 30
 """Those of what says how much is missing."""
 _KEY: Final = 200
@@ -52,7 +54,7 @@ def _clipped_object(value: dict[str, Json], most: int, fair: bool) -> Clipped:
         if room < 2 or len(key) > _KEY or (fair and left > 1 and room < _MARK):
             found["…"] = f"{left:,} more"
             return found, used + _MARK, False
-        found[key], size, all_of_it = _clipped(item, _share(room, left) if fair else room, fair=fair)
+        found[key], size, all_of_it = _clipped(item, _share(room, left, _LEAST) if fair else room, fair=fair)
         used, whole, left = used + size + len(key) + 4, whole and all_of_it, left - 1
     return found, used, whole
 
@@ -65,12 +67,12 @@ def _clipped_list(value: list[Json] | tuple[Json, ...], most: int, fair: bool) -
         if room < 2 or (fair and left > 1 and room < _MARK):
             found.append(f"… ({left:,} more)")
             return found, used + _MARK, False
-        kept, size, all_of_it = _clipped(item, _share(room, left) if fair else room, fair=fair)
+        kept, size, all_of_it = _clipped(item, _share(room, left, _LEAST_ITEM) if fair else room, fair=fair)
         found.append(kept)
         used, whole, left = used + size + 1, whole and all_of_it, left - 1
     return found, used, whole
 
 
-def _share(room: int, left: int) -> int:
+def _share(room: int, left: int, least: int) -> int:
     """What one of so many may take, so that those behind it have their part."""
-    return max(room // left, min(room, _LEAST))
+    return max(room // left, min(room, least))

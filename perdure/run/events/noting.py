@@ -10,13 +10,11 @@ from perdure.model.wire import RequestResult, RequestView
 from perdure.people.offers import Offer, is_with_client
 from perdure.people.wire import Said
 from perdure.plan.calls import Call
-from perdure.run.events.clipping import clipped
 from perdure.run.events.journal import Journal
 from perdure.run.events.silence import is_silence
 from perdure.values.jsons import Json
-from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
+from perdure.values.limits import MAX_REPLY
 from perdure.values.limits.sizes import Sizes, preview
-from perdure.values.media import without_media
 
 NOT_YET: Final[Mapping[str, str]] = {
     "structured": "the next Request puts it into form",
@@ -24,8 +22,6 @@ NOT_YET: Final[Mapping[str, str]] = {
 }
 """By what the next Request is for, why what the last one says is no output."""
 CUT_BY_MESSAGE: Final = "a new message has ended it"
-_LOOKED_THROUGH: Final = 4 * MAX_EVENT_DATA
-"""Bytes of a result up to which it is looked through for images as a whole; of a larger one only what is kept of it."""
 
 
 class Noting:
@@ -34,6 +30,8 @@ class Noting:
     def __init__(self, journal: Journal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
         self.journal = journal or Journal()
         self._now, self._run_id = now, run_id
+        self.sizes = Sizes()
+        """Those of the run's values."""
         self._asked = 0
         self._saying: tuple[int, int] | None = None
         """The Request, and its attempt, of whose text it is not known yet what becomes of it."""
@@ -71,8 +69,14 @@ class Noting:
         """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
         self._saying = (view.number, result.attempt) if says else None
         if result.reasoned:
-            data = {"request": view.number, "attempt": result.attempt, "characters": result.reasoned}
-            self.journal.note("reasoning", "end", self._now(), **data)
+            self.journal.note(
+                "reasoning",
+                "end",
+                self._now(),
+                request=view.number,
+                attempt=result.attempt,
+                characters=result.reasoned,
+            )
         problem = CUT_BY_MESSAGE if cut else None
         if result.problem is not None:
             problem = f"{result.problem.get('code')}: {result.problem.get('message')}"
@@ -135,15 +139,23 @@ class Noting:
             call=call.id,
             tool=call.tool_name,
             params=call.params,
+            of=self.sizes,
             runId=f"{self._run_id}/{call.id}" if below else None,
         )
 
     def call_again(self, call: Call, reason: str) -> None:
         """It is tried again, because of a failure that says nothing of the call."""
-        data = {"call": call.id, "tool": call.tool_name, "attempt": call.attempts + 1, "reason": reason}
-        self.journal.note("tool", "update", self._now(), **data)
+        self.journal.note(
+            "tool",
+            "update",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            attempt=call.attempts + 1,
+            reason=reason,
+        )
 
-    def call_ended(self, call: Call, sizes: Sizes) -> None:
+    def call_ended(self, call: Call) -> None:
         """However it did."""
         done = call.status == "done"
         self.journal.note(
@@ -153,7 +165,8 @@ class Noting:
             call=call.id,
             tool=call.tool_name,
             status=call.status,
-            result=_shown(call.result, sizes) if done and call.result is not None else None,
+            result=call.result if done else None,
+            of=self.sizes,
             error=None if call.error is None else call.error.as_json(),
             reason=call.reason or None,
             attempts=call.attempts or None,
@@ -175,6 +188,7 @@ class Noting:
             call=offer.id,
             tool="" if call is None else call.tool_name,
             params={} if call is None else call.params,
+            of=self.sizes,
             reason=offer.reason,
             question=offer.question or None,
             client=(call is not None and is_with_client(call)) or None,
@@ -215,12 +229,3 @@ def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
         text = saying.text_of(output)
         return "" if replies and is_silence(text) else text
     return preview(output, 2 * MAX_REPLY)
-
-
-def _shown(result: Json, sizes: Sizes) -> Json:
-    """A result without images and other base64 (R10.18), in a size that an event holds."""
-    if isinstance(result, bool | int | float):
-        return result
-    if sizes.of(result) > _LOOKED_THROUGH:
-        result = clipped(result, MAX_EVENT_DATA)[0]
-    return without_media(result)

@@ -165,7 +165,7 @@ class InnerLoop:
             if what == "began":
                 self._run.notes.call_began(call)
             else:
-                self._run.notes.call_ended(call, self._run.sizes)
+                self._run.notes.call_ended(call)
 
     def let_pass(self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False) -> Outcome | Offer | None:
         """What becomes of a call by what its hooks say, before anybody is asked about it (R10.17): an end, an offer, or nothing more.

@@ -181,12 +181,14 @@ LEAST_SEGMENT: Final = 64_000
 MAX_PROGRESS: Final = 1_000
 """Characters of how far a call is: an MCP server may say any number, and what no heartbeat can carry would lose the call."""
 
-MAX_EVENT_DATA: Final = 4_000
+MAX_EVENT_DATA: Final = 2_000
 """Characters of what an event says, but for a text that a model has written: whole values are asked for by `--value`."""
 KEPT_EVENTS: Final = 1_000
 """Events that a run or a session keeps for its readers (R10.14): all that a plan of 500 calls has."""
-KEPT_EVENTS_SIZE: Final = 256_000
-"""Characters of all of them: one answer holds them."""
+KEPT_EVENTS_SIZE: Final = 1_000_000
+"""Characters of all of them, for each run that a worker has in memory."""
+EVENTS_AT_ONCE: Final = 300_000
+"""Characters of those in one answer, which fit into a payload whatever characters they are."""
 CARRIED_EVENTS: Final = 200
 """Those that go along when it continues as new, so that a reader who was looking goes on without a gap."""
 CARRIED_EVENTS_SIZE: Final = 32_000
