@@ -49,12 +49,16 @@ class EventStream(Response):
         caller: Caller,
         frames: AsyncGenerator[str, None],
         headers: Mapping[str, str] | None = None,
+        *,
+        retry: bool = True,
     ) -> None:
+        """`retry`: whether a browser is told when to come back; to some clients that is an event, and one that they cannot read."""
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._gateway = gateway
         self._caller = caller
         self._frames = frames
+        self._retry = retry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -77,7 +81,8 @@ class EventStream(Response):
         stops: asyncio.Future[Any] = asyncio.ensure_future(self._gateway.stopping.wait())
         coming: asyncio.Future[Any] = asyncio.ensure_future(anext(self._frames))
         try:
-            await write(f"retry: {RETRY}\n\n")
+            if self._retry:
+                await write(f"retry: {RETRY}\n\n")
             while True:
                 await asyncio.wait({coming, gone, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
                 if gone.done() or (stops.done() and not coming.done()):

@@ -11,6 +11,7 @@ from perdure.gateway.api import api
 from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.door import DoorMaker
 from perdure.gateway.health import health
+from perdure.gateway.openai import openai_door
 from perdure.gateway.serving import served
 from perdure.hosting import dev
 from perdure.hosting.operating import logs
@@ -19,7 +20,7 @@ from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.door import pages
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, api, pages)
+DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, api, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 

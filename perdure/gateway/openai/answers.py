@@ -1,0 +1,264 @@
+"""What a run is at, as a response object: pure, from its view, so that any gateway tells the same of it at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from perdure.gateway.openai.documents import Record
+from perdure.gateway.openai.ids import ResponseId
+from perdure.model.dialects.saying import text_of
+from perdure.model.usage import Usage
+from perdure.run.events.silence import is_silence
+from perdure.run.wire import CallView, RunView, WaitingView
+from perdure.tools.definitions import plain_definition, with_own_names
+from perdure.values.jsons import Json, JsonObject, dumps
+
+Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+VIA: Final = "openai"
+"""With which a decision says by which response it came: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
+LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
+"""Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
+_DONE: Final = (None, "output", "answer", "task_complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a response ends with that its client has to see to: a call to carry out, or one to approve."""
+
+    offer: str
+    """The offer's id in the run: a call's, or a Request's number for its whole plan."""
+    name: str
+    arguments: JsonObject
+    approval: bool
+    at: str
+    """When it was offered, ISO 8601."""
+    waits: bool
+    """Whether it still does."""
+    question: bool = False
+    """Whether an answer is wanted."""
+
+    @property
+    def request(self) -> int:
+        number = self.offer.partition(".")[0]
+        return int(number) if number.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run, as it was found."""
+
+    view: RunView
+    record: Record
+    output: Json = None
+    """Whole, also where the view has cut it."""
+    ended: float | None = None
+    """Seconds since 1970."""
+
+    @property
+    def leg(self) -> int:
+        """The run's last."""
+        return max([1, *(leg for leg, _ in _decided(self.view))])
+
+    @property
+    def pauses(self) -> bool:
+        """Whether all there is to do is its client's."""
+        view = self.view
+        if view.status != "running" or not any(self._shows(offer) for offer in view.waiting):
+            return False
+        asked = bool(view.log) and view.log[-1].status == "running"
+        return not asked and not any(call.status in ("running", "ready") for call in view.calls)
+
+    def status(self, leg: int) -> Status:
+        """Of a response. One that waits is `completed`: what it waits for are its last items."""
+        if leg < self.leg or (self.view.status == "running" and self.pauses):
+            return "completed"
+        if self.view.status == "running":
+            return "in_progress"
+        if self.view.status == "completed":
+            return "completed" if self.view.stop_reason in _DONE else "incomplete"
+        return "cancelled" if self.view.status == "cancelled" else "failed"
+
+    def asks(self, leg: int) -> list[Ask]:
+        """What the response ends with, in the order in which it was offered."""
+        asks = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
+        if leg == self.leg and self.view.status == "running":
+            asks |= {ask.offer: ask for ask in self._waiting()}
+        return sorted(asks.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()]))
+
+    def _waiting(self) -> Iterator[Ask]:
+        for offer in self.view.waiting:
+            if not self._shows(offer):
+                continue
+            arguments = {"calls": offer.calls} if offer.calls is not None else self._own(offer.tool, offer.params)
+            approval = not (offer.question and offer.tool in self.record.names)
+            yield Ask(offer.call, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
+
+    def _shows(self, offer: WaitingView) -> bool:
+        """Whether its client can see to it: a call that it carries out, or, where it may decide, what people are asked."""
+        return (offer.question and offer.tool in self.record.names) or self.record.approves
+
+    def _settled(self) -> Iterator[tuple[int, Ask]]:
+        plans: dict[tuple[int, str], list[CallView]] = {}
+        for call in self.view.calls:
+            if (via := _via(call)) is None or call.approval is None:
+                continue
+            leg, offer = via
+            if offer != call.id and "." not in offer:
+                plans.setdefault((leg, offer), []).append(call)
+                continue
+            approval = call.approval.decision != "answer" or call.tool not in self.record.names
+            arguments = self._own(call.tool, call.params)
+            yield leg, Ask(offer, call.tool, arguments, approval, call.approval.requested_at, False)
+        for (leg, offer), calls in plans.items():
+            assert calls[0].approval is not None
+            arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
+            yield leg, Ask(offer, "plan", arguments, True, calls[0].approval.requested_at, False)
+
+    def _own(self, tool: str, params: JsonObject) -> JsonObject:
+        """Parameters under the names that the client has given them."""
+        found = next((each for each in self.record.tools if each["name"] == tool), None)
+        return params if found is None else with_own_names(params, plain_definition(found))
+
+    def last_request(self, leg: int) -> int:
+        """The number of the last Request that counts for the response, and those before it for it or the legs before it."""
+        if leg >= self.leg:
+            return max((each.number for each in self.view.log), default=0)
+        return max((ask.request for each in range(1, leg + 1) for ask in self.asks(each)), default=0)
+
+
+def _via(call: CallView) -> tuple[int, str] | None:
+    parts = call.approval.via.split("/") if call.approval is not None else []
+    if len(parts) != 3 or parts[0] != VIA or not parts[1].isdecimal():
+        return None
+    return int(parts[1]), parts[2]
+
+
+def _decided(view: RunView) -> list[tuple[int, str]]:
+    return [via for call in view.calls if (via := _via(call)) is not None]
+
+
+def via(id: ResponseId, offer: str) -> str:
+    """What a decision says that comes by this response."""
+    return f"{VIA}/{id.leg}/{offer}"
+
+
+def answer_of(found: Found) -> str:
+    """The text of a run's answer: as a reply says it (R10.16), or its JSON where the request asked for a format of its own."""
+    if found.output is None or is_silence(text := text_of(found.output)):
+        return ""
+    return dumps(found.output) if found.record.formatted else text
+
+
+def output_items(id: ResponseId, found: Found) -> list[JsonObject]:
+    """The items of a response, as far as they stand."""
+    items: list[JsonObject] = []
+    if id.leg == found.leg and found.view.status == "completed" and (text := answer_of(found)):
+        items.append(message_item(id, text))
+    for ask in found.asks(id.leg):
+        items.append(approval_item(id, ask, found.record.agent) if ask.approval else function_item(id, ask))
+    return items
+
+
+def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonObject:
+    """The answer; or of one that is being written its beginning, or what was written of one that does not count."""
+    part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item: JsonObject = {"id": id.item("msg"), "type": "message", "role": "assistant", "status": status}
+    if status == "in_progress":
+        return item | {"content": []}
+    return item | {"content": [part], "phase": "final_answer" if status == "completed" else "commentary"}
+
+
+def function_item(id: ResponseId, ask: Ask) -> JsonObject:
+    """A call that the client carries out."""
+    about = {"id": id.item("fc", ask.offer), "call_id": id.call(ask.offer), "name": ask.name}
+    return about | {"type": "function_call", "status": "completed", "arguments": dumps(ask.arguments)}
+
+
+def approval_item(id: ResponseId, ask: Ask, agent: str) -> JsonObject:
+    """What is to be approved. The item is that of approvals of MCP's tools, for there is no other: the label is the agent's name."""
+    about = {"id": id.item("mcpr", ask.offer), "name": ask.name, "server_label": agent}
+    return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
+
+
+def usage_of(found: Found, leg: int) -> JsonObject:
+    """The tokens of a response: those of its Requests; of a run's last, all that the others do not count, delegates' too."""
+    first = found.last_request(leg - 1) if leg > 1 else 0
+    whole: Usage = found.view.usage
+    if leg < found.leg:
+        last = found.last_request(leg)
+        counted = [each.usage for each in found.view.log if first < each.number <= last]
+        whole = _sum(counted)
+    elif first:
+        whole = _less(whole, _sum([each.usage for each in found.view.log if each.number <= first]))
+    return {
+        "input_tokens": whole.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": whole.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": whole.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": whole.reasoning_tokens},
+        "total_tokens": whole.tokens,
+    }
+
+
+def _sum(counted: list[Usage]) -> Usage:
+    total = Usage()
+    for each in counted:
+        total = total.plus(each)
+    return total
+
+
+def _less(whole: Usage, part: Usage) -> Usage:
+    left = {name: max(0, getattr(whole, name) - getattr(part, name)) for name in Usage.model_fields}
+    return Usage(**left)
+
+
+def response_object(id: ResponseId, found: Found) -> JsonObject:
+    """The response as it stands."""
+    status = found.status(id.leg)
+    settled = status not in ("queued", "in_progress")
+    reason = None
+    if status == "incomplete":
+        reason = {"reason": LIMITS.get(str(found.view.stop_reason), "max_messages")}
+    last = settled and id.leg == found.leg and found.view.stop_reason is not None
+    more: JsonObject = {"stop_reason": found.view.stop_reason} if last else {}
+    begun = empty_response(id, found.record, found.view.run_id, status)
+    return begun | {
+        "completed_at": _completed(id, found) if status == "completed" else None,
+        "error": _error(found) if status == "failed" else None,
+        "incomplete_details": reason,
+        "output": output_items(id, found),
+        "usage": usage_of(found, id.leg) if settled else None,
+        "perdure": begun["perdure"] | more,
+    }
+
+
+def empty_response(id: ResponseId, record: Record, run_id: str, status: Status) -> JsonObject:
+    """The response before anything of it is known. Beside OpenAI's keys `perdure` says which run it is."""
+    return {
+        "id": str(id),
+        "object": "response",
+        "created_at": record.created,
+        "completed_at": None,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        **record.echo,
+        "output": [],
+        "usage": None,
+        "perdure": {"run_id": run_id},
+    }
+
+
+def _completed(id: ResponseId, found: Found) -> int | None:
+    if id.leg == found.leg and found.ended is not None:
+        return int(found.ended)
+    times = [ask.at for ask in found.asks(id.leg)]
+    return int(datetime.fromisoformat(max(times)).timestamp()) if times else None
+
+
+def _error(found: Found) -> JsonObject:
+    words = found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
+    return {"code": "server_error", "message": words}

@@ -1,0 +1,148 @@
+"""What a request asks for, however its API says it: what is said, what it goes on from, and how its run differs from the agent's file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.errors import ToolDefinitionError
+from perdure.gateway.openai.bodies import Body
+from perdure.gateway.openai.errors import invalid, refused, unsupported
+from perdure.sessions.wire import digest
+from perdure.tools.tool import CLIENT, parse_tool
+from perdure.values.jsons import Json, JsonObject
+
+MOST_TOOLS: Final = 128
+"""Tools that a client runs itself, in one request."""
+APPROVAL_TOOL: Final = "perdure_approval"
+"""In chat completions, which have no item for it: the tool that a client declares to be asked for approvals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a request's input comes to."""
+
+    before: list[JsonObject] = field(default_factory=list)
+    """Messages in the chat form that stand before what is said now."""
+    texts: list[str] = field(default_factory=list)
+    """What is said now; none: the last of `before` is a result that the run goes on with."""
+    outputs: dict[str, Json] = field(default_factory=dict)
+    """By the call's id as the client was told it: what calls that it carried out have given."""
+    verdicts: dict[str, JsonObject] = field(default_factory=dict)
+    """By the id of the item that asked: `{"decision", "reason"}`."""
+    earlier: list[JsonObject] = field(default_factory=list)
+    """Of a history that ends with results: the messages before the calls that they are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How the run of a request differs from what the agent's file says."""
+
+    instructions: str | None = None
+    tools: list[JsonObject] = field(default_factory=list)
+    """As an agent file defines them; the client carries their calls out."""
+    sampling: JsonObject = field(default_factory=dict)
+    one_by_one: bool = False
+    schema: JsonObject | None = None
+    """Of the output; `None`: the agent's own."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same changes."""
+        said = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
+        return digest(said)
+
+    @property
+    def names(self) -> set[str]:
+        return {str(tool["name"]) for tool in self.tools}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    model: str
+    said: Said
+    changes: Changes
+    stream: bool
+    store: bool
+    echo: JsonObject
+    """What the response object repeats."""
+    items: list[JsonObject] = field(default_factory=list)
+    """Its input, as `input_items` lists it."""
+    background: bool = False
+    previous: str | None = None
+    """The response that it follows."""
+    conversation: str | None = None
+    """The conversation, by its id."""
+    with_usage: bool = False
+    """Chat completions: a last chunk tells the usage."""
+
+
+def read_tools(body: Body, of: str) -> list[JsonObject]:
+    """The functions of `tools`, each in OpenAI's `of` ("responses", where it stands flat, or "chat"), as an agent file defines tools."""
+    tools = body.list("tools")
+    if len(tools) > MOST_TOOLS:
+        raise invalid("tools", f"at most {MOST_TOOLS} tools")
+    found: dict[str, JsonObject] = {}
+    for at, tool in enumerate(tools):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind != "function":
+            raise unsupported(
+                f"tools[{at}].type", f"{kind!r} is no tool of a client's; the agent has its own, and takes 'function'"
+            )
+        function = tool.get("function") if of == "chat" else tool
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.replace("_", "").replace("-", "").isalnum():
+            raise invalid(f"tools[{at}].name", "1 to 64 letters, digits, '_' and '-'")
+        if name in found:
+            raise refused(f"two tools are called {name!r}", f"tools[{at}].name", "invalid_value")
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(parameters, dict):
+            raise invalid(f"tools[{at}].parameters", "a JSON Schema of an object")
+        about = {"name": name, "parameters": parameters}
+        if isinstance(function.get("description"), str):
+            about["description"] = function["description"]
+        found[name] = {**about, "_activity": CLIENT}
+        try:
+            parse_tool(found[name])
+        except ToolDefinitionError as error:
+            raise invalid(f"tools[{at}]", f"a function: {error}") from None
+    return _chosen(body, list(found.values()))
+
+
+def _chosen(body: Body, tools: list[JsonObject]) -> list[JsonObject]:
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return tools
+    if choice == "none":
+        return []
+    raise unsupported("tool_choice", "the agent chooses; it can be 'auto' or 'none'")
+
+
+def read_schema(format: Any, param: str) -> JsonObject | None:
+    """The schema of the output that is asked for; `None`: none. `format`: flat, or with `json_schema` below it."""
+    if format is None or format == {"type": "text"}:
+        return None
+    if not isinstance(format, dict):
+        raise invalid(param, "an object")
+    if format.get("type") == "json_object":
+        return {"type": "object"}
+    given = format.get("json_schema", format)
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if format.get("type") != "json_schema" or not isinstance(schema, dict):
+        raise invalid(param, "of the type 'text', 'json_object', or 'json_schema' with a 'schema'")
+    return schema
+
+
+def read_sampling(body: Body, tokens: int | None, effort: Any) -> JsonObject:
+    """How the run's models are to write (R9.8)."""
+    if effort is not None and not isinstance(effort, str):
+        raise invalid("reasoning.effort", "a string")
+    found = {
+        "temperature": body.number("temperature", 0, 2),
+        "top_p": body.number("top_p", 0, 1),
+        "max_tokens": tokens,
+        "reasoning_effort": effort,
+    }
+    return {key: value for key, value in found.items() if value is not None}

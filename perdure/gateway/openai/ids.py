@@ -1,0 +1,108 @@
+"""Ids: a response's says where its run is, to who has its tenant alone (R10.2).
+
+A response belongs to a session, or where nothing is kept to a run of its own. Its id holds the session's key, which is random, and never the
+id of the workflow, which is a digest of tenant and key: with another tenant the same id leads to nothing. A run that waited for its client
+goes on as the next *leg*, a response of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, replace
+from typing import Final
+
+from perdure.sessions.wire import digest, session_id
+
+_KEY: Final = r"[A-Za-z0-9-]{1,64}"
+_RUN: Final = r"[0-9a-f]{6}-[0-9]{1,9}"
+_RESPONSE: Final = re.compile(rf"({_KEY})(?:_({_RUN}))?(?:_([1-9][0-9]{{0,5}}))?")
+_CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:-[0-9]+)*)")
+_CONVERSATION: Final = re.compile(rf"conv_({_KEY})")
+RESPONSE: Final = "resp_"
+COMPLETION: Final = "chatcmpl-"
+RUN_PREFIX: Final = "openai-"
+"""With which the id of a run begins that belongs to no session."""
+
+
+def new_key() -> str:
+    """A session's key that nobody guesses: 96 random bits."""
+    return secrets.token_hex(12)
+
+
+def key_of(*said: str) -> str:
+    """The same key for the same words: of a request that says an idempotency key."""
+    return digest(list(said), 24)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseId:
+    """Where a response is found: by the session's `key` and the end of its `run`'s id; without a `run` it is a run by itself."""
+
+    key: str
+    run: str = ""
+    leg: int = 1
+    """1, and one more for each time that the run went on with what its client had to say."""
+
+    def __str__(self) -> str:
+        return f"{RESPONSE}{self._rest}"
+
+    @property
+    def _rest(self) -> str:
+        return "_".join(filter(None, (self.key, self.run, str(self.leg) if self.leg > 1 else "")))
+
+    @property
+    def completion(self) -> str:
+        """As the id of a chat completion."""
+        return f"{COMPLETION}{self._rest}"
+
+    @property
+    def number(self) -> int:
+        """The run's, in its session."""
+        return int(self.run.rpartition("-")[2])
+
+    def run_id(self, tenant: str) -> str:
+        """The id of the run's workflow, for this tenant."""
+        if not self.run:
+            return RUN_PREFIX + digest([tenant, self.key], 32)
+        return f"{session_id(tenant, self.key)}/{self.run}"
+
+    def next(self) -> ResponseId:
+        """The leg after this one."""
+        return replace(self, leg=self.leg + 1)
+
+    def item(self, kind: str, what: str = "") -> str:
+        """The id of one of its items."""
+        return "_".join(filter(None, (kind, self._rest, slug(what))))
+
+    def call(self, call: str) -> str:
+        """What the client says the result of a call to: the same for all legs of the run."""
+        return "_".join(filter(None, ("call", self.key, self.run, slug(call))))
+
+
+def response_id(text: str, prefix: str = RESPONSE) -> ResponseId | None:
+    """Reads one; `None` for what cannot be one."""
+    found = _RESPONSE.fullmatch(text.removeprefix(prefix)) if text.startswith(prefix) else None
+    return None if found is None else ResponseId(found[1], found[2] or "", int(found[3] or 1))
+
+
+def of_call(text: str) -> ResponseId | None:
+    """Of which run a call is, as the client was told of it: its first leg. `None` for what is none of ours."""
+    found = _CALL.fullmatch(text)
+    return None if found is None else ResponseId(found[1], found[2] or "")
+
+
+def of_run(key: str, run_id: str) -> ResponseId:
+    """The first response of a run of the session."""
+    return ResponseId(key, run_id.rpartition("/")[2])
+
+
+def conversation_key(id: str) -> str | None:
+    """The session's key of a conversation's id."""
+    found = _CONVERSATION.fullmatch(id)
+    return None if found is None else found[1]
+
+
+def slug(call: str) -> str:
+    """A call's id in characters that ids may have: `1.3[0]` is `1-3-0`."""
+    return re.sub(r"[^0-9A-Za-z]+", "-", call).strip("-")

@@ -1,0 +1,202 @@
+"""The door's routes: responses, chat completions, models and conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import READ, SEND, Caller, caller_of
+from perdure.gateway.door import Door, Gateway
+from perdure.gateway.openai import listing, streaming
+from perdure.gateway.openai.answers import Found, empty_response, response_object
+from perdure.gateway.openai.documents import Record
+from perdure.gateway.openai.errors import as_openai, invalid, not_found, refused
+from perdure.gateway.openai.following import Finder, is_settled
+from perdure.gateway.openai.ids import ResponseId, new_key, response_id
+from perdure.gateway.openai.requests import read_request
+from perdure.gateway.openai.responses import Starter
+from perdure.gateway.streams import EventStream
+from perdure.values.jsons import JsonObject
+
+_CANCELLED_WITHIN: Final = 10.0
+"""Seconds that a run has to end after it was told to, before the answer is that it is still under way."""
+
+
+def openai_door(gateway: Gateway) -> Door:
+    """OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
+    doors = Routes(gateway)
+    return Door("openai", doors.routes(), problem=as_openai)
+
+
+class Routes:
+    """What each address does."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._finder = Finder(gateway.perdure)
+        self._starter = Starter(gateway, self._finder)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model}", self.model),
+            Route("/v1/responses", self.create, methods=["POST"]),
+            Route("/v1/responses/{id}", self.retrieve),
+            Route("/v1/responses/{id}", self.delete, methods=["DELETE"]),
+            Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/v1/responses/{id}/input_items", self.input_items),
+            Route("/v1/conversations", self.new_conversation, methods=["POST"]),
+            Route("/v1/conversations/{id}", self.delete_conversation, methods=["DELETE"]),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """The agents, as models."""
+        caller_of(request).check(READ, "look at agents")
+        data = [_model(name) for name in self._gateway.agents.names()]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Response:
+        caller_of(request).check(READ, "look at agents")
+        name = request.path_params["model"]
+        if name not in self._gateway.agents.names():
+            raise refused(f"The model {name!r} does not exist", "model", "model_not_found", status=404)
+        return JSONResponse(_model(name))
+
+    async def create(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        asked = read_request(await read_json(request))
+        id, record = await self._starter.begin(caller, asked, _idempotency(request))
+        if asked.stream:
+            return self._stream(caller, id, record)
+        if asked.background:
+            return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "queued"))
+        found = await self._settled(request, caller, id)
+        if found is None:
+            return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "in_progress"))
+        return JSONResponse(response_object(id, found))
+
+    async def retrieve(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        id = _id(request)
+        found = await self._finder.find(caller.tenant, id)
+        if found is not None and not found.record.stored:
+            raise not_found(str(id))
+        if request.query_params.get("stream", "").lower() in ("true", "1"):
+            return self._stream(caller, id, None if found is None else found.record, _after(request))
+        if found is None:
+            return JSONResponse(empty_response(id, Record(echo={}), id.run_id(caller.tenant), "queued"))
+        return JSONResponse(response_object(id, found))
+
+    async def cancel(self, request: Request) -> Response:
+        """The run is told to end; what it has done stays done (R6.10)."""
+        caller = caller_of(request)
+        id = _id(request)
+        found = await self._stored(caller, id)
+        if found.record.sender != caller.sender:
+            caller.check("stop", "cancel what others have started")
+        if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
+            with contextlib.suppress(TimeoutError):
+                await self._finder.run(caller.tenant, id).cancel()
+                async with asyncio.timeout(_CANCELLED_WITHIN):
+                    found = await self._ended(caller, id)
+        return JSONResponse(response_object(id, found))
+
+    async def _ended(self, caller: Caller, id: ResponseId) -> Found:
+        await self._finder.run(caller.tenant, id).wait()
+        return await self._stored(caller, id)
+
+    async def delete(self, request: Request) -> Response:
+        """Of a response that is all of its conversation."""
+        caller = caller_of(request)
+        caller.check("delete", "delete responses")
+        id = _id(request)
+        await self._stored(caller, id)
+        await listing.delete(self._gateway.perdure, caller, id)
+        return JSONResponse({"id": str(id), "object": "response", "deleted": True})
+
+    async def input_items(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        id = _id(request)
+        found = await self._stored(caller, id)
+        items = await listing.input_items(self._finder.run(caller.tenant, id), id, found)
+        return JSONResponse(listing.page(items, request.query_params))
+
+    async def new_conversation(self, request: Request) -> Response:
+        """An id: a conversation begins with what is said first in it."""
+        caller_of(request).check(SEND, "start runs")
+        body = await read_json(request)
+        if body.get("items") or body.get("metadata"):
+            raise invalid("items", "left out, and 'metadata': a conversation begins with its first response")
+        return JSONResponse({"id": f"conv_{new_key()}", "object": "conversation", "created_at": 0, "metadata": {}})
+
+    async def delete_conversation(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("delete", "delete conversations")
+        id = request.path_params["id"]
+        await listing.delete_conversation(self._gateway.perdure, caller, id)
+        return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
+
+    async def _stored(self, caller: Caller, id: ResponseId) -> Found:
+        found = await self._finder.find(caller.tenant, id)
+        if found is None:
+            raise refused(f"{id} has not begun", "response_id", "conflict")
+        if not found.record.stored:
+            raise not_found(str(id))
+        return found
+
+    async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> Found | None:
+        """The response once it has ended; `None`: whoever asked has gone, or the gateway is about to end, and the run goes on."""
+        waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
+        others: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._gateway.stopping.wait()),
+            asyncio.ensure_future(_gone(request)),
+        ]
+        try:
+            await asyncio.wait([waits, *others], return_when=asyncio.FIRST_COMPLETED)
+            return await waits if waits.done() else None
+        finally:
+            for each in (waits, *others):
+                each.cancel()
+            await asyncio.gather(waits, *others, return_exceptions=True)
+
+    def _stream(self, caller: Caller, id: ResponseId, record: Record | None, after: int = -1) -> Response:
+        frames: AsyncGenerator[str, None] = streaming.response_frames(self._finder, caller.tenant, id, record, after)
+        return EventStream(self._gateway, caller, frames, retry=False)
+
+
+def _id(request: Request) -> ResponseId:
+    id = response_id(request.path_params["id"])
+    if id is None:
+        raise not_found(request.path_params["id"][:200])
+    return id
+
+
+def _after(request: Request) -> int:
+    text = request.query_params.get("starting_after", "-1")
+    if not text.removeprefix("-").isdecimal() or len(text) > 18:
+        raise invalid("starting_after", "a sequence number")
+    return int(text)
+
+
+def _idempotency(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    return key[:200] if key else None
+
+
+def _model(name: str) -> JsonObject:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "perdure"}
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,57 @@
+"""A response's events as they go over the wire."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from perdure.gateway.openai.answers import empty_response, response_object
+from perdure.gateway.openai.documents import Record
+from perdure.gateway.openai.errors import error_body
+from perdure.gateway.openai.following import Finder, is_settled
+from perdure.gateway.openai.ids import ResponseId
+from perdure.gateway.openai.telling import Telling
+from perdure.gateway.problems import HttpError, problem_of
+from perdure.gateway.streams import frame
+from perdure.values.jsons import JsonObject, dumps
+
+DONE = frame("[DONE]")
+_log = logging.getLogger("perdure.gateway")
+
+
+async def response_frames(
+    finder: Finder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
+) -> AsyncGenerator[str, None]:
+    """The events of a response, behind number `after`, until it has ended."""
+    telling, number = Telling(id, after), after
+    try:
+        async with aclosing(_events(finder, tenant, id, record, telling)) as events:
+            async for event in events:
+                number = event["sequence_number"]
+                yield frame(dumps(event), event=event["type"])
+    except Exception as error:
+        problem = problem_of(error)
+        if problem is None:
+            _log.error("a stream broke down", exc_info=error)
+            problem = HttpError(500, "the gateway could not go on with this; its log says why")
+        said = {key: value for key, value in error_body(problem).items() if key in ("message", "param", "code")}
+        yield frame(dumps({"type": "error", "sequence_number": number + 1, **said}), event="error")
+    yield DONE
+
+
+async def _events(
+    finder: Finder, tenant: str, id: ResponseId, record: Record | None, telling: Telling
+) -> AsyncGenerator[JsonObject, None]:
+    if record is not None:
+        for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
+            yield event
+    async with aclosing(finder.follow(tenant, id)) as looks:
+        async for found in looks:
+            if record is None:
+                record = found.record
+                for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
+                    yield event
+            if is_settled(found, id):
+                for event in telling.end(response_object(id, found)):
+                    yield event

@@ -1,0 +1,250 @@
+"""The door for OpenAI's clients, asked by the official one over real HTTP (R17.2)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from tests.gateway.openai_support import EVERYTHING, SHOPPER, WEATHER, door, says
+
+
+@tool(dangerous=True)
+def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_response_is_a_run_of_the_agent(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("Hello you there."), says("As I said.")]) as it:
+        first = await it.ai.responses.create(model="shopper", input="Say hello.", metadata={"for": "ann"})
+        assert (first.output_text, first.status, first.model) == ("Hello you there.", "completed", "shopper")
+        assert first.usage is not None
+        assert first.usage.total_tokens > 0
+        again = await it.ai.responses.retrieve(first.id)
+        assert again == first
+        second = await it.ai.responses.create(model="shopper", input="Again?", previous_response_id=first.id)
+        assert second.output_text == "As I said."
+        asked = it.it.model.requests[1].text
+        assert [text in asked for text in ("You help people shop.", "Say hello.", "Hello you there.", "Again?")] == [
+            True
+        ] * 4
+        listed = await it.ai.responses.input_items.list(first.id)
+        assert listed.data[0].to_dict()["content"] == [{"type": "input_text", "text": "Say hello."}]
+        models = await it.ai.models.list()
+        assert [model.id for model in models.data] == ["shopper"]
+
+
+async def test_a_stream_adds_up_to_the_response(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("One two three four five.")]) as it:
+        async with it.ai.responses.stream(model="shopper", input="Count.") as stream:
+            events = [event async for event in stream]
+            final = await stream.get_final_response()
+        kinds = [event.type for event in events]
+        assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+        assert kinds[-1] == "response.completed"
+        numbers = [event.sequence_number for event in events]
+        assert numbers == sorted(set(numbers))
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        assert text == final.output_text == "One two three four five."
+        kept = await it.ai.responses.retrieve(final.id)
+        plain = [event async for event in await it.ai.responses.retrieve(final.id, stream=True)]
+        assert plain[-1].response == kept  # type: ignore[union-attr]
+        assert [event.sequence_number for event in plain][-4:] == numbers[-4:]
+        # Who comes back in the middle is given the rest, whoever reads it.
+        seen = next(event.sequence_number for event in events if event.type == "response.output_text.delta") - 10
+        rest = [event async for event in await it.ai.responses.retrieve(final.id, stream=True, starting_after=seen)]
+        more = "".join(event.delta for event in rest if event.type == "response.output_text.delta")
+        assert text.endswith(more)
+        assert len(more) == 10
+
+
+async def test_a_function_that_the_client_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    calls = [
+        {"_tool": "get_weather", "city": "Rome", "_outputPath": "†state.rome"},
+        {"_tool": "get_weather", "city": "Oslo", "_outputPath": "†state.oslo"},
+    ]
+    script = [{"calls": calls}, says("Rome: {†state.rome.degrees}, Oslo: {†state.oslo}")]
+    async with door(dev_server.client, tmp_path, script) as it:
+        first = await it.ai.responses.create(model="shopper", input="Weather?", tools=[WEATHER])  # type: ignore[list-item]
+        asked = [item for item in first.output if item.type == "function_call"]
+        assert [(item.name, json.loads(item.arguments)) for item in asked] == [
+            ("get_weather", {"city": "Rome"}),
+            ("get_weather", {"city": "Oslo"}),
+        ]
+        assert first.status == "completed"
+        outputs: Any = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": output}
+            for item, output in zip(asked, ['{"degrees": 21}', "cold"], strict=True)
+        ]
+        with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
+            await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=outputs[:1])
+        second = await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=outputs)
+        assert second.output_text == "Rome: 21, Oslo: cold"
+        assert second.id == f"{first.id}_2"
+        kept = await it.ai.responses.retrieve(first.id)
+        assert kept == first
+        told = await it.ai.responses.input_items.list(second.id, order="asc")
+        assert [item.to_dict()["output"] for item in told.data] == ['{"degrees":21}', "cold"]
+
+
+async def test_the_history_as_openais_guide_sends_it(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Without `previous_response_id`: the client sends all that was said, and the result, each time."""
+    call = {"_tool": "get_weather", "city": "Rome", "_outputPath": "†state.rome"}
+    async with door(dev_server.client, tmp_path, [{"calls": [call]}, says("{†state.rome}"), says("Fine.")]) as it:
+        said: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
+        tools: Any = [WEATHER]
+        first = await it.ai.responses.create(model="shopper", input=said, tools=tools)
+        said += [item.to_dict() for item in first.output]
+        said.append({"type": "function_call_output", "call_id": first.output[0].call_id, "output": "mild"})  # type: ignore[union-attr]
+        second = await it.ai.responses.create(model="shopper", input=said, tools=tools)
+        assert (second.output_text, second.id) == ("mild", f"{first.id}_2")
+        said += [item.to_dict() for item in second.output]
+        said.append({"role": "user", "content": "And now?"})
+        third = await it.ai.responses.create(model="shopper", input=said, tools=tools, store=False)
+        assert third.output_text == "Fine."
+        asked = it.it.model.requests[-1].messages
+        assert [text in str(asked) for text in ("Weather in Rome?", "get_weather", "mild", "And now?")] == [True] * 4
+        with pytest.raises(openai.NotFoundError):
+            await it.ai.responses.retrieve(third.id)
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            await it.ai.responses.create(model="shopper", input="x", previous_response_id=third.id)
+
+
+async def test_two_follow_one_response(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R10.20: from a response that another follows already a conversation forks."""
+    async with door(dev_server.client, tmp_path, [says(text) for text in ("One.", "Two.", "Other.", "Last.")]) as it:
+        first = await it.ai.responses.create(model="shopper", input="1")
+        second = await it.ai.responses.create(model="shopper", input="2", previous_response_id=first.id)
+        other = await it.ai.responses.create(model="shopper", input="3", previous_response_id=first.id)
+        assert [each.output_text for each in (second, other)] == ["Two.", "Other."]
+        shown = it.it.model.requests[2].text
+        assert ("One." in shown, "Two." in shown) == (True, False)
+        await it.ai.responses.create(model="shopper", input="4", previous_response_id=other.id)
+        assert ("Other." in (shown := it.it.model.requests[3].text), "Two." in shown) == (True, False)
+
+
+async def test_in_the_background_cancelled_and_found_by_another(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    who = [EVERYTHING, ("acme", "bob", ["read", "send"]), ("other", "eve", ["*"])]
+    slow = [{"calls": [{"_tool": "sleep_until", "seconds": 3600}]}]
+    agents = [SHOPPER | {"context": [*SHOPPER["context"], {"type": "tool", "tool": "sleep_until"}]}]
+    async with door(dev_server.client, tmp_path, slow, who=who, agents=agents) as it:
+        ann, bob, eve = it.clients
+        begun = await ann.responses.create(model="shopper", input="Wait.", background=True)
+        assert begun.status == "queued"
+        while (await bob.responses.retrieve(begun.id)).status != "in_progress":
+            pass
+        for other in ("responses.retrieve", "responses.cancel", "responses.delete", "responses.input_items.list"):
+            found: Any = eve
+            for name in other.split("."):
+                found = getattr(found, name)
+            with pytest.raises(openai.NotFoundError) as told:
+                await found(begun.id)
+            assert begun.id in str(told.value)
+            with pytest.raises(openai.NotFoundError) as unknown:
+                await found("resp_nothing_0a0b0c-1")
+            assert str(unknown.value).replace("resp_nothing_0a0b0c-1", begun.id) == str(told.value)
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            await eve.responses.create(model="shopper", input="x", previous_response_id=begun.id)
+        with pytest.raises(openai.BadRequestError, match="still under way"):
+            await ann.responses.create(model="shopper", input="x", previous_response_id=begun.id)
+        with pytest.raises(openai.PermissionDeniedError):
+            await bob.responses.cancel(begun.id)
+        assert (await ann.responses.cancel(begun.id)).status == "cancelled"
+        assert (await ann.responses.cancel(begun.id)).status == "cancelled"
+        await ann.responses.delete(begun.id)
+        with contextlib.suppress(openai.NotFoundError):  # the server forgets it in its own time
+            while True:
+                await ann.responses.retrieve(begun.id)
+
+
+async def test_a_person_approves(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    agents = [SHOPPER | {"context": [*SHOPPER["context"], {"type": "tool", "tool": "pay"}]}]
+    calls = [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]
+    who = [EVERYTHING, ("acme", "bob", ["read", "send"])]
+    script = [{"calls": calls}, says("{†state.receipt}")] * 2
+    async with door(dev_server.client, tmp_path, script, who=who, agents=agents, functions=[pay]) as it:
+        first = await it.ai.responses.create(model="shopper", input="Pay.")
+        (asked,) = first.output
+        assert asked.type == "mcp_approval_request"
+        assert (asked.name, json.loads(asked.arguments), asked.server_label) == ("pay", {"amount": 5}, "shopper")
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+        bob = it.clients[1]
+        with pytest.raises(openai.PermissionDeniedError):
+            await bob.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
+        second = await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
+        assert second.output_text == "paid 5"
+        # Who may not decide is not asked: their response goes on once somebody else has decided.
+        begun = await bob.responses.create(model="shopper", input="Pay.", background=True)
+        run = it.served.gateway.perdure.get_run(begun.to_dict()["perdure"]["run_id"])  # type: ignore[index]
+        await it.it.until_waiting(run.id, "1.0")
+        assert (await bob.responses.retrieve(begun.id)).status == "in_progress"
+        await run.approve("1.0")
+        while (done := await bob.responses.retrieve(begun.id)).status == "in_progress":
+            pass
+        assert done.output_text == "paid 5"
+
+
+async def test_what_a_request_may_say(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Each key is honoured, or refused in one line with its name."""
+    script = [says({"colour": "red"})]
+    async with door(dev_server.client, tmp_path, script) as it:
+        schema = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
+        given: Any = {
+            "instructions": "Answer in colours.",
+            "temperature": 0.3,
+            "max_output_tokens": 50,
+            "reasoning": {"effort": "low"},
+            "text": {"format": {"type": "json_schema", "name": "colour", "schema": schema}},
+            "metadata": {"a": "b"},
+        }
+        answer = await it.ai.responses.create(model="shopper", input="Which?", **given)
+        assert json.loads(answer.output_text) == {"colour": "red"}
+        assert (answer.instructions, answer.temperature, answer.metadata) == ("Answer in colours.", 0.3, {"a": "b"})
+        body = it.it.model.requests[0].body
+        assert (body["temperature"], body["max_tokens"], body["reasoning_effort"]) == (0.3, 50, "low")
+        assert "You help people shop.\n\nAnswer in colours." in it.it.model.requests[0].text
+        wrong: list[tuple[dict[str, Any], str | None]] = [
+            ({"truncation": "disabled"}, "truncation"),
+            ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+            ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
+            ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+            ({"max_tool_calls": 3}, "max_tool_calls"),
+            ({"prompt": {"id": "p"}}, "prompt"),
+            ({"service_tier": "flex"}, "service_tier"),
+            ({"extra_body": {"colour": 1}}, "colour"),
+            ({"temperature": 9}, "temperature"),
+            ({"metadata": {"a": "b" * 600}}, "metadata"),
+            ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+            ({"background": True, "store": False}, "store"),
+            ({"input": []}, "input"),
+            ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+            ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input[0].content[0]"),
+            ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 5}}}}, None),
+            ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "conversation"),
+            ({"input": "/stop"}, "input"),
+        ]  # fmt: skip
+        for more, param in wrong:
+            with pytest.raises(openai.BadRequestError) as told:
+                await it.ai.responses.create(**({"model": "shopper", "input": "x"} | more))
+            assert told.value.param == param, more
+            assert told.value.type == "invalid_request_error"
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await it.ai.responses.create(model="shoper", input="x")
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        stranger = AsyncOpenAI(base_url=it.ai.base_url, api_key="nobody", max_retries=0)
+        with pytest.raises(openai.AuthenticationError):
+            await stranger.models.list()
+        await stranger.close()
+    assert len(it.it.model.requests) == 1
