@@ -21,6 +21,8 @@ from perdure.values.jsons import loads
 
 _REMEMBERED: Final = 1_000
 """Records that are kept at hand: they never change."""
+_KNOWN_WITHIN: Final = 5.0
+"""Seconds that a session has to say whether it knows a run."""
 _PAUSES: Final = (0.02, 1.0)
 """Seconds between looks for a run that has not begun: the first, and the longest."""
 
@@ -47,6 +49,20 @@ class Finder:
             raise not_found(str(id)) from None
         if id.leg > found.leg:
             raise not_found(str(id))
+        return found
+
+    async def stored(self, tenant: str, id: ResponseId) -> Found | None:
+        """The same of one that may be asked for later; of a session that was deleted it is not, though the server still has the run."""
+        found = await self.find(tenant, id)
+        if found is None:
+            return None
+        if not found.record.stored:
+            raise not_found(str(id))
+        if id.run and found.view.status != "running":
+            try:
+                await self._perdure.session(id.key, tenant=tenant).wait(found.view.run_id, _KNOWN_WITHIN)
+            except RunNotFoundError:
+                raise not_found(str(id)) from None
         return found
 
     async def follow(self, tenant: str, id: ResponseId) -> AsyncGenerator[Found, None]:

@@ -144,15 +144,13 @@ class Starter:
         if id is None:
             raise unknown
         try:
-            found = await self._finder.find(caller.tenant, id)
+            found = await self._finder.stored(caller.tenant, id)
         except HttpError as error:
             raise unknown if error.status == 404 else error from None
         except RunNotFoundError:
             raise unknown from None
         if found is None:
             raise refused(f"{previous} has not begun: wait for it, or cancel it", "previous_response_id", "conflict")
-        if not found.record.stored:
-            raise unknown
         return id, found
 
     async def _continue(

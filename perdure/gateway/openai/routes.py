@@ -87,9 +87,7 @@ class Routes:
         caller = caller_of(request)
         caller.check(READ, "look at runs")
         id = _id(request)
-        found = await self._finder.find(caller.tenant, id)
-        if found is not None and not found.record.stored:
-            raise not_found(str(id))
+        found = await self._finder.stored(caller.tenant, id)
         if request.query_params.get("stream", "").lower() in ("true", "1"):
             return self._stream(caller, id, None if found is None else found.record, _after(request))
         if found is None:
@@ -147,11 +145,9 @@ class Routes:
         return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
     async def _stored(self, caller: Caller, id: ResponseId) -> Found:
-        found = await self._finder.find(caller.tenant, id)
+        found = await self._finder.stored(caller.tenant, id)
         if found is None:
             raise refused(f"{id} has not begun", "response_id", "conflict")
-        if not found.record.stored:
-            raise not_found(str(id))
         return found
 
     async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> Found | None:
