@@ -1,4 +1,7 @@
-"""The same workflows for workers that have a version: a run stays with it, what lasts does not (R13.7). A server refuses the word from a worker without one."""
+"""The same workflows for workers that have a version: a run stays with it, what lasts does not (R13.7). A server refuses the word from a worker without one.
+
+And the session's for workers that have hooks of sessions: an execution that begins there asks which (R10.17).
+"""
 
 from __future__ import annotations
 
@@ -80,3 +83,46 @@ class UpgradedSessionWorkflow(SessionWorkflow):
     async def run(self, *given: Any) -> None:
         """See `SessionWorkflow.run`."""
         await super().run(*given)
+
+
+@workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
+class HookedSessionWorkflow(SessionWorkflow):
+    """See `SessionWorkflow`."""
+
+    OFFERS_HOOKS = True
+
+    @workflow.init
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+
+    @workflow.run
+    async def run(self, *given: Any) -> None:
+        """See `SessionWorkflow.run`."""
+        await super().run(*given)
+
+
+@workflow.defn(
+    name=SESSION_WORKFLOW,
+    failure_exception_types=[PerdureError, ValidationError],
+    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+)
+class UpgradedHookedSessionWorkflow(UpgradedSessionWorkflow):
+    """See `SessionWorkflow`, and `UpgradedSessionWorkflow`."""
+
+    OFFERS_HOOKS = True
+
+    @workflow.init
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+
+    @workflow.run
+    async def run(self, *given: Any) -> None:
+        """See `SessionWorkflow.run`."""
+        await super().run(*given)
+
+
+def session_workflow(*, versioned: bool, hooked: bool) -> type:
+    """The class that a worker registers."""
+    if hooked:
+        return UpgradedHookedSessionWorkflow if versioned else HookedSessionWorkflow
+    return UpgradedSessionWorkflow if versioned else SessionWorkflow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from perdure.run.events.journal import Journal
 from perdure.run.wire import RunResult
@@ -25,6 +25,14 @@ class SessionNoting:
         """It was deleted."""
         self.journal.note("lifecycle", "end", at, status="deleted")
         self.journal.ended = True
+
+    def hooks(self, now: Callable[[], str]) -> Callable[[str, str, str, str, str], None]:
+        """Notes that a hook has refused something, or has failed and was gone past (R10.17)."""
+
+        def note(phase: str, event: str, hook: str, call: str, reason: str) -> None:
+            self.journal.note("hook", phase, now(), event=event, hook=hook, call=call or None, reason=reason)
+
+        return note
 
     def accepted(self, queued: Queued, receipt: Receipt) -> None:
         """A message, or a command, was accepted; `/stop` is carried out by that."""

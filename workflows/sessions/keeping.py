@@ -8,6 +8,7 @@ from typing import Final
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.hooks.wire import Whose
     from perdure.run.agents import parse_agent
     from perdure.run.events.journal import Journal
     from perdure.run.reading import CONVERSATION
@@ -89,6 +90,10 @@ class Kept:
     @property
     def agent_digest(self) -> str:
         return self._input.agent
+
+    def whose(self, sender: str) -> Whose:
+        """What hooks of its runs are told."""
+        return Whose(tenant=self.tenant, sender=sender, session=self.key)
 
     def change_agent(self, message: Message) -> None:
         """From the next run on the message's agent file answers."""

@@ -7,11 +7,17 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import only
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, MessageRefusedError, ProtocolError
+    from perdure.sessions.documents import input_name
+    from perdure.sessions.lanes.rights import check_right
+    from perdure.sessions.wire import UNKNOWN_AGENT, Message, digest
+    from perdure.values.limits import MAX_AGENT
+    from perdure.values.limits.sizes import Sizes
     from perdure.values.problems import first_problem
     from perdure.values.wire import Wire
 
@@ -31,3 +37,15 @@ def read(kind: type[W], said: tuple[Any, ...]) -> W:
         raise MessageRefusedError(f"this is none: {first_problem(error)}") from None
     except (DecisionError, ProtocolError) as error:
         raise MessageRefusedError(str(error)) from None
+
+
+def judge_agent(message: Message) -> None:
+    """Whether the message's agent file may answer from now on. Raises `MessageRefusedError`, or `AgentUnknown` where the file is not there."""
+    check_right(message.sender, message.rights, "agent", "change the agent that answers here")
+    if message.document is None:
+        raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
+    if digest([message.document, message.delegates]) != message.agent:
+        raise MessageRefusedError("the agent file is another than the message names")
+    if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
+        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+    input_name(message.document)

@@ -22,6 +22,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.hooks.wire import Whose
     from perdure.people.wire import STEER
     from perdure.run.delegates import input_size, referred
     from perdure.run.wire import (
@@ -195,6 +196,8 @@ async def say(saying: Saying) -> Answered:
     return answered
 
 
-def run_input(agent: dict[str, Any], delegates: dict[str, Any], sources: dict[str, list[str]]) -> RunInput:
+def run_input(
+    agent: dict[str, Any], delegates: dict[str, Any], sources: dict[str, list[str]], whose: Whose
+) -> RunInput:
     """What a run is started with. Its result may have any size that can come in: there is one at a time."""
-    return RunInput(agent=agent, delegates=delegates, sources=sources, records=True, free=MAX_STORED)
+    return RunInput(agent=agent, delegates=delegates, sources=sources, records=True, free=MAX_STORED, whose=whose)

@@ -17,7 +17,7 @@ from perdure.workflows.preparing import begins_anew, go_on_anew
 from perdure.workflows.sending import full
 from perdure.workflows.sessions.asked import Asked
 from perdure.workflows.sessions.keeping import Kept
-from perdure.workflows.sessions.reading import now, read
+from perdure.workflows.sessions.reading import judge_agent, now, read
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
 from perdure.workflows.sessions.turns import Turns
 
@@ -36,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
         SEND,
         SESSION_WORKFLOW,
         TURN,
-        UNKNOWN_AGENT,
         WITHDRAW,
         Ending,
         Message,
@@ -44,10 +43,8 @@ with workflow.unsafe.imports_passed_through():
         SessionDecision,
         SessionInput,
         Withdrawal,
-        digest,
     )
-    from perdure.values.limits import MAX_AGENT, MAX_PAYLOAD, NEAR
-    from perdure.values.limits.sizes import Sizes
+    from perdure.values.limits import MAX_PAYLOAD, NEAR
 
 IDLE_EVENTS: Final = 12
 """More than an execution has that has only begun, whatever became of its first task: one that has more goes on as new (R10.13).
@@ -80,7 +77,9 @@ class SessionWorkflow(Asked):
         try:
             argument = read_input(SessionInput, given)
             input_name(argument.document)
-            self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:], now())
+            kept = self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:], now())
+            self._who = lambda: (kept.key, kept.agent, kept.tenant, argument.snapshot is None)
+            self._hooking.note = kept.notes.hooks(now)
         except ApplicationError as error:
             self._refusal = error
         except MessageRefusedError as error:
@@ -98,6 +97,7 @@ class SessionWorkflow(Asked):
             raise self._refusal
         kept = self._kept
         self._show()
+        await self.begin_hooks()
         while not self._ended:
             await self.tend(kept.models)
             if self._ended:
@@ -116,6 +116,7 @@ class SessionWorkflow(Asked):
             if not isinstance(step, Carry) and workflow.all_handlers_finished() and begins_anew():
                 self._go_on(kept)
         await workflow.wait_condition(workflow.all_handlers_finished)
+        await self.end_hooks()
         kept.notes.ended(now())
 
     async def _until(self, seen: int, at: float) -> None:
@@ -163,7 +164,7 @@ class SessionWorkflow(Asked):
         first = running.messages[0]
         self._child = ChildRun(
             run_id,
-            run_input(agent, kept.delegates, kept.sources),
+            run_input(agent, kept.delegates, kept.sources, kept.whose(first.sender)),
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,
@@ -202,11 +203,31 @@ class SessionWorkflow(Asked):
             if known := await self.find(message.message_id):
                 return kept.answer(message, known).as_json()
             self._judge(self._open(), message)
+        if self.has_hooks() and not message.command and kept.lane.judge(message) is None:
+            async with self._one_by_one:
+                return await self._received(message)
+        return await self._accepted(self._open(), message)
+
+    async def _received(self, message: Message) -> dict[str, Any]:
+        """Hooks have seen it before it is accepted; those that come meanwhile wait, so that they are accepted in their order."""
+        await self._begin()
+        text = message.text
+        if (kept := self._open()).lane.judge(message) is None:
+            of = {"mode": message.mode, "rights": message.rights}
+            text = await self.received(message.message_id, message.sender, text, **of)
+            says(message.model_copy(update={"text": text}))
+            self._judge(kept := self._open(), message)
+        return await self._accepted(kept, message, text)
+
+    async def _accepted(self, kept: Kept, message: Message, text: str | None = None) -> dict[str, Any]:
+        """Its receipt; `text`: as hooks would have it."""
         if message.document is not None and message.agent != kept.agent_digest:
             kept.change_agent(message)
-        accepted = kept.lane.accept(message, workflow.time(), now())
+        accepted = kept.lane.accept(message, workflow.time(), now(), text)
         if accepted.queued is not None:
             self._note(kept, accepted, accepted.queued)
+            if message.command:
+                await self.commanded(message.message_id, message.sender, message.command)
         return accepted.receipt.as_json()
 
     @send.validator
@@ -222,14 +243,7 @@ class SessionWorkflow(Asked):
         if (words := full(NEAR)) is not None:
             raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
         if message.agent and message.agent != kept.agent_digest:
-            check_right(message.sender, message.rights, "agent", "change the agent that answers here")
-            if message.document is None:
-                raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
-            if digest([message.document, message.delegates]) != message.agent:
-                raise MessageRefusedError("the agent file is another than the message names")
-            if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
-                raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
-            input_name(message.document)
+            judge_agent(message)
 
     def _note(self, kept: Kept, accepted: Accepted, queued: Queued) -> None:
         kept.write(accepted, queued)
@@ -306,6 +320,7 @@ class SessionWorkflow(Asked):
     @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
     async def compact(self, *said: Any) -> dict[str, Any]:
         """An `Ending`: what is older than the newest part is told in short from now on (R10.11). What was done, in words."""
+        self._happened += 1  # it is not to go on as new meanwhile
         kept, asked = self._open(), read(Ending, said)
         words = await self.tend(kept.models, "asked")
         kept.transcript.append(CommandEntry(at=now(), command="compact", sender=asked.sender, text=words or ""))

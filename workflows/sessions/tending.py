@@ -15,6 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.hooks.of_sessions import SessionHooks
 from perdure.workflows.sessions.reading import now
 
 with workflow.unsafe.imports_passed_through():
@@ -48,7 +49,7 @@ _SUMMARY: Final = timedelta(minutes=2)
 _ARCHIVE: Final = timedelta(minutes=1)
 
 
-class Tending:
+class Tending(SessionHooks):
     """What the session's workflow can do for its transcript, and the questions that those activities ask it."""
 
     def __init__(self) -> None:
@@ -56,6 +57,8 @@ class Tending:
         self._cut: Cut | None = None
         self._old: list[Entry] = []
         self._one_at_a_time = asyncio.Lock()
+        self._held_back: str | None = None
+        """Why a hook did not let the conversation be compacted."""
 
     @property
     def _transcript(self) -> Transcript | None:
@@ -87,6 +90,9 @@ class Tending:
         words = None
         while (reason := why or due(transcript)) is not None:
             entry = await self._compact(transcript, models, reason)
+            if entry is None and self._held_back is not None:
+                words = f"not compacted: {self._held_back}"
+                break
             if entry is None:
                 words = words or (
                     None if why is None else "there is nothing to compact: it would save less than a tenth"
@@ -100,6 +106,11 @@ class Tending:
     async def _compact(self, transcript: Transcript, models: JsonObject, why: Why) -> CompactionEntry | None:
         self._cut = cut = cut_of(transcript, why)
         if cut is None:
+            self._held_back = None
+            return None
+        self._held_back = await self.may_compact(cut.why, cut.before)
+        if self._held_back is not None:
+            self._cut = None
             return None
         notes = self._notes
         notes.compacts(cut.why, cut.before, now())
@@ -125,7 +136,9 @@ class Tending:
         if entry is None:
             return None
         entry.model, entry.usage = summary.model, summary.usage
-        return transcript.append(entry)
+        transcript.append(entry)
+        await self.tell_compacted(entry.kind, entry.before, entry.after)
+        return entry
 
     async def _archive(self, transcript: Transcript) -> None:
         """Put away what is old. Where that fails it stays at hand until the next time."""

@@ -41,11 +41,10 @@ from perdure.workflows.pinned import (
     LastingSegmentWorkflow,
     PinnedAgentWorkflow,
     PinnedLoopWorkflow,
-    UpgradedSessionWorkflow,
+    session_workflow,
 )
 from perdure.workflows.queues.elsewhere import Elsewhere
 from perdure.workflows.sessions.archive import SegmentWorkflow
-from perdure.workflows.sessions.session import SessionWorkflow
 
 PURE: Final = (
     "perdure",
@@ -117,7 +116,8 @@ class Parts:
         asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
         self._request = RequestActivity(asked, underway).request
         ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
-        ours += [LastingSegmentWorkflow, UpgradedSessionWorkflow] if versioned else [SegmentWorkflow, SessionWorkflow]
+        ours += [LastingSegmentWorkflow] if versioned else [SegmentWorkflow]
+        ours += [session_workflow(versioned=versioned, hooked=bool(registry.hooks.recorded("session")))]
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
         hooks = HookActivity(registry.hooks)

@@ -78,8 +78,8 @@ class Lane:
             raise MessageRefusedError(f"what waits may have {MAX_WAITING_TEXT:,} characters in all; send it later")
         return None
 
-    def accept(self, message: Message, now: float, at: str) -> Accepted:
-        """Take it in. `at`: `now` in words. Raises as `judge` does; of one that was accepted before nothing changes."""
+    def accept(self, message: Message, now: float, at: str, text: str | None = None) -> Accepted:
+        """Take it in. `at`: `now` in words; `text`: what it says where hooks have changed that, never a command. Raises as `judge` does; of one that was accepted before nothing changes."""
         if (receipt := self.judge(message)) is not None:
             return Accepted(receipt)
         self.state.seq += 1
@@ -87,7 +87,7 @@ class Lane:
             message_id=message.message_id,
             sender=message.sender,
             rights=sorted(set(message.rights)),
-            text=message.command or message.text,
+            text=message.command or (message.text if text is None else text),
             mode=self._mode(message),
             route=message.route,
             seq=self.state.seq,
