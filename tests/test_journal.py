@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -200,6 +202,67 @@ async def test_how_runs_end_without_an_output(dev_server: WorkflowEnvironment) -
         assert [short(event) for event in found.events] == ["lifecycle error failed"]
         assert "unheard_of" in found.events[0].data["error"]
         assert found.ended
+        given = await it.client.start_workflow("Agent", "no input", id=f"{refused.id}-2", task_queue=it.task_queue)
+        with pytest.raises(Exception, match="Workflow execution failed"):
+            await given.result()
+        found = await page(it.client, given.id)
+        assert found.ended
+        assert "this is no input of the workflow" in found.events[0].data["error"]
+
+
+async def test_a_replay_notes_the_same_whoever_has_read_before(dev_server: WorkflowEnvironment) -> None:
+    rows = [{"number": number, "text": "x" * 50} for number in range(100)]
+    calls = [{"_tool": "echo", "value": rows, "_outputPath": "†state.a"}, {"_tool": "echo", "value": "†state.a"}]
+    queue = f"replay-{uuid.uuid4().hex[:8]}"
+    async with harness(dev_server.client, [echo], [{"calls": calls, "output": None}, DONE], task_queue=queue) as it:
+        handle = await it.start(agent("echo"))
+        await handle.result()
+        at_once = await page(it.client, handle.id, 4)
+        before = await page(it.client, handle.id)
+    async with harness(dev_server.client, [echo], [DONE], task_queue=queue) as it:
+        after = await page(it.client, handle.id)
+    assert after == before
+    assert before.events[4:] == at_once.events
+    (start,) = [event.data for event in after.events if short(event) == "tool start 1.1"]
+    assert start["cut"] == ["params"]
+    assert start["params"]["value"][0] == rows[0]
+
+
+async def test_nobody_has_decided_in_time(time_skipping: WorkflowEnvironment) -> None:
+    asked = agent("remove", config={"approval": {"timeout": 3600}})
+    async with harness(time_skipping.client, [remove], [{"calls": [{"_tool": "remove", "path": "/a"}]}, DONE]) as it:
+        handle = await it.start(asked)
+        await handle.result()
+        found = await page(it.client, handle.id)
+    by = {short(event): event for event in found.events}
+    start, end = by["approval start 1.0"], by["approval end 1.0 timeout"]
+    assert (datetime.fromisoformat(end.at) - datetime.fromisoformat(start.at)).total_seconds() >= 3600
+    assert end.data["reason"] == "nobody decided within 3600 s"
+    assert by["tool end 1.0 rejected"].at == end.at
+
+
+async def test_a_call_whose_worker_is_shut_down_says_that_it_is_tried_again(dev_server: WorkflowEnvironment) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @tool(safe=True)
+    async def slow() -> str:
+        """Takes its time."""
+        began.set()
+        await go.wait()
+        return "done"
+
+    queue = f"again-{uuid.uuid4().hex[:8]}"
+    script = [{"calls": [{"_tool": "slow"}], "output": None}]
+    async with harness(dev_server.client, [slow], script, task_queue=queue, grace=0.1) as it:
+        handle = await it.start(agent("slow"))
+        await asyncio.wait_for(began.wait(), 20)
+    go.set()
+    async with harness(dev_server.client, [slow], [DONE], task_queue=queue) as it:
+        await asyncio.wait_for(handle.result(), 40)
+        found = await page(it.client, handle.id)
+    updates = [event.data for event in found.events if short(event) == "tool update 1.0"]
+    assert [each["attempt"] for each in updates] == [2]
+    assert "its worker was shut down" in updates[0]["reason"]
 
 
 async def test_a_cancelled_run_says_what_became_of_its_calls(dev_server: WorkflowEnvironment) -> None:

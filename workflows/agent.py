@@ -89,8 +89,9 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
 
         Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
         """
-        run_input = await whole(read_input(RunInput, given))
-        return await ended(self._to_result(run_input), self._hooking, lambda: self._run)
+        with self._notes.to_end(ApplicationError):
+            run_input = await whole(read_input(RunInput, given))
+            return await ended(self._to_result(run_input), self._hooking, lambda: self._run)
 
     async def _to_result(self, run_input: RunInput) -> RunResult:
         run_input, run = await prepare(run_input, self._people, self._notes, self._hooking)

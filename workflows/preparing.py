@@ -89,7 +89,6 @@ async def prepare(run_input: RunInput, people: People, notes: Noting, hooking: H
         run_input, run = await _prepare(run_input, people, notes, hooking)
     except ApplicationError as error:
         tell(observing.run_ended("", "failed", error.type))
-        notes.run_failed("failed", error.message)
         raise
     if run_input.snapshot is None:
         tell(observing.run_started(run.agent.name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from perdure.model.dialects import saying
@@ -33,6 +34,7 @@ class Noting:
         self.sizes = Sizes()
         """Those of the run's values."""
         self._asked = 0
+        self._over = False
         self._saying: tuple[int, int] | None = None
         """The Request, and its attempt, of whose text it is not known yet what becomes of it."""
 
@@ -44,12 +46,25 @@ class Noting:
     def run_ended(self, reason: str | None, output: Json) -> None:
         """With an output; `reason`: why it stopped."""
         self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
-        self.journal.ended = True
+        self._over = True
 
     def run_failed(self, status: str, error: str | None, reason: str | None = None) -> None:
         """Without one; `reason`: the limit that it came to."""
-        self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
-        self.journal.ended = True
+        if not self._over:
+            self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
+        self._over = True
+
+    @contextmanager
+    def to_end(self, *failures: type[Exception]) -> Iterator[None]:
+        """Round all that a run does, the last of its hooks too: behind that no event follows. Of what could not even begin one of the
+        `failures` says why."""
+        try:
+            yield
+        except failures as error:
+            self.run_failed("failed", str(getattr(error, "message", error)))
+            raise
+        finally:
+            self.journal.ended = self._over
 
     # Its Requests.
 
