@@ -14,6 +14,7 @@ from perdure.cli import commands
 from perdure.cli.approval_commands import approvals_app
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
+from perdure.cli.following.commands import events_app
 from perdure.cli.gateway.tokens import token_app
 from perdure.cli.lists.commands import lists_app
 from perdure.cli.lists.histories import histories_app
@@ -47,6 +48,7 @@ app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(token_app, name="token")
 app.add_typer(approvals_app)
+app.add_typer(events_app)
 app.add_typer(lists_app)
 app.add_typer(histories_app)
 app.add_typer(settings_app)

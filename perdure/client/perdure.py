@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, overload
 
 from temporalio.client import Client
 from temporalio.runtime import Runtime
-from temporalio.service import TLSConfig
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from typing_extensions import TypeVar, Unpack
 
 from perdure.authoring.agent import Agent
@@ -17,6 +17,7 @@ from perdure.client import approvals, listing, runs
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
 from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage, WaitingPage
+from perdure.client.relay.relay import relay_of, wanted
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.client.session import Session
@@ -27,8 +28,9 @@ from perdure.errors import RunExistsError, RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
 from perdure.people.policies import parse_policy
+from perdure.run.events.kinds import Event
 from perdure.run.parts.config import parse_prompt, said
-from perdure.sessions.wire import SESSION_PREFIX
+from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.references import MISSING
 from perdure.values.rules import Mode, Rules
@@ -200,6 +202,35 @@ class Perdure:
         with clear_errors(self.client, run_id):
             await check_owner(self.client, session.id, tenant, asked=run_id)
         return session
+
+    async def events(
+        self, id: str, from_: str | None = None, topics: Iterable[str] | None = None, *, tenant: str = ""
+    ) -> AsyncGenerator[Event, None]:
+        """What happens in a run, by its id, or in a session, by its key (of this `tenant`) or its id: `Run.events`, `Session.events`.
+
+        Raises `RunNotFoundError` where there is neither.
+        """
+        with clear_errors(self.client, id):
+            session = await self._session_of(id, tenant)
+            kinds, relay = wanted(topics), relay_of(self.client)
+            found = relay.run(id, from_, kinds) if session is None else session.events(from_, topics)
+            async with aclosing(found) as events:
+                async for event in events:
+                    yield event
+
+    async def _session_of(self, id: str, tenant: str) -> Session | None:
+        """The session of this id or key; `None`: it is a run's. Raises `RPCError` where there is neither."""
+        by_key = Address(self.client, id, tenant)
+        for address in (Address(self.client, id, known=id), by_key):
+            try:
+                description = await address.handle.describe()
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND or address is by_key:
+                    raise
+                continue
+            is_session = description.workflow_type == SESSION_WORKFLOW
+            return Session(address, task_queue=self.task_queue) if is_session else None
+        return None
 
     async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
         """The sessions of a tenant, the last that did something first. The server's index is a moment late; none is asked."""

@@ -227,7 +227,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
                 VALUE_QUERY, args=[what, offset], result_type=ValuePage, rpc_timeout=QUERY_TIMEOUT
             )
             if answer.earlier:
-                handle = await _before(client, handle)
+                handle = await execution_before(client, handle)
                 continue
             parts.append(answer.text)
             offset = answer.next
@@ -240,7 +240,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
     return "".join(parts)
 
 
-async def _before(client: Client, handle: WorkflowHandle[object, object]) -> WorkflowHandle[object, object]:
+async def execution_before(client: Client, handle: WorkflowHandle[object, object]) -> WorkflowHandle[object, object]:
     """The execution that this one went on from. Raises `RPCError` where it is not kept any more."""
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes

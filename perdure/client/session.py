@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,8 +17,10 @@ from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.listing import STATUS
+from perdure.client.relay.relay import relay_of, wanted
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
+from perdure.run.events.kinds import Event
 from perdure.sessions.recall import recall
 from perdure.sessions.wire import (
     COMPACT,
@@ -146,6 +149,17 @@ class Session:
         """The run that is under way, if one is."""
         view: SessionView = await self._ask(SHOW, SessionView)
         return None if view.run_id is None else Run(self._client, view.run_id)
+
+    async def events(
+        self, from_: str | None = None, topics: Iterable[str] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """What happens in the session and in its runs, and what had happened before, until the session has ended: its own events, and those of
+        each run between the run's start and its end (R10.14). Otherwise as `Run.events`; one cursor says how far both were read."""
+        with sessions.found(self._client, self.key):
+            kinds = wanted(topics)
+            async with aclosing(relay_of(self._client).session(self.id, from_, kinds)) as events:
+                async for event in events:
+                    yield event
 
     async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = ()) -> None:
         """Take a message back, until a Request holds it (R10.7)."""

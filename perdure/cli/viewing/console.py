@@ -39,6 +39,14 @@ class _Unfilled:
         return getattr(self._stream, name)
 
 
+def harmless(text: str) -> str:
+    """Text of a model or a person without what a terminal would take for orders: control characters, and marks that turn its direction."""
+    return _ORDERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+_ORDERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
 def print_in_any_encoding(*, as_json: bool) -> None:
     """Let no character end the program that the output's encoding does not have: in JSON it is escaped, in words put plainly."""
     codecs.register_error("perdure.json", _escaped)

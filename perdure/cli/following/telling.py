@@ -1,0 +1,147 @@
+"""Events as lines for a reader: when, whose, and what happened, and text as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from perdure.cli.viewing.console import harmless
+from perdure.run.events.kinds import Event
+from perdure.values.jsons import JsonObject, shorten
+
+_SHOWN: Final = 160
+"""Characters of parameters, of a result, or of a message."""
+
+
+class Telling:
+    """Prints one event after the other. What a model writes goes on where it stands, until something else happens."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._writing = ""
+
+    def tell(self, event: Event) -> None:
+        if event.phase == "delta":
+            self._write(event)
+            return
+        self.rest()
+        words = _words(event)
+        if words:
+            style = _STYLES.get(event.phase, "")
+            head = (f"{event.at[11:23]} {event.topic:<9} ", "dim")
+            line = Text.assemble(head, (harmless(words).replace("\n", " "), style))
+            self._console.print(line, overflow="ellipsis", no_wrap=True)
+
+    def rest(self) -> None:
+        """End the line of what is being written."""
+        if self._writing:
+            self._console.print()
+            self._writing = ""
+
+    def _write(self, event: Event) -> None:
+        if self._writing != event.topic:
+            self.rest()
+            self._writing = event.topic
+            self._console.print(Text(f"{event.at[11:23]} {event.topic:<9} ", style="dim"), end="")
+        style = "dim" if event.topic == "reasoning" else ""
+        self._console.print(Text(harmless(str(event.data["text"])), style=style), end="", soft_wrap=True)
+
+
+_STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", "update": "yellow"}
+
+
+def _words(event: Event) -> str:
+    """What happened, in a line; empty: what the text above has said."""
+    tell: Callable[[str, JsonObject, Event], str] = _TOLD[event.topic]
+    return tell(event.phase, event.data, event)
+
+
+def _lifecycle(phase: str, data: JsonObject, event: Event) -> str:
+    whose = event.run_id or "the session"
+    if phase == "start":
+        return f"{whose} begins: {data.get('agent', '')}"
+    if phase == "snapshot":
+        return f"what happened before is not kept any more: events {data['first']} to {data['next'] - 1} of {whose}"
+    why = data.get("error") or data.get("stopReason")
+    return f"{whose} {data.get('status', phase)}{f': {why}' if why else ''}"
+
+
+def _request(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    about = f"Request {data.get('number', '')}"
+    if phase == "start":
+        return f"{about} asks {data.get('model', '')} ({data.get('reason', '')})"
+    if phase == "update":
+        return f"{about} is asked again: {data.get('reason', '')}"
+    usage: Any = data.get("usage") or {}
+    used = f"{usage.get('promptTokens', 0)} tokens in, {usage.get('completionTokens', 0)} out"
+    return f"{about} is answered: {data['problem']}" if data.get("problem") else f"{about} is answered: {used}"
+
+
+def _text(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    if phase == "superseded" or data.get("accepted") is False:
+        return f"does not count: {data.get('reason', '')}"
+    return ""
+
+
+def _tool(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    call = f"{data.get('call')} {data.get('tool', '')}"
+    if phase == "start":
+        return f"{call}({shorten(data.get('params') or {}, _SHOWN)})"
+    if phase == "update":
+        return f"{call}: {data.get('progress') or data.get('reason') or ''}"
+    error: Any = data.get("error") or {}
+    why = error.get("message") or data.get("reason")
+    result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
+    return f"{call} {data.get('status')}{f': {why}' if why else result}"
+
+
+def _approval(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    call = f"{data.get('call')} {data.get('tool', '')}".rstrip()
+    if phase == "start":
+        return f"{call} waits for a person: {data.get('reason', '')}"
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
+
+
+def _compaction(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    if phase == "start":
+        return f"what was said is told in short: {data.get('reason', '')}"
+    return f"{data.get('before', '?')} tokens before, {data.get('after', '?')} after"
+
+
+def _message(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    about = str(data.get("messageId", ""))
+    if phase == "accepted":
+        return f"{data.get('sender', '')}: {shorten(data.get('text', ''), _SHOWN)} ({about}, {data.get('done', phase)})"
+    return f"{about} {phase}{_because(data)}"
+
+
+def _reply(phase: str, data: JsonObject, event: Event) -> str:
+    del phase, event
+    return str(data["text"]) if data.get("text") else f"no reply{_because(data)}"
+
+
+def _because(data: JsonObject) -> str:
+    return f": {data['reason']}" if data.get("reason") else ""
+
+
+_TOLD: Final[dict[str, Callable[[str, JsonObject, Event], str]]] = {
+    "lifecycle": _lifecycle,
+    "request": _request,
+    "assistant": _text,
+    "reasoning": _text,
+    "tool": _tool,
+    "approval": _approval,
+    "compaction": _compaction,
+    "message": _message,
+    "reply": _reply,
+}

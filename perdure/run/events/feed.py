@@ -1,0 +1,220 @@
+"""One reader's way through events: each once and in order, each word once, whatever is cut, asked again, missed or left (R10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from perdure.run.events.cursor import Cursor
+from perdure.run.events.kinds import Event, Topic
+from perdure.run.events.stream import NOTHING, Live
+from perdure.run.events.wire import EventsPage, Noted, Piece
+from perdure.values.jsons import JsonObject
+
+_TEXTS: tuple[Topic, Topic] = ("reasoning", "assistant")
+
+
+class Feed:
+    """Reads one run, from a cursor on.
+
+    Where it is stands in its cursor alone, which each event carries: another feed that begins there, on whatever relay, gives what follows and
+    nothing twice. Only `update` says how things stand, and may be said again.
+    """
+
+    def __init__(self, run_id: str, cursor: Cursor | None = None) -> None:
+        self.run_id = run_id
+        self.cursor = cursor or Cursor()
+        self.ended = False
+        """Whether all of the run was read."""
+        self._told: dict[tuple[Topic, object], JsonObject] = {}
+
+    def take(self, page: EventsPage, live: Live = NOTHING) -> list[Event]:
+        """What follows, of a page that begins at the cursor's `events`, or where the source begins. `live` counts where nothing of the
+        journal is missing before it."""
+        found: list[Event] = []
+        if page.first > self.cursor.events:
+            found.append(self._snapshot(page.first, live))
+        for noted in page.events[self.cursor.events - page.first :]:
+            found += self._noted(noted)
+        if self.cursor.events >= page.count:
+            self.ended = page.ended
+            if self.cursor.events == page.count and not page.ended:
+                found += self._written(live)
+                found += self._updates(live)
+        return found
+
+    def _snapshot(self, first: int, live: Live) -> Event:
+        missed: JsonObject = {"first": self.cursor.events, "next": first}
+        self.cursor = replace(self.cursor, events=first)
+        return Event("lifecycle", "snapshot", live.at, self.run_id, first, missed, str(self.cursor))
+
+    def _noted(self, noted: Noted) -> Iterator[Event]:
+        if noted.phase == "end":
+            if noted.topic == "assistant":
+                yield from self._whole(noted)
+            elif noted.topic == "request":
+                yield from self._left(noted)
+            elif noted.topic == "tool":
+                self._told.pop(("tool", noted.data.get("call")), None)
+        offset = self.cursor.events
+        self.cursor = replace(self.cursor, events=offset + 1)
+        yield Event(noted.topic, noted.phase, noted.at, self.run_id, offset, noted.data, str(self.cursor))
+
+    def _whole(self, noted: Noted) -> Iterator[Event]:
+        """Before the end of a text what is still missing of it."""
+        data, here = noted.data, self.cursor
+        request, attempt = int(data["request"]), int(data["attempt"])
+        text, whole = str(data.get("text", "")), "text" not in data.get("cut", ())
+        if not whole:
+            text = text.rpartition("… (")[0]
+        if here.request != request:
+            self._begin(request, attempt)
+        elif here.attempt != attempt:
+            yield from self._superseded(attempt, f"attempt {attempt} has answered", noted.at)
+        elif whole and here.assistant > len(text):
+            yield from self._superseded(attempt, "the answer is another text", noted.at)
+        if data.get("accepted", True):
+            yield from self._delta("assistant", Piece(text=text), noted.at)
+        self._begin(0, 0)
+
+    def _left(self, noted: Noted) -> Iterator[Event]:
+        """A Request that has ended with no text of its own: what was written does not count."""
+        if self.cursor.request == noted.data.get("number"):
+            reason = str(noted.data.get("problem") or "it was no answer")
+            yield from self._superseded(self.cursor.attempt + 1, reason, noted.at)
+            self._begin(0, 0)
+
+    def _written(self, live: Live) -> Iterator[Event]:
+        written, here = live.written, self.cursor
+        if written is None or (written.request, written.attempt) < (here.request, here.attempt):
+            return
+        if written.request != here.request:  # if of the one before the end was not seen, it was missed
+            self._begin(written.request, written.attempt)
+        elif written.attempt > here.attempt:
+            yield from self._superseded(written.attempt, f"attempt {written.attempt} writes anew", live.at)
+        for topic in _TEXTS:
+            yield from self._delta(topic, written.reasoning if topic == "reasoning" else written.assistant, live.at)
+        if here.request == 0 and not (self.cursor.assistant or self.cursor.reasoning):
+            self._begin(0, 0)
+
+    def _updates(self, live: Live) -> Iterator[Event]:
+        for noted in live.updates:
+            key = (noted.topic, noted.data.get("call", noted.data.get("number")))
+            if self._told.get(key) != noted.data:
+                self._told[key] = noted.data
+                offset, cursor = self.cursor.events, str(self.cursor)
+                yield Event(noted.topic, noted.phase, noted.at, self.run_id, offset, noted.data, cursor)
+
+    def _begin(self, request: int, attempt: int) -> None:
+        self.cursor = replace(self.cursor, request=request, attempt=attempt, assistant=0, reasoning=0)
+
+    def _seen(self, topic: Topic) -> int:
+        return self.cursor.reasoning if topic == "reasoning" else self.cursor.assistant
+
+    def _delta(self, topic: Topic, piece: Piece, at: str) -> Iterator[Event]:
+        """What was not seen of it. Where what is told begins later than that, so does the delta, and its `start` says it."""
+        seen, end = self._seen(topic), piece.start + len(piece.text)
+        if end <= seen:
+            return
+        start = max(seen, piece.start)
+        here = self.cursor
+        data = {
+            "request": here.request,
+            "attempt": here.attempt,
+            "start": start,
+            "text": piece.text[start - piece.start :],
+        }
+        self.cursor = replace(here, reasoning=end) if topic == "reasoning" else replace(here, assistant=end)
+        yield Event(topic, "delta", at, self.run_id, here.events, data, str(self.cursor))
+
+    def _superseded(self, attempt: int, reason: str, at: str) -> Iterator[Event]:
+        """What was seen of a text does not count any more; another attempt writes. Until all of that is said, the cursor stays: who begins there
+        is told again, and not given again what does not count."""
+        here = self.cursor
+        topics = [topic for topic in _TEXTS if self._seen(topic)]
+        self._begin(here.request, attempt)
+        for topic in topics:
+            cursor = self.cursor if topic == topics[-1] else here
+            data: JsonObject = {"request": here.request, "attempt": here.attempt, "reason": reason}
+            yield Event(topic, "superseded", at, self.run_id, here.events, data, str(cursor))
+
+
+class SessionFeed:
+    """Reads a session, from a cursor on: its own events, and those of each of its runs between the run's start and its end.
+
+    That a run begins and ends is said once, by the session. Whoever feeds it looks at `run_id`, and gives that run's page beside the session's.
+    """
+
+    def __init__(self, cursor: Cursor | None = None) -> None:
+        self.cursor = cursor or Cursor(session=0)
+        self.ended = False
+        self._run: Feed | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run whose events are wanted; `None`: of none, or of the one that `follow` is to say."""
+        return None if self._run is None else self._run.run_id
+
+    @property
+    def lost(self) -> bool:
+        """Whether the cursor stands in a run whose id is not known yet."""
+        return self.cursor.run != 0 and self._run is None
+
+    def follow(self, run_id: str | None) -> None:
+        """The id of the run that the cursor stands in; `None`: nobody knows it any more, and it is left."""
+        self._leave() if run_id is None else self._enter(run_id, self.cursor)
+
+    def skip(self, events: int) -> None:
+        """Begin behind so many of the run's events."""
+        if self._run is not None:
+            self.cursor = self._run.cursor = replace(self.cursor, events=events)
+
+    def take(
+        self, own: EventsPage, run: EventsPage | None = None, live: Live = NOTHING, *, gone: bool = False
+    ) -> list[Event]:
+        """What follows, of the session's page and the run's. `gone`: the run can be read by nobody any more."""
+        found: list[Event] = []
+        if self._run is not None and run is not None:
+            self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
+            found = [each for each in self._run.take(run, live) if not _is_frame(each)]
+            self.cursor = self._run.cursor
+        if own.first > self._number:
+            missed: JsonObject = {"first": self._number, "next": own.first}
+            self.cursor = replace(self.cursor, session=own.first)
+            found.append(Event("lifecycle", "snapshot", live.at, "", own.first, missed, str(self.cursor)))
+        for noted in own.events[self._number - own.first :]:
+            if self._waits(noted, gone=gone):
+                return found
+            found.append(self._noted(noted))
+        self.ended = own.ended and self._number >= own.count
+        return found
+
+    @property
+    def _number(self) -> int:
+        return self.cursor.session or 0
+
+    def _waits(self, noted: Noted, *, gone: bool) -> bool:
+        """Whether a run is to be read to its end before this is said."""
+        if self._run is None or noted.topic != "lifecycle" or self._run.ended or gone:
+            return False
+        return noted.phase == "start" or noted.run_id == self._run.run_id
+
+    def _noted(self, noted: Noted) -> Event:
+        offset = self._number
+        self.cursor = replace(self.cursor, session=offset + 1)
+        if noted.topic == "lifecycle" and noted.run_id:
+            self._leave()
+            if noted.phase == "start":
+                place = Cursor(session=offset + 1, run=int(noted.data.get("number", 0)))
+                self._enter(noted.run_id, place)
+        return Event(noted.topic, noted.phase, noted.at, noted.run_id, offset, noted.data, str(self.cursor))
+
+    def _enter(self, run_id: str, cursor: Cursor) -> None:
+        self._run, self.cursor = Feed(run_id, cursor), cursor
+
+    def _leave(self) -> None:
+        self._run, self.cursor = None, Cursor(session=self.cursor.session)
+
+
+def _is_frame(event: Event) -> bool:
+    return event.topic == "lifecycle" and event.phase != "snapshot"

@@ -1,0 +1,66 @@
+"""Workflows that note what they are told: for readers of events, which need no agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.events.journal import Journal
+    from perdure.run.events.wire import EVENTS_QUERY, WATCHED, Carried, EventsPage
+    from perdure.run.wire import AGENT_WORKFLOW
+    from perdure.sessions.wire import SESSION_WORKFLOW
+
+AT = "2026-01-01T00:00:00.000Z"
+
+
+class _Noting:
+    def __init__(self) -> None:
+        self._journal = Journal()
+        self._leaves = ""
+        self.watched = 0
+
+    async def _until_told(self, carried: dict[str, Any] | None) -> None:
+        if carried is not None:
+            self._journal = Journal(Carried.model_validate(carried))
+        await workflow.wait_condition(lambda: self._leaves != "")
+        if self._leaves == "anew":
+            left = self._journal.carried()
+            left.events = left.events[-1:]
+            workflow.continue_as_new(left.as_json())
+
+    @workflow.signal
+    def note(self, topic: Any, phase: str, run_id: str, data: dict[str, Any]) -> None:
+        self._journal.note(topic, phase, AT, run_id, **data)
+
+    @workflow.signal
+    def leave(self, how: str) -> None:
+        self._leaves = how
+        self._journal.ended = how == "end"
+
+    @workflow.signal(name=WATCHED)
+    def somebody_watches(self, *_: Any) -> None:
+        self.watched += 1
+
+    @workflow.query
+    def signals(self) -> int:
+        return self.watched
+
+    @workflow.query(name=EVENTS_QUERY)
+    def events(self, first: int = 0, limit: int = 1_000) -> EventsPage:
+        return self._journal.page(first, limit)
+
+
+@workflow.defn(name=AGENT_WORKFLOW)
+class NotingRun(_Noting):
+    @workflow.run
+    async def run(self, carried: dict[str, Any] | None = None) -> None:
+        await self._until_told(carried)
+
+
+@workflow.defn(name=SESSION_WORKFLOW)
+class NotingSession(_Noting):
+    @workflow.run
+    async def run(self, carried: dict[str, Any] | None = None) -> None:
+        await self._until_told(carried)

@@ -1,0 +1,338 @@
+"""Readers of events: each durable event once and in order, each word once, over any cuts, attempts, reconnects and relays (R10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.run.events.cursor import Cursor, parse_cursor
+from perdure.run.events.feed import Feed, SessionFeed
+from perdure.run.events.journal import Journal
+from perdure.run.events.kinds import Event, Topic
+from perdure.run.events.stream import Live, Stream
+from perdure.run.events.wire import Noted, Piece, Written
+
+AT = "2026-01-01T00:00:00.000Z"
+
+
+@dataclass
+class World:
+    """A run, or a session: what it notes, and what its Request's activity tells meanwhile."""
+
+    window: int = 1_000
+    journal: Journal = field(default_factory=Journal)
+    noted: list[tuple[str, str]] = field(default_factory=list)
+    written: Written | None = None
+    final: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Request → the attempt and the text that counts."""
+
+    def note(self, topic: Topic, phase: str, run_id: str = "", **data: Any) -> None:
+        self.noted.append((topic, phase))
+        self.journal.note(topic, phase, AT, run_id, **data)
+
+    def write(self, request: int, attempt: int, text: str) -> None:
+        piece = Piece(start=max(0, len(text) - self.window), text=text[-self.window :])
+        self.written = Written(request=request, attempt=attempt, assistant=piece, reasoning=piece)
+
+    def answer(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
+        self.written = None
+        self.note("reasoning", "end", request=request, attempt=attempt, characters=len(text))
+        self.note("assistant", "end", request=request, attempt=attempt, text=text, accepted=accepted)
+        self.note("request", "end", number=request)
+        if accepted:
+            self.final[request] = (attempt, text)
+
+    def break_off(self, request: int) -> None:
+        self.written = None
+        self.note("request", "end", number=request, problem="it broke off")
+
+    def carry_on(self) -> None:
+        """Continue as new, with a part of the journal."""
+        carried = self.journal.carried()
+        carried.events = carried.events[-3:]
+        self.journal = Journal(carried)
+
+    def end(self) -> None:
+        self.note("lifecycle", "end", status="completed")
+        self.journal.ended = True
+
+
+Deed = Callable[[World], None]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Deed]:
+    """What happens in a run, one thing after the other."""
+    deeds: list[Deed] = [lambda world: world.note("lifecycle", "start", agent="a")]
+    for number in range(1, draw(st.integers(1, 3)) + 1):
+        deeds.append(lambda world, n=number: world.note("request", "start", number=n))  # type: ignore[misc]
+        text, attempt = "", 0
+        for attempt in range(1, draw(st.integers(1, 3)) + 1):
+            text = draw(st.text("abcdefgh", max_size=12))
+            for end in sorted(draw(st.lists(st.integers(0, len(text)), max_size=4))):
+                deeds.append(lambda world, n=number, k=attempt, t=text[:end]: world.write(n, k, t))  # type: ignore[misc]
+                if draw(st.booleans()):
+                    deeds.append(lambda world, c=f"{number}.0": world.note("tool", "end", call=c))  # type: ignore[misc]
+        accepted = draw(st.sampled_from([True, True, False, None]))
+        if accepted is None:
+            deeds.append(lambda world, n=number: world.break_off(n))  # type: ignore[misc]
+        else:
+            deeds.append(
+                lambda world, n=number, k=attempt, t=text, a=accepted: world.answer(n, k, t, accepted=a)  # type: ignore[misc]
+            )
+        if draw(st.integers(0, 5)) == 0:
+            deeds.append(World.carry_on)
+    return [*deeds, World.end]
+
+
+class Relay:
+    """A stream, and how it is fed: a look, what happens meanwhile, and the pages that were asked for after it."""
+
+    def __init__(self) -> None:
+        self.stream = Stream()
+        self._looked: Live | None = None
+
+    def look(self, world: World) -> None:
+        self._looked = Live(AT, world.written)
+
+    def fetch(self, world: World, limit: int) -> None:
+        if self._looked is None:
+            return
+        self.stream.look(self._looked)
+        while not self.stream.begun or self.stream.next < world.journal.count:
+            self.stream.add(world.journal.page(self.stream.next, limit))
+        self._looked = None
+
+
+class Reader:
+    """Applies what it is given, and complains of what is given twice, or out of order."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.texts: dict[int, tuple[int, str]] = {}
+        self.thoughts: dict[int, tuple[int, str]] = {}
+        self.seen: list[tuple[str, str]] = []
+        self.spoken: set[tuple[str, int, int, int]] = set()
+        self.jumped: set[int] = set()
+        self.missed = 0
+        self.cursor = ""
+
+    def apply(self, event: Event) -> None:
+        texts = self.thoughts if event.topic == "reasoning" else self.texts
+        self.cursor = event.cursor
+        if event.phase == "snapshot":
+            assert event.data["first"] == self.next < event.data["next"]
+            self.missed += event.data["next"] - self.next
+            self.next = event.data["next"]
+            return
+        assert event.offset == self.next
+        if event.phase == "delta":
+            self._delta(event, texts)
+        elif event.phase == "superseded":
+            if event.data["request"] in texts:
+                assert texts.pop(event.data["request"])[0] == event.data["attempt"]
+        else:
+            self.next += 1
+            self.seen.append((event.topic, event.phase))
+            if (event.topic, event.phase) == ("assistant", "end") and event.data["accepted"]:
+                request, text = event.data["request"], event.data["text"]
+                if request not in self.jumped:
+                    found = self.texts.get(request, (event.data["attempt"], ""))
+                    assert found == (event.data["attempt"], text)
+
+    def _delta(self, event: Event, texts: dict[int, tuple[int, str]]) -> None:
+        request, attempt, start = event.data["request"], event.data["attempt"], event.data["start"]
+        known, text = texts.get(request, (attempt, ""))
+        assert known == attempt, "another attempt's text was not superseded"
+        assert event.data["text"]
+        assert start >= len(text), "a word was given twice"
+        if start > len(text):
+            self.jumped.add(request)
+        for place in range(start, start + len(event.data["text"])):
+            word = (event.topic, request, attempt, place)
+            assert word not in self.spoken, "a word was given twice"
+            self.spoken.add(word)
+        texts[request] = (attempt, text.ljust(start, "?") + event.data["text"])
+
+
+@given(st.data(), runs(), st.sampled_from([4, 1_000]))
+def test_r10_14_each_event_and_each_word_once_whatever_is_cut_and_wherever_is_read_on(
+    data: st.DataObject, deeds: list[Deed], window: int
+) -> None:
+    world, relays, reader = World(window=window), [Relay(), Relay()], Reader()
+    feed, relay = Feed("r"), relays[0]
+    doing = iter(deeds)
+    draw = st.tuples(
+        st.sampled_from(["look", "look", "look", "read", "hop"]), st.booleans(), st.integers(0, 3), st.integers(1, 5)
+    )
+    for move, other, meanwhile, limit in data.draw(st.lists(draw, max_size=40)):
+        which = relays[other]
+        if move == "look":
+            which.look(world)
+            for _ in range(meanwhile):
+                next(doing, lambda _: None)(world)
+            which.fetch(world, limit)
+        elif move == "hop":
+            relay, feed = which, Feed("r", parse_cursor(reader.cursor) if reader.cursor else None)
+        read(feed, relay, reader, limit, 1 + meanwhile if other else 100)
+    for deed in doing:
+        deed(world)
+    relay = Relay()
+    relay.look(world)
+    relay.fetch(world, 100)
+    feed = Feed("r", parse_cursor(reader.cursor) if reader.cursor else None)
+    while not feed.ended:
+        read(feed, relay, reader, 3, 100)
+    assert reader.next == len(world.noted)
+    if not reader.missed:
+        assert reader.seen == world.noted
+        for request, text in world.final.items():
+            assert reader.texts.get(request, (text[0], "")) == text or request in reader.jumped
+
+
+def read(feed: Feed, relay: Relay, reader: Reader, limit: int, most: int) -> None:
+    """Take what is there, and go away after so many events: the next begins where the last one says."""
+    if not relay.stream.begun:
+        return
+    for number, event in enumerate(feed.take(relay.stream.since(feed.cursor.events, limit), relay.stream.live)):
+        if number == most:
+            feed.__init__("r", parse_cursor(reader.cursor) if reader.cursor else None)  # type: ignore[misc]
+            return
+        reader.apply(event)
+
+
+@given(st.data(), st.lists(runs(), min_size=1, max_size=3))
+def test_r10_14_a_session_has_the_events_of_its_runs_between_their_start_and_end(
+    data: st.DataObject, given_runs: list[list[Deed]]
+) -> None:
+    session, runs_ = World(), {f"s/{number}": World() for number in range(1, len(given_runs) + 1)}
+    for (run_id, world), deeds in zip(runs_.items(), given_runs, strict=True):
+        for deed in deeds:
+            if deed is not World.carry_on:
+                deed(world)
+        number = int(run_id.partition("/")[2])
+        session.note("message", "accepted", messageId=f"m{number}")
+        session.note("lifecycle", "start", run_id, agent="a", number=number)
+        session.note("message", "taken", run_id, messageId=f"m{number}")
+        session.note("lifecycle", "end", run_id, status="completed", number=number)
+        session.note("reply", "end", run_id, text="yes")
+    streams = {"": stream_of(session)} | {run_id: stream_of(world) for run_id, world in runs_.items()}
+    seen: list[Event] = []
+    cursor = Cursor(session=0)
+    while True:
+        feed = SessionFeed(cursor)
+        for _ in range(data.draw(st.integers(1, 6))):
+            if feed.lost:
+                feed.follow(streams[""].run_id(feed.cursor.run))
+            limit = data.draw(st.integers(1, 4))
+            own = streams[""].since(feed.cursor.session or 0, limit)
+            run = None if feed.run_id is None else streams[feed.run_id].since(feed.cursor.events, limit)
+            seen += feed.take(own, run)
+        if seen:
+            most = data.draw(st.integers(0, 2))  # the last ones were lost on their way
+            seen = seen[: len(seen) - most] if len(seen) > most else seen
+            cursor = parse_cursor(seen[-1].cursor)
+        if feed.cursor.session == session.journal.count and not data.draw(st.booleans()):
+            break
+        if feed.cursor.session == session.journal.count and cursor == feed.cursor:
+            break
+    under_way = ""
+    told: dict[str, list[tuple[str, str]]] = {run_id: [] for run_id in runs_}
+    own_seen: list[tuple[str, str]] = []
+    for event in seen:
+        if event.topic in ("lifecycle", "message", "reply"):
+            own_seen.append((event.topic, event.phase))
+            under_way = event.run_id if event.phase == "start" else "" if event.topic == "lifecycle" else under_way
+        else:
+            assert event.run_id == under_way
+            if event.phase not in ("delta", "superseded"):
+                told[event.run_id].append((event.topic, event.phase))
+    if cursor.session == session.journal.count:
+        assert own_seen == session.noted
+        assert told == {run_id: world.noted[1:-1] for run_id, world in runs_.items()}
+
+
+def stream_of(world: World) -> Stream:
+    stream = Stream()
+    stream.add(world.journal.page())
+    return stream
+
+
+def delta(feed: Feed, stream: Stream) -> list[tuple[str, str, Any]]:
+    events = feed.take(stream.since(feed.cursor.events), stream.live)
+    return [(event.topic, event.phase, event.data.get("text", event.data.get("reason"))) for event in events]
+
+
+def test_another_attempt_supersedes_what_was_seen_and_the_end_gives_what_is_missing() -> None:
+    world, relay, feed = World(), Relay(), Feed("r")
+    world.note("request", "start", number=1)
+
+    def looked() -> list[tuple[str, str, Any]]:
+        relay.look(world)
+        relay.fetch(world, 10)
+        return delta(feed, relay.stream)
+
+    assert looked() == [("request", "start", None)]
+    world.write(1, 1, "The ans")
+    assert looked() == [("reasoning", "delta", "The ans"), ("assistant", "delta", "The ans")]
+    world.write(1, 2, "It")
+    assert looked() == [
+        ("reasoning", "superseded", "attempt 2 writes anew"),
+        ("assistant", "superseded", "attempt 2 writes anew"),
+        ("reasoning", "delta", "It"),
+        ("assistant", "delta", "It"),
+    ]
+    assert str(feed.cursor) == "1.1.2.2.2"
+    world.answer(1, 2, "It is 42.", accepted=True)
+    assert looked() == [
+        ("reasoning", "end", None),
+        ("assistant", "delta", " is 42."),
+        ("assistant", "end", "It is 42."),
+        ("request", "end", None),
+    ]
+    assert str(feed.cursor) == "4"
+
+
+def test_who_has_missed_what_is_not_kept_is_told_what_and_goes_on() -> None:
+    journal = Journal()
+    for number in range(1_500):
+        journal.note("tool", "start", AT, call=f"1.{number}", tool="t", params={})
+    stream, feed = Stream(), Feed("r", Cursor(3))
+    stream.add(journal.page(0))
+    snapshot, first, *_ = feed.take(stream.since(3))
+    assert (snapshot.topic, snapshot.phase, snapshot.data) == ("lifecycle", "snapshot", {"first": 3, "next": 500})
+    assert (first.offset, first.data["call"]) == (500, "1.500")
+
+
+def test_an_update_is_told_where_it_changes() -> None:
+    stream, feed = Stream(), Feed("r")
+    journal = Journal()
+    journal.note("tool", "start", AT, call="1.0", tool="t", params={})
+    half = Noted(topic="tool", phase="update", at=AT, data={"call": "1.0", "tool": "t", "progress": "half"})
+    for _ in range(2):
+        stream.look(Live(AT, updates=(half,)))
+        stream.add(journal.page(stream.next))
+        told = [(event.phase, event.offset) for event in feed.take(stream.since(feed.cursor.events), stream.live)]
+        assert told in ([("start", 0), ("update", 1)], [])
+    journal.note("tool", "end", AT, call="1.0", tool="t", status="done")
+    stream.look(Live(AT, updates=(half,)))
+    stream.add(journal.page(stream.next))
+    assert [event.phase for event in Feed("r", Cursor(1)).take(stream.since(1), stream.live)] == ["end"]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_end_of_a_long_text_gives_what_it_has_of_it(cut: bool) -> None:
+    journal = Journal()
+    text = "word " * (20_000 if cut else 2_000)
+    journal.note("assistant", "end", AT, request=1, attempt=1, text=text, accepted=True)
+    stream = Stream()
+    stream.add(journal.page())
+    given_text, end = Feed("r").take(stream.since(0))
+    assert text.startswith(given_text.data["text"])
+    assert (given_text.data["text"] == text) is not cut
+    assert (end.data.get("cut") == ["text"]) is cut
