@@ -16,14 +16,12 @@ AT = "2026-01-01T00:00:00.000Z"
 
 
 class _Noting:
-    def __init__(self) -> None:
-        self._journal = Journal()
+    def __init__(self, carried: dict[str, Any] | None = None) -> None:
+        self._journal = Journal(None if carried is None else Carried.model_validate(carried))
         self._leaves = ""
         self.watched = 0
 
-    async def _until_told(self, carried: dict[str, Any] | None) -> None:
-        if carried is not None:
-            self._journal = Journal(Carried.model_validate(carried))
+    async def _until_told(self) -> None:
         await workflow.wait_condition(lambda: self._leaves != "")
         if self._leaves == "anew":
             left = self._journal.carried()
@@ -54,13 +52,21 @@ class _Noting:
 
 @workflow.defn(name=AGENT_WORKFLOW)
 class NotingRun(_Noting):
+    @workflow.init
+    def __init__(self, carried: dict[str, Any] | None = None) -> None:
+        super().__init__(carried)
+
     @workflow.run
-    async def run(self, carried: dict[str, Any] | None = None) -> None:
-        await self._until_told(carried)
+    async def run(self, _: dict[str, Any] | None = None) -> None:
+        await self._until_told()
 
 
 @workflow.defn(name=SESSION_WORKFLOW)
 class NotingSession(_Noting):
+    @workflow.init
+    def __init__(self, carried: dict[str, Any] | None = None) -> None:
+        super().__init__(carried)
+
     @workflow.run
-    async def run(self, carried: dict[str, Any] | None = None) -> None:
-        await self._until_told(carried)
+    async def run(self, _: dict[str, Any] | None = None) -> None:
+        await self._until_told()

@@ -15,6 +15,7 @@ from perdure.errors import CursorError, ProtocolError
 from perdure.run.events.cursor import Cursor, parse_cursor
 from perdure.run.events.feed import Feed, SessionFeed
 from perdure.run.events.kinds import TOPICS, Event, Topic, as_topic
+from perdure.run.events.stream import NOTHING, Live
 from perdure.run.events.wire import EventsPage
 
 NOW: Final = "now"
@@ -41,12 +42,12 @@ class Relay:
             feed = Feed(run_id, cursor or Cursor(source.stream.next))
             while True:
                 bell.clear()
-                for event in feed.take(await _page(source, feed.cursor.events), source.stream.live):
+                for event in feed.take(*await _page(source, feed.cursor.events)):
                     if _wanted(event, topics):
                         yield await _whole(event, source)
                 if feed.ended:
                     return
-                if feed.cursor.events >= source.stream.next:
+                if feed.cursor.events >= source.stream.next and not source.stream.ended:
                     await bell.wait()
 
     async def session(self, id: str, from_: str | None, topics: frozenset[Topic]) -> AsyncGenerator[Event, None]:
@@ -69,16 +70,12 @@ class Relay:
                     await _begun(run, bell)
                     feed.skip(run.stream.next)
                 skips = False
-                page = None
+                page, live = None, NOTHING
                 if run is not None and run.stream.begun:
-                    page = await _page(run, feed.cursor.events)
+                    page, live = await _page(run, feed.cursor.events)
+                said, _ = await _page(own, feed.cursor.session or 0)
                 before = feed.cursor
-                for event in feed.take(
-                    await _page(own, feed.cursor.session or 0),
-                    page,
-                    *([run.stream.live] if run is not None else []),
-                    gone=run is not None and run.gone,
-                ):
+                for event in feed.take(said, page, live, gone=run is not None and run.gone):
                     if _wanted(event, topics):
                         yield await _whole(event, own if not event.run_id or run is None else run)
                 if feed.cursor == before and not feed.ended:
@@ -138,13 +135,13 @@ async def _begun(source: Source, bell: asyncio.Event) -> None:
         await bell.wait()
 
 
-async def _page(source: Source, number: int) -> EventsPage:
-    """Some of the events from a number on, wherever they are kept. Raises why it is not read any more."""
+async def _page(source: Source, number: int) -> tuple[EventsPage, Live]:
+    """Some of the events from a number on, wherever they are kept, and what is live behind them. Raises why it is not read any more."""
     if source.failure is not None:
         raise source.failure
     if number < source.stream.first and (page := await source.earlier(number)) is not None:
-        return page
-    return source.stream.since(number, BATCH)
+        return page, NOTHING
+    return source.stream.since(number, BATCH), source.stream.live
 
 
 async def _whole(event: Event, source: Source) -> Event:

@@ -205,16 +205,21 @@ class Source:
                 return found
 
     async def _between(self, first: int, until: int) -> list[EventsPage]:
-        """What an execution noted before it went on as new, and the new one has not kept."""
+        """What an execution noted before it went on as new, and the new one has not kept. Raises as a query does: it is tried again."""
         found: list[EventsPage] = []
-        while first < until and (page := await self._from_before(first)) is not None:
+        while first < until and (page := await self._before(first)) is not None:
             found.append(page)
             first = page.next
         return found
 
     async def _from_before(self, number: int) -> EventsPage | None:
+        with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+            return await self._before(number)
+        return None
+
+    async def _before(self, number: int) -> EventsPage | None:
         handle = self._handle
-        with contextlib.suppress(RPCError, RunError, WorkflowQueryFailedError):
+        with contextlib.suppress(RunError):  # there is none before it
             while True:
                 handle = await execution_before(self._client, handle)
                 page = await _ask(handle, number)
