@@ -13,7 +13,7 @@ from typing import Any
 from perdure import ApprovalEvent, Event, Perdure, PerdureError, RequestEvent, Run, RunView, ToolEvent
 from perdure.testing import run_locally
 
-NAMES = ("refund", "fleet", "producer", "mailbox")
+NAMES = ("refund", "fleet", "producer", "mailbox", "hooks")
 
 
 async def play(name: str, server: Any = "dev") -> RunView:

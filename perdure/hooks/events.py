@@ -69,6 +69,8 @@ class BeforeAgentStart(HookEvent):
 class AgentEnd(HookEvent):
     """A run has ended, however it did."""
 
+    above: list[str] = Field(default_factory=list)
+    """The agents above a delegate, whose run counts what this one has used as well; outermost first."""
     status: str = ""
     """`completed`, `failed` or `cancelled`."""
     output: Json = None
@@ -88,9 +90,9 @@ class BeforeToolCall(_OfCall):
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """By parameter where it comes from; `!` before a name: others wrote it (R15.1)."""
     tokens: int = 0
-    """What the run has used so far."""
+    """What the run has used so far, in Requests that were answered."""
     cost: float | None = None
-    """Dollars so far; `None`: not known."""
+    """The same in dollars; `None`: a model's price is not known."""
 
 
 class AfterToolCall(_OfCall):

@@ -81,7 +81,7 @@ class CallHooks:
                 **self._of(call, BEFORE if number == 1 else f"{BEFORE}/{number}"),
                 sources={name: sorted(each) for name, each in call.origins.params.items()},
                 tokens=usage.prompt_tokens + usage.completion_tokens,
-                cost=usage.cost,
+                cost=usage.cost if usage.by_model else 0.0,
             ),
             known_as(call.tool),
         )

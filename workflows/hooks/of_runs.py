@@ -101,13 +101,14 @@ async def _tell_end(
             at=_now(),
             run_id=run_id,
             agent=run.agent.name,
+            above=run.lineage[:-1],
             status=status,
             output=None if result is None else result.output,
             stop_reason=run.stop_reason if run.limit is None else run.limit.reason,
             error=error.message if isinstance(error, ApplicationError) and status == "failed" else None,
             requests=len(run.past.log),
             tokens=usage.prompt_tokens + usage.completion_tokens,
-            cost=usage.cost,
+            cost=usage.cost if usage.by_model else 0.0,
         ),
     )
 

@@ -1,0 +1,1 @@
+"""Hooks round a shop's tools: redaction, a budget and an audit log."""
