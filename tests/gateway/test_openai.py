@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,104 @@ async def test_what_a_request_may_say(dev_server: WorkflowEnvironment, tmp_path:
             await stranger.models.list()
         await stranger.close()
     assert len(it.it.model.requests) == 1
+
+
+async def test_chat_completions(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    call = {"_tool": "get_weather", "city": "Rome", "_outputPath": "†state.rome"}
+    script = [says("Hello."), {"calls": [call]}, says("It is {†state.rome}."), says("Bye."), says("Streamed text.")]
+    async with door(dev_server.client, tmp_path, script) as it:
+        chat = it.ai.chat.completions
+        said: list[Any] = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
+        first = await chat.create(model="shopper", messages=said, store=True)
+        assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("Hello.", "stop")
+        assert first.usage is not None
+        assert first.usage.prompt_tokens_details is not None
+        assert await chat.retrieve(first.id) == first
+        shown = it.it.model.requests[0].text
+        assert ("You help people shop." in shown, "Be brief." in shown) == (True, True)
+        tools: Any = [{"type": "function", "function": {key: value for key, value in WEATHER.items() if key != "type"}}]
+        said = [*said, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Weather?"}]
+        asked = await chat.create(model="shopper", messages=said, tools=tools)
+        message = asked.choices[0].message
+        assert (asked.choices[0].finish_reason, message.content) == ("tool_calls", None)
+        assert message.tool_calls is not None
+        function: Any = message.tool_calls[0]
+        assert (function.function.name, json.loads(function.function.arguments)) == ("get_weather", {"city": "Rome"})
+        said += [message.to_dict(), {"role": "tool", "tool_call_id": function.id, "content": "mild"}]
+        answer = await chat.create(model="shopper", messages=said, tools=tools)
+        assert answer.choices[0].message.content == "It is mild."
+        runs: Any = [each.to_dict()["perdure"] for each in (answer, asked)]
+        assert runs[0]["run_id"] == runs[1]["run_id"], "the run that waited goes on"
+        with pytest.raises(openai.NotFoundError):
+            await chat.retrieve(answer.id)
+        # The same results once more, or after another beginning: that is another run, with all of it as its history.
+        other = await chat.create(model="shopper", messages=said, tools=tools)
+        assert other.choices[0].message.content == "Bye."
+        assert [text in str(it.it.model.requests[3].messages) for text in ("get_weather", "mild")] == [True, True]
+        options: Any = {"include_usage": True}
+        stream = await chat.create(model="shopper", messages=said[:2], stream=True, stream_options=options)
+        chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "Streamed text."
+        assert [chunk.choices[0].finish_reason for chunk in chunks[-3:-1]] == [None, "stop"]
+        assert chunks[-1].usage is not None
+        assert chunks[0].choices[0].delta.role == "assistant"
+
+
+async def test_a_completion_asks_for_approval_where_its_client_knows_how(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    agents = [SHOPPER | {"context": [*SHOPPER["context"], {"type": "tool", "tool": "pay"}]}]
+    calls = [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]
+    script = [{"calls": calls}, says("{†state.receipt}")] * 2
+    async with door(dev_server.client, tmp_path, script, agents=agents, functions=[pay]) as it:
+        chat = it.ai.chat.completions
+        tools: Any = [{"type": "function", "function": {"name": "perdure_approval"}}]
+        said: list[Any] = [{"role": "user", "content": "Pay."}]
+        first = await chat.create(model="shopper", messages=said, tools=tools)
+        (call,) = first.choices[0].message.tool_calls or []
+        about: Any = call
+        assert json.loads(about.function.arguments) == {"tool": "pay", "arguments": {"amount": 5}}
+        said += [first.choices[0].message.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": "approve"}]
+        stream = await chat.create(model="shopper", messages=said, tools=tools, stream=True)
+        assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "paid 5"
+        assert "perdure_approval" not in it.it.model.requests[0].shown
+        # A client that says nothing of it waits until somebody has decided.
+        waiting = asyncio.ensure_future(chat.create(model="shopper", messages=said[:1]))
+        perdure = it.served.gateway.perdure
+        while not (found := (await perdure.approvals()).waiting):
+            pass
+        await perdure.get_run(found[0].run_id).approve("1.0")
+        assert (await waiting).choices[0].message.content == "paid 5"
+
+
+async def test_conversations(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("One."), says("Two.")]) as it:
+        conversation = await it.ai.conversations.create()
+        first = await it.ai.responses.create(model="shopper", input="1", conversation=conversation.id)
+        assert first.conversation is not None
+        assert first.conversation.id == conversation.id
+        await it.ai.responses.create(model="shopper", input="2", conversation=conversation.id)
+        assert "One." in it.it.model.requests[1].text
+        with pytest.raises(openai.BadRequestError, match="part of a conversation"):
+            await it.ai.responses.delete(first.id)
+        await it.ai.conversations.delete(conversation.id)
+        with pytest.raises(openai.NotFoundError):
+            await it.ai.responses.retrieve(first.id)
+
+
+async def test_a_request_may_be_sent_again(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("One."), says("Two."), says("Three.")]) as it:
+        for more in ({}, {"store": False}):
+            given: Any = {
+                "model": "shopper",
+                "input": "1",
+                "extra_headers": {"Idempotency-Key": f"k{len(more)}"},
+                **more,
+            }
+            first, again = [await it.ai.responses.create(**given) for _ in range(2)]
+            assert first == again
+            if not more:
+                given |= {"previous_response_id": first.id, "extra_headers": {"Idempotency-Key": "next"}}
+                after = [await it.ai.responses.create(**given) for _ in range(2)]
+                assert after[0] == after[1]
+    assert len(it.it.model.requests) == 3

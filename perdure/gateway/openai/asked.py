@@ -75,8 +75,12 @@ class Asked:
     """The response that it follows."""
     conversation: str | None = None
     """The conversation, by its id."""
+    approvals: bool = True
+    """Whether its client knows what to do where a person is asked."""
+    chat: bool = False
+    """Whether it is a chat completion."""
     with_usage: bool = False
-    """Chat completions: a last chunk tells the usage."""
+    """Of a chat completion: a last chunk tells the usage."""
 
 
 def read_tools(body: Body, of: str) -> list[JsonObject]:

@@ -41,6 +41,8 @@ class Record(Wire):
     """Whether who asked may decide: then what waits for a person ends a response."""
     formatted: bool = False
     """Whether it asked for a format of its own: then the answer is JSON."""
+    chat: bool = False
+    """Whether it was asked for as a chat completion."""
     stored: bool = True
     history: str = ""
     """Of a run by itself: the digest of the messages that it began with."""
@@ -76,6 +78,7 @@ def new_record(asked: Asked, *, created: int, sender: str, approves: bool, befor
         agent=asked.model,
         sender=sender,
         approves=approves,
+        chat=asked.chat,
         formatted=asked.changes.schema is not None,
         stored=asked.store,
         history=digest(history),

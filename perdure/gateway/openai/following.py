@@ -56,7 +56,7 @@ class Finder:
         found = await self.find(tenant, id)
         if found is None:
             return None
-        if not found.record.stored:
+        if not found.record.stored or found.record.chat:
             raise not_found(str(id))
         if id.run and found.view.status != "running":
             try:

@@ -117,19 +117,24 @@ def _add(messages: list[JsonObject], item: JsonObject, where: str) -> None:
 
 
 def _message(item: JsonObject, where: str) -> JsonObject:
-    role, content = item.get("role"), item.get("content")
+    role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
         raise invalid(f"{where}.role", "'user', 'assistant', 'system' or 'developer'")
+    return {"role": role, "content": read_content(item.get("content"), f"{where}.content", pictures=role == "user")}
+
+
+def read_content(content: Any, where: str, *, pictures: bool) -> str | list[JsonObject]:
+    """A message's content: its text, or with `pictures` its parts."""
     if isinstance(content, str):
-        return {"role": role, "content": content}
+        return content
     if not isinstance(content, list) or not content:
-        raise invalid(f"{where}.content", "a text, or a list of parts")
-    parts = [_part(part, f"{where}.content[{at}]") for at, part in enumerate(content)]
+        raise invalid(where, "a text, or a list of parts")
+    parts = [_part(part, f"{where}[{at}]") for at, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
-        return {"role": role, "content": "\n".join(part["text"] for part in parts)}
-    if role != "user":
-        raise unsupported(f"{where}.content", "only a user's message has pictures")
-    return {"role": role, "content": parts}
+        return "\n".join(part["text"] for part in parts)
+    if not pictures:
+        raise unsupported(where, "only a user's message has pictures")
+    return parts
 
 
 def _part(part: Any, where: str) -> JsonObject:

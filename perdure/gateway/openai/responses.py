@@ -14,8 +14,9 @@ from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, MessageRefusedError, RunError, RunExistsError, RunNotFoundError
 from perdure.gateway.callers import Caller
 from perdure.gateway.door import Gateway
-from perdure.gateway.openai.answers import Ask, Found, answer_of, via
+from perdure.gateway.openai.answers import Found, answer_of
 from perdure.gateway.openai.asked import Asked, Changes
+from perdure.gateway.openai.deciding import decisions
 from perdure.gateway.openai.documents import Record, changed_agent, new_record, told_by, with_history
 from perdure.gateway.openai.errors import refused, unsupported
 from perdure.gateway.openai.following import Finder
@@ -44,7 +45,7 @@ class Starter:
         if asked.conversation is not None:
             return await self._in_conversation(caller, asked, asked.conversation, idempotency)
         key = new_key() if idempotency is None else key_of(caller.tenant, caller.sender, idempotency)
-        if asked.said.outputs or not asked.store:
+        if asked.said.outputs or not asked.store or asked.chat:
             return await self.alone(caller, asked, key)
         record = self._record(caller, asked)
         return await self._say(caller, asked, key, record, "followup", idempotency), record
@@ -68,44 +69,17 @@ class Starter:
             raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
         if asked.said.before and (asked.previous or asked.conversation):
             raise unsupported("input", "a run that goes on takes results, decisions and a user's words")
-        decisions = self._decisions(caller, asked, id, found)
+        said, by_person = decisions(asked, id, found, caller.sender)
+        if by_person:
+            caller.check("approve", "decide what waits for a person")
         run = self._finder.run(caller.tenant, id)
         try:
-            await asyncio.gather(*(run.decide(decision) for decision in decisions))
+            await asyncio.gather(*(run.decide(decision) for decision in said))
             for text in asked.said.texts:
                 await self._steer(caller, run, id, text)
         except (DecisionRefusedError, MessageRefusedError) as error:
             raise refused(str(error), "input", "conflict") from None
         return id.next()
-
-    def _decisions(self, caller: Caller, asked: Asked, id: ResponseId, found: Found) -> list[JsonObject]:
-        calls: dict[str, Ask] = {}
-        approvals: dict[str, Ask] = {}
-        for ask in found.asks(id.leg):
-            (approvals if ask.approval else calls)[
-                id.item("mcpr", ask.offer) if ask.approval else id.call(ask.offer)
-            ] = ask
-        outputs, verdicts = asked.said.outputs, asked.said.verdicts
-        for call in calls:
-            if call not in outputs:
-                raise refused(f"No tool output found for function call {call}.", "input", "missing_tool_output")
-        for name in [*(set(outputs) - set(calls)), *(set(verdicts) - set(approvals))]:
-            raise refused(f"nothing waits for {name[:200]!r} in {id}", "input", "invalid_value")
-        if not outputs and not verdicts:
-            raise refused(
-                f"{id} waits for a decision: send an 'mcp_approval_response' for {', '.join(approvals)}",
-                "input",
-                "conflict",
-            )
-        if verdicts:
-            caller.check("approve", "decide what waits for a person")
-        next = id.next()
-        said: list[JsonObject] = [
-            {"call": ask.offer, "decision": "answer", "answer": outputs[call], "by": caller.sender}
-            for call, ask in calls.items()
-        ]
-        said += [_verdict(approvals[name], verdict) | {"by": caller.sender} for name, verdict in verdicts.items()]
-        return [each | {"via": via(next, str(each["call"]))} for each in said]
 
     async def _steer(self, caller: Caller, run: Run[object], id: ResponseId, text: str) -> None:
         if not id.run:
@@ -227,13 +201,13 @@ class Starter:
         if found is None or not found.pauses or asked.model != found.record.agent:
             return None
         earlier = asked.said.earlier[: found.record.length]
-        waits = {id.call(ask.offer) for ask in found.asks(found.leg) if not ask.approval}
+        waits = {id.call(ask.offer) for ask in found.asks(found.leg) if asked.chat or not ask.approval}
         fits = digest(earlier) == found.record.history and waits == set(asked.said.outputs)
         goes_on = fits and asked.changes.digest == found.record.changes
         return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
 
     def _record(self, caller: Caller, asked: Asked, before: Sequence[JsonObject] = ()) -> Record:
-        approves = caller.may("approve")
+        approves = asked.approvals and caller.may("approve")
         return new_record(asked, created=int(time.time()), sender=caller.sender, approves=approves, before=before)
 
     def _changed(self, asked: Asked, record: Record, *, alone: bool = False) -> JsonObject:
@@ -248,13 +222,6 @@ class Starter:
             raise refused(
                 f"The model {name[:200]!r} does not exist: {error.detail}", "model", "model_not_found", status=404
             ) from None
-
-
-def _verdict(ask: Ask, verdict: JsonObject) -> JsonObject:
-    """What a person answers is a decision on a call; of a question the reason is the answer."""
-    if ask.question and verdict["decision"] == "approve":
-        return {"call": ask.offer, "decision": "answer", "answer": verdict["reason"]}
-    return {"call": ask.offer, **verdict}
 
 
 def _message(idempotency: str) -> str:

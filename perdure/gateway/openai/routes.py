@@ -16,10 +16,12 @@ from perdure.gateway.callers import READ, SEND, Caller, caller_of
 from perdure.gateway.door import Door, Gateway
 from perdure.gateway.openai import listing, streaming
 from perdure.gateway.openai.answers import Found, empty_response, response_object
+from perdure.gateway.openai.chats import read_chat
+from perdure.gateway.openai.completions import completion_object
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.errors import as_openai, invalid, not_found, refused
 from perdure.gateway.openai.following import Finder, is_settled
-from perdure.gateway.openai.ids import ResponseId, new_key, response_id
+from perdure.gateway.openai.ids import COMPLETION, ResponseId, new_key, response_id
 from perdure.gateway.openai.requests import read_request
 from perdure.gateway.openai.responses import Starter
 from perdure.gateway.streams import EventStream
@@ -52,6 +54,8 @@ class Routes:
             Route("/v1/responses/{id}", self.delete, methods=["DELETE"]),
             Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
             Route("/v1/responses/{id}/input_items", self.input_items),
+            Route("/v1/chat/completions", self.complete, methods=["POST"]),
+            Route("/v1/chat/completions/{id}", self.completion),
             Route("/v1/conversations", self.new_conversation, methods=["POST"]),
             Route("/v1/conversations/{id}", self.delete_conversation, methods=["DELETE"]),
         ]
@@ -82,6 +86,32 @@ class Routes:
         if found is None:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "in_progress"))
         return JSONResponse(response_object(id, found))
+
+    async def complete(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        asked = read_chat(await read_json(request))
+        id, record = await self._starter.begin(caller, asked, _idempotency(request))
+        if asked.stream:
+            frames = streaming.chunk_frames(self._finder, caller.tenant, id, record, with_usage=asked.with_usage)
+            return EventStream(self._gateway, caller, frames, retry=False)
+        found = await self._settled(request, caller, id)
+        if found is None:
+            raise refused(f"the gateway ends; the run goes on as {id.completion}", None, "still_running", status=503)
+        return JSONResponse(completion_object(id, found))
+
+    async def completion(self, request: Request) -> Response:
+        """One that was stored, by whoever has the tenant."""
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        name = request.path_params["id"]
+        id = response_id(name, COMPLETION)
+        found = None if id is None else await self._finder.find(caller.tenant, id)
+        if id is None or found is None or not (found.record.stored and found.record.chat):
+            raise not_found(name[:200])
+        if not is_settled(found, id):
+            raise refused(f"{name} is still under way", "completion_id", "still_running")
+        return JSONResponse(completion_object(id, found))
 
     async def retrieve(self, request: Request) -> Response:
         caller = caller_of(request)

@@ -6,7 +6,8 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from perdure.gateway.openai.answers import empty_response, response_object
+from perdure.gateway.openai.answers import Found, empty_response, response_object
+from perdure.gateway.openai.completions import Chunks, completion_object
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.errors import error_body
 from perdure.gateway.openai.following import Finder, is_settled
@@ -27,31 +28,57 @@ async def response_frames(
     telling, number = Telling(id, after), after
     try:
         async with aclosing(_events(finder, tenant, id, record, telling)) as events:
-            async for event in events:
+            async for event, _ in events:
                 number = event["sequence_number"]
                 yield frame(dumps(event), event=event["type"])
     except Exception as error:
-        problem = problem_of(error)
-        if problem is None:
-            _log.error("a stream broke down", exc_info=error)
-            problem = HttpError(500, "the gateway could not go on with this; its log says why")
-        said = {key: value for key, value in error_body(problem).items() if key in ("message", "param", "code")}
+        said = {key: value for key, value in _told(error).items() if key in ("message", "param", "code")}
         yield frame(dumps({"type": "error", "sequence_number": number + 1, **said}), event="error")
+    yield DONE
+
+
+async def chunk_frames(
+    finder: Finder, tenant: str, id: ResponseId, record: Record, *, with_usage: bool
+) -> AsyncGenerator[str, None]:
+    """The chunks of a chat completion, until it has ended."""
+    chunks = Chunks(id, record.created, record.agent, with_usage=with_usage)
+    last: Found | None = None
+    yield frame(dumps(chunks.begin()))
+    try:
+        async with aclosing(_events(finder, tenant, id, record, Telling(id))) as events:
+            async for event, found in events:
+                last = found
+                for chunk in chunks.take(event):
+                    yield frame(dumps(chunk))
+        if last is not None:
+            for chunk in chunks.end(completion_object(id, last)):
+                yield frame(dumps(chunk))
+    except Exception as error:
+        yield frame(dumps({"error": _told(error)}))
     yield DONE
 
 
 async def _events(
     finder: Finder, tenant: str, id: ResponseId, record: Record | None, telling: Telling
-) -> AsyncGenerator[JsonObject, None]:
+) -> AsyncGenerator[tuple[JsonObject, Found | None], None]:
+    """Each with the run as it was found then; those before it was looked at with none."""
     if record is not None:
         for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
-            yield event
+            yield event, None
     async with aclosing(finder.follow(tenant, id)) as looks:
         async for found in looks:
             if record is None:
                 record = found.record
                 for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
-                    yield event
+                    yield event, found
             if is_settled(found, id):
                 for event in telling.end(response_object(id, found)):
-                    yield event
+                    yield event, found
+
+
+def _told(error: Exception) -> JsonObject:
+    problem = problem_of(error)
+    if problem is None:
+        _log.error("a stream broke down", exc_info=error)
+        problem = HttpError(500, "the gateway could not go on with this; its log says why")
+    return error_body(problem)
