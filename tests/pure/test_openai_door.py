@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.gateway.openai.answers import Found, message_item, response_object, via
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.ids import ResponseId, conversation_key, of_call, response_id
-from perdure.gateway.openai.items import read_input
+from perdure.gateway.openai.reading.items import read_input
 from perdure.gateway.openai.telling import Telling
 from perdure.gateway.problems import HttpError
 from perdure.model.usage import RunUsage, Usage

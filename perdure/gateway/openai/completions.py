@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from perdure.gateway.openai.answers import Ask, Found, answer_of, usage_of
-from perdure.gateway.openai.asked import APPROVAL_TOOL
 from perdure.gateway.openai.errors import refused
 from perdure.gateway.openai.ids import ResponseId
+from perdure.gateway.openai.reading.asked import APPROVAL_TOOL
 from perdure.gateway.problems import HttpError
 from perdure.values.jsons import JsonObject, dumps
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from perdure.gateway.openai.answers import Ask, Found, via
-from perdure.gateway.openai.asked import Asked
 from perdure.gateway.openai.errors import refused
 from perdure.gateway.openai.ids import ResponseId
+from perdure.gateway.openai.reading.asked import Asked
 from perdure.values.jsons import Json, JsonObject
 
 _WORDS = {"approve": True, "reject": False}

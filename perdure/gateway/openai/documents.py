@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
-from perdure.gateway.openai.asked import Asked, Changes, Said
 from perdure.gateway.openai.errors import refused
-from perdure.gateway.openai.items import read_input
+from perdure.gateway.openai.reading.asked import Asked, Changes, Said
+from perdure.gateway.openai.reading.items import read_input
 from perdure.sessions.documents import input_name
 from perdure.sessions.wire import digest
 from perdure.values.jsons import Json, JsonObject

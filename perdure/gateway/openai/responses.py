@@ -15,12 +15,12 @@ from perdure.errors import DecisionRefusedError, MessageRefusedError, RunError, 
 from perdure.gateway.callers import Caller
 from perdure.gateway.door import Gateway
 from perdure.gateway.openai.answers import Found, answer_of
-from perdure.gateway.openai.asked import Asked, Changes
 from perdure.gateway.openai.deciding import decisions
 from perdure.gateway.openai.documents import Record, changed_agent, new_record, told_by, with_history
 from perdure.gateway.openai.errors import refused, unsupported
 from perdure.gateway.openai.following import Finder
 from perdure.gateway.openai.ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
+from perdure.gateway.openai.reading.asked import Asked, Changes
 from perdure.gateway.problems import HttpError
 from perdure.sessions.wire import COMMANDS, SessionView, digest
 from perdure.values.jsons import JsonObject

@@ -16,13 +16,13 @@ from perdure.gateway.callers import READ, SEND, Caller, caller_of
 from perdure.gateway.door import Door, Gateway
 from perdure.gateway.openai import listing, streaming
 from perdure.gateway.openai.answers import Found, empty_response, response_object
-from perdure.gateway.openai.chats import read_chat
 from perdure.gateway.openai.completions import completion_object
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.errors import as_openai, invalid, not_found, refused
 from perdure.gateway.openai.following import Finder, is_settled
 from perdure.gateway.openai.ids import COMPLETION, ResponseId, new_key, response_id
-from perdure.gateway.openai.requests import read_request
+from perdure.gateway.openai.reading.chats import read_chat
+from perdure.gateway.openai.reading.requests import read_request
 from perdure.gateway.openai.responses import Starter
 from perdure.gateway.streams import EventStream
 from perdure.values.jsons import JsonObject

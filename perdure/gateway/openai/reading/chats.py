@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.gateway.openai.asked import APPROVAL_TOOL, Asked, Changes, read_sampling, read_schema, read_tools
-from perdure.gateway.openai.bodies import Body
 from perdure.gateway.openai.errors import invalid, refused
-from perdure.gateway.openai.items import MOST_ITEMS, of_history, read_content
+from perdure.gateway.openai.reading.asked import APPROVAL_TOOL, Asked, Changes, read_sampling, read_schema, read_tools
+from perdure.gateway.openai.reading.bodies import Body
+from perdure.gateway.openai.reading.items import MOST_ITEMS, of_history, read_content
 from perdure.values.jsons import Json, JsonObject
 
 HONOURED: Final = frozenset(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import ToolDefinitionError
-from perdure.gateway.openai.bodies import Body
 from perdure.gateway.openai.errors import invalid, refused, unsupported
+from perdure.gateway.openai.reading.bodies import Body
 from perdure.sessions.wire import digest
 from perdure.tools.tool import CLIENT, parse_tool
 from perdure.values.jsons import Json, JsonObject

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.errors import AgentError, JsonError
-from perdure.gateway.openai.asked import Said
 from perdure.gateway.openai.errors import invalid, refused, unsupported
+from perdure.gateway.openai.reading.asked import Said
 from perdure.values.jsons import Json, JsonObject, dumps, loads
 from perdure.values.messages import parse_messages
 

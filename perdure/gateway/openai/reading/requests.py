@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.gateway.openai.asked import Asked, Changes, read_sampling, read_schema, read_tools
-from perdure.gateway.openai.bodies import Body
 from perdure.gateway.openai.errors import invalid, refused, unsupported
-from perdure.gateway.openai.items import read_input
+from perdure.gateway.openai.reading.asked import Asked, Changes, read_sampling, read_schema, read_tools
+from perdure.gateway.openai.reading.bodies import Body
+from perdure.gateway.openai.reading.items import read_input
 from perdure.values.jsons import Json, JsonObject
 
 HONOURED: Final = frozenset(
