@@ -9,7 +9,7 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import TIMEOUT, client, own_run
+from perdure.activities.asking import TIMEOUT, answer_of, client, own_run
 from perdure.errors import RunError, ToolError
 from perdure.run.wire import VALUE_QUERY
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
@@ -91,7 +91,7 @@ class SessionReader:
     async def _ask(self, id: str, query: str, kind: Any, *arguments: Any) -> Any:
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id)
         try:
-            return await handle.query(query, args=arguments, result_type=kind, rpc_timeout=TIMEOUT)
+            return await answer_of(handle, query, *arguments, result_type=kind)
         except WorkflowQueryFailedError as error:
             raise RunError(f"{id} does not say: {error}") from None
         except RPCError as error:

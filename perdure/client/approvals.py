@@ -23,10 +23,10 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking import TIMEOUT, answer_of
 from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
-from perdure.client.runs import QUERY_TIMEOUT
 from perdure.client.selection import of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.people.wire import STEER, WITHDRAW, Said
@@ -138,8 +138,8 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered]:
     more = True
     try:
         while more:  # as many as fit into an answer
-            offers: list[WaitingView] = await handle.query(
-                WAITING_QUERY, args=[call, len(found)], result_type=list[WaitingView], rpc_timeout=QUERY_TIMEOUT
+            offers: list[WaitingView] = await answer_of(
+                handle, WAITING_QUERY, call, len(found), result_type=list[WaitingView]
             )
             found += [Offered(run_id, offer) for offer in offers]
             more = bool(offers) and offers[-1].more > 0
@@ -195,7 +195,7 @@ async def withdraw(client: Client, run_id: str, message: str) -> None:
 async def steer(client: Client, run_id: str, said: Said) -> None:
     """Give a running run a new message; it is in its history then. Raises `RunEndedError`."""
     try:
-        await client.get_workflow_handle(run_id).signal(STEER, said.as_json(), rpc_timeout=QUERY_TIMEOUT)
+        await client.get_workflow_handle(run_id).signal(STEER, said.as_json(), rpc_timeout=TIMEOUT)
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
             raise RunEndedError(f"{run_id} has already ended: the message was not taken") from None
@@ -206,7 +206,7 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
     handle = client.get_workflow_handle(run_id)
     await _check_answers(handle)
     try:
-        return await handle.execute_update(name, argument, rpc_timeout=QUERY_TIMEOUT)
+        return await handle.execute_update(name, argument, rpc_timeout=TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise DecisionRefusedError(f"nothing changed: {reason}") from None
@@ -229,7 +229,7 @@ async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
     Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
     """
     try:
-        await handle.query(WAITING_QUERY, "", rpc_timeout=ANSWER_TIMEOUT)
+        await answer_of(handle, WAITING_QUERY, "", within=ANSWER_TIMEOUT)
     except WorkflowQueryFailedError as error:
         raise RunError(f"nothing changed: {handle.id!r} cannot answer now: {error}") from None
     except RPCError as error:

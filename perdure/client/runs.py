@@ -7,8 +7,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
@@ -25,6 +24,7 @@ from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking import answer_of
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import no_answer
 from perdure.client.listing import STATUS, names_attribute, start_attributes
@@ -51,7 +51,6 @@ from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.limits.sizes import Sizes
 from perdure.values.wire import ValuePage
 
-QUERY_TIMEOUT: Final = timedelta(seconds=10)
 AgentHandle = WorkflowHandle[object, RunResult]
 
 
@@ -174,7 +173,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
     try:
-        view: RunView = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+        view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView)
     except (RPCError, WorkflowQueryFailedError) as error:
         view = RunView(run_id=run_id)
         if status == "running":
@@ -223,9 +222,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
     offset: int | None = 0
     try:
         while offset is not None:
-            answer: ValuePage = await handle.query(
-                VALUE_QUERY, args=[what, offset], result_type=ValuePage, rpc_timeout=QUERY_TIMEOUT
-            )
+            answer: ValuePage = await answer_of(handle, VALUE_QUERY, what, offset, result_type=ValuePage)
             if answer.earlier:
                 handle = await execution_before(client, handle)
                 continue

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking import answer_of
 from perdure.activities.transcripts.recalling import SessionReader
 from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
@@ -285,9 +286,7 @@ class Session:
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:
-            return await self.handle.query(
-                query, args=list(arguments), result_type=kind, rpc_timeout=runs.QUERY_TIMEOUT
-            )
+            return await answer_of(self.handle, query, *arguments, result_type=kind)
         except WorkflowQueryFailedError as error:
             if ENDED in str(error):
                 raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None

@@ -24,6 +24,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking import answer_of
 from perdure.activities.transcripts.recalling import SessionReader
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors
@@ -279,7 +280,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     check_name(target.key, "the session's key")
     with found(source.client, source.key):
         described = await source.handle.describe()
-        given: SessionInput = await source.handle.query(GIVEN_SESSION, result_type=SessionInput)
+        given: SessionInput = await answer_of(source.handle, GIVEN_SESSION, result_type=SessionInput)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     carried, state = await fork(SessionReader(source.client, source.id), source.key, at, now)
     runs = [

@@ -10,10 +10,11 @@ from typing import Final
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from perdure.activities.asking import answer_of
 from perdure.client.approvals import listed_below
 from perdure.client.lists import Waiting
 from perdure.client.pending import failure_words, note_progress, note_silence, note_trouble, note_unserved
-from perdure.client.runs import QUERY_TIMEOUT, fetch_run, not_shown
+from perdure.client.runs import fetch_run, not_shown
 from perdure.errors import RunError
 from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
 
@@ -42,7 +43,7 @@ async def watch_run(client: Client, run_id: str, *, answered: bool = False) -> A
                 description = await handle.describe()
                 found = (description.run_id, description.history_length)
                 if view is None or found != seen:
-                    view = await handle.query(RUN_QUERY, result_type=RunView, rpc_timeout=QUERY_TIMEOUT)
+                    view = await answer_of(handle, RUN_QUERY, result_type=RunView)
                     seen, pause = found, SHORTEST_LOOK
                 shown = view.model_copy(deep=True)
                 note_unserved(shown, description)

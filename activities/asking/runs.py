@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import activity
@@ -15,13 +14,12 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking.answers import TIMEOUT, answer_of
 from perdure.run.delegates import GIVEN_QUERY, GivenInput
 from perdure.run.wire import CLAIM, PARAMETERS_QUERY
 from perdure.tools.wire import ToolReads
 from perdure.values.limits import polling
 
-TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
-"""For one question."""
 _LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,
     RPCStatusCode.NOT_FOUND,
@@ -56,7 +54,7 @@ async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
 async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
     for attempt in itertools.count(1):
         try:
-            return await run.query(query, argument, result_type=result_type, rpc_timeout=TIMEOUT)
+            return await answer_of(run, query, argument, result_type=result_type)
         except RPCError as error:
             pause = None if error.status in _LASTING else polling.after_failure(attempt)
             if pause is None:
@@ -121,8 +119,8 @@ async def ask_given(wanted: GivenInput) -> Any:
 
 
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
-    """What another run answers, whether it still runs or not; asked once."""
-    return await other_run(run_id).query(query, args=arguments, result_type=result_type, rpc_timeout=TIMEOUT)
+    """What another run answers, whether it still runs or not."""
+    return await answer_of(other_run(run_id), query, *arguments, result_type=result_type)
 
 
 def other_run(run_id: str) -> _Run:
