@@ -31,15 +31,15 @@ async def answer_of(
     query: str,
     *arguments: Any,
     result_type: Any = None,
-    within: timedelta = TIMEOUT,
+    within: timedelta | None = None,
 ) -> Any:
-    """The first answer to a question that is asked as often as it takes.
+    """The first answer to a question that is asked as often as it takes, `within` 10 s by default.
 
     A worker that leaves, as in every deploy, may leave with questions in hand. The server gives them to no other: it says that they were
     cancelled, or nothing until their time is over. Raises what `WorkflowHandle.query` raises, and where nobody answers its `RPCError`.
     """
-    loop = asyncio.get_running_loop()
-    ends, pause = loop.time() + within.total_seconds(), _PAUSE
+    loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
+    ends = loop.time() + seconds
     asking: set[asyncio.Task[Any]] = set()
     unlike = 0
     try:
@@ -49,9 +49,7 @@ async def answer_of(
                 limit = timedelta(seconds=max(left, _PAUSE))
                 asked = workflow.query(query, args=arguments, result_type=result_type, rpc_timeout=limit)
                 asking.add(asyncio.ensure_future(asked))
-            done, asking = await asyncio.wait(
-                asking, timeout=BESIDE * within.total_seconds(), return_when=asyncio.FIRST_COMPLETED
-            )
+            done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=asyncio.FIRST_COMPLETED)
             for question in sorted(done, key=lambda each: each.exception() is not None):
                 error = question.exception()
                 unlike += _is_unlike(error)
