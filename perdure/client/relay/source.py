@@ -15,9 +15,10 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.asking import TIMEOUT, answer_of
 from perdure.client.listing import STATUS
 from perdure.client.relay.looking import Looking
-from perdure.client.runs import QUERY_TIMEOUT, execution_before, not_shown
+from perdure.client.runs import execution_before, not_shown
 from perdure.errors import NoWorkerError, RunError
 from perdure.run.events.clipping import clipped
 from perdure.run.events.stream import Stream
@@ -189,7 +190,7 @@ class Source:
         ):
             self._told_at = now
             with contextlib.suppress(RPCError):
-                await self._handle.signal(WATCHED, rpc_timeout=QUERY_TIMEOUT)
+                await self._handle.signal(WATCHED, rpc_timeout=TIMEOUT)
 
     async def _pages(self) -> list[EventsPage]:
         """All that follows."""
@@ -231,7 +232,7 @@ class Source:
         is_session = (await self._handle.describe()).workflow_type != AGENT_WORKFLOW
         view: JsonObject = {}
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-            view = await self._handle.query(SHOW if is_session else RUN_QUERY, rpc_timeout=QUERY_TIMEOUT)
+            view = await answer_of(self._handle, SHOW if is_session else RUN_QUERY)
         small, _, _ = clipped(view, MAX_EVENT_DATA)
         return small if isinstance(small, dict) else {}
 
@@ -268,9 +269,7 @@ class Source:
 
 
 async def _ask(handle: WorkflowHandle[Any, Any], first: int) -> EventsPage:
-    page: EventsPage = await handle.query(
-        EVENTS_QUERY, args=[first, KEPT_EVENTS], result_type=EventsPage, rpc_timeout=QUERY_TIMEOUT
-    )
+    page: EventsPage = await answer_of(handle, EVENTS_QUERY, first, KEPT_EVENTS, result_type=EventsPage)
     return page
 
 
