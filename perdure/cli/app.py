@@ -218,7 +218,7 @@ def worker(settings: Settings) -> None:
 
 
 @app.command()
-@configured("agents", "task_queue", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
+@configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
     """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may stand side by side."""
     from perdure.cli.gateway.serving import serve as serve_gateway  # a web server is not needed by any other command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
@@ -65,11 +67,26 @@ def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker])
     app = Starlette(
         routes=[_Framed(gateway, door, route) for door in opened for route in door.routes],
         exception_handlers={HTTPException: nothing_there},
+        middleware=_for_pages_of(settings.gateway_origins),
         lifespan=lifespan,
     )
     app.state.gateway = gateway
     app.state.doors = opened
     return app
+
+
+def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
+    """What has browsers let pages of these sites ask, and read what they are told; with a token, for cookies are not sent along."""
+    if not origins:
+        return []
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Last-Event-ID"],
+        expose_headers=["Location", "Retry-After", "X-Request-Id"],
+    )
+    return [cors]
 
 
 def tokens_of(settings: Settings) -> Tokens | None:

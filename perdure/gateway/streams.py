@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +19,8 @@ KEEP_ALIVE: Final = 15.0
 """Seconds after which a silent stream says that it is there; then also whether its token is still let in is looked at."""
 READS_WITHIN: Final = 30.0
 """Seconds in which a reader takes what is sent; one that does not is dropped, and goes on at its event when it comes back."""
+AT_ONCE: Final = 0.25
+"""Seconds in which what goes wrong is a status; after them it is an event."""
 RETRY: Final = 2_000
 """Milliseconds after which a browser comes back."""
 _log: Final = logging.getLogger("perdure.gateway")
@@ -37,8 +37,8 @@ def frame(data: str, *, event: str = "", id: str = "") -> str:
 class EventStream(Response):
     """Frames, as they come, until they end, whoever reads has gone, or the gateway ends.
 
-    What goes wrong on the way is the last event, `error`, with the problem as its data. Raises `HttpError` (429) before anything was
-    sent where too many streams are open by the caller's token.
+    What goes wrong on the way is the last event, `error`, with the problem as its data; what goes wrong at once is raised before anything was
+    sent, as is `HttpError` (429) where too many streams are open by the caller's token.
     """
 
     media_type = "text/event-stream"
@@ -62,56 +62,84 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        async with contextlib.aclosing(self._frames):
-            with self._gateway.streams.one_of(self._caller):
+        with self._gateway.streams.one_of(self._caller):
+            coming = _Coming(self._frames)
+            try:
+                await coming.fails_at_once()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 try:
-                    await self._send_all(receive, send)
+                    await self._send_all(coming, receive, send)
                     async with asyncio.timeout(READS_WITHIN):
                         await send({"type": "http.response.body", "body": b""})
                 except (TimeoutError, OSError):
                     _log.info("a reader was dropped", extra={"perdure": {"token": self._caller.token}})
+            finally:
+                await coming.close()
 
-    async def _send_all(self, receive: Receive, send: Send) -> None:
+    async def _send_all(self, coming: _Coming, receive: Receive, send: Send) -> None:
         async def write(text: str) -> None:
             async with asyncio.timeout(READS_WITHIN):
                 await send({"type": "http.response.body", "body": text.encode(errors="replace"), "more_body": True})
 
         gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
         stops: asyncio.Future[Any] = asyncio.ensure_future(self._gateway.stopping.wait())
-        coming: asyncio.Future[Any] = asyncio.ensure_future(anext(self._frames))
+        looked = asyncio.get_running_loop().time()
         try:
             if self._retry:
                 await write(f"retry: {RETRY}\n\n")
-            while True:
-                await asyncio.wait({coming, gone, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done() or (stops.done() and not coming.done()):
-                    return
-                if not coming.done():
-                    if not self._is_let_in():
+            while not gone.done():
+                await asyncio.wait({coming.next, gone, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+                if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
+                    looked += KEEP_ALIVE
+                    if not self._gateway.guards.is_let_in(self._caller):
                         return
+                if coming.next.done():
+                    if (text := coming.taken()) is None:
+                        return
+                    await write(text)
+                elif stops.done():
+                    return
+                elif not gone.done():
                     await write(": still here\n\n")
-                    continue
-                try:
-                    text = coming.result()
-                except StopAsyncIteration:
-                    return
-                except Exception as error:
-                    await write(frame(dumps(_told(error).as_json()), event="error"))
-                    return
-                coming = asyncio.ensure_future(anext(self._frames))
-                await write(text)
         finally:
-            for each in (gone, stops, coming):
+            for each in (gone, stops):
                 each.cancel()
-            await asyncio.gather(gone, stops, coming, return_exceptions=True)
-
-    def _is_let_in(self) -> bool:
-        return self._gateway.guards.is_let_in(self._caller)
+            await asyncio.gather(gone, stops, return_exceptions=True)
 
 
-def _told(error: Exception) -> HttpError:
-    problem = problem_of(error)
+class _Coming:
+    """The next of the frames, on its way while whoever reads is waited for."""
+
+    def __init__(self, frames: AsyncGenerator[str, None]) -> None:
+        self._frames = frames
+        self.next: asyncio.Future[str] = asyncio.ensure_future(anext(frames))
+
+    async def fails_at_once(self) -> None:
+        """Raises what keeps the first from coming, if that is known soon: then it can still be said as a status."""
+        await asyncio.wait({self.next}, timeout=AT_ONCE)
+        error = self.next.exception() if self.next.done() else None
+        if error is not None and not isinstance(error, StopAsyncIteration):
+            raise error
+
+    def taken(self) -> str | None:
+        """What has come, while the next is on its way; `None`: there is no more. What went wrong is the last."""
+        if self.next.cancelled():
+            return None
+        error = self.next.exception()
+        if isinstance(error, StopAsyncIteration):
+            return None
+        text = self.next.result() if error is None else frame(dumps(_told(error).as_json()), event="error")
+        self.next = asyncio.ensure_future(anext(self._frames))
+        return text
+
+    async def close(self) -> None:
+        self.next.cancel()
+        await asyncio.gather(self.next, return_exceptions=True)
+        await self._frames.aclose()
+
+
+def _told(error: BaseException) -> HttpError:
+    problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None:
         _log.error("a stream broke down", exc_info=error)
         return HttpError(500, "the gateway could not go on with this; its log says why")
@@ -121,8 +149,3 @@ def _told(error: Exception) -> HttpError:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def last_event_id(request: Request) -> str | None:
-    """Where a reader that comes back goes on (`Last-Event-ID`), or one that begins (`?from=`)."""
-    return request.headers.get("last-event-id") or request.query_params.get("from") or None

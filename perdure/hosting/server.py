@@ -18,8 +18,13 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.errors import ServerError
 from perdure.hosting.connection import data_converter
 
-_SETTINGS: Final = {"matching.numTaskqueueReadPartitions": 1, "matching.numTaskqueueWritePartitions": 1}
-"""Queues in one piece: a rate limit is exact, where a cluster shares it among the pieces."""
+_SETTINGS: Final = {
+    # Queues in one piece: a rate limit is exact, where a cluster shares it among the pieces.
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
+    # Each tenant its share of a queue, whatever waits of another.
+    "matching.enableFairness": True,
+}
 
 
 def find_program(name: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
 from perdure.gateway.api import api
 from perdure.gateway.app import check_reachable, create_app
@@ -13,8 +14,11 @@ from perdure.gateway.door import DoorMaker
 from perdure.gateway.health import health
 from perdure.gateway.openai import openai_door
 from perdure.gateway.serving import served
+from perdure.gateway.telling import tell_start, tell_stop
 from perdure.hosting import dev
+from perdure.hosting.connection import connect
 from perdure.hosting.operating import logs
+from perdure.hosting.operating.reaching import reached
 from perdure.hosting.settings import Settings
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.telemetry import silent_runtime
@@ -29,24 +33,32 @@ async def gateway(perdure: Perdure, settings: Settings) -> AsyncIterator[str]:
     """Serve it while the context lasts; its address. Raises `SettingsError`."""
     check_reachable(settings)
     app = create_app(perdure, settings, DOORS)
-    async with served(
-        app,
-        "Gateway ",
-        settings.gateway_host,
-        settings.gateway_port,
-        connections=settings.gateway_connections,
-        stopping=app.state.gateway.stopping.set,
-        grace=settings.gateway_grace,
-    ) as address:
-        yield address
+    hooks = load_tools(settings.tools).hooks
+    address = ""
+    try:
+        async with served(
+            app,
+            "Gateway ",
+            settings.gateway_host,
+            settings.gateway_port,
+            connections=settings.gateway_connections,
+            stopping=app.state.gateway.stopping.set,
+            grace=settings.gateway_grace,
+        ) as address:
+            await tell_start(hooks, address)
+            yield address
+    finally:
+        if address:
+            await tell_stop(hooks, address)
 
 
 async def serve(settings: Settings) -> None:
     """Serve until interrupted. Raises `SettingsError` where others could reach it and there is no token, or the port is taken."""
     check_reachable(settings)  # before a server is needed
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
-    perdure = await Perdure.connect(runtime=silent_runtime(), task_queue=settings.task_queue)
-    async with gateway(perdure, settings):
+    runtime = silent_runtime()
+    client = await reached(lambda: connect(runtime), settings.wait)
+    async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
         await until_interrupted()
 
 

@@ -41,7 +41,8 @@ async def check_owner(client: Client, id: str, tenant: str, *, asked: str | None
         if found.workflow_type == kind and await _tenant_of(client, found) == tenant:
             return
     except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
+        # What is empty or too long is no id at all.
+        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
             raise
     raise RunNotFoundError(f"there is no run {asked or id!r} in namespace {client.namespace!r}")
 
