@@ -113,8 +113,8 @@ async def test_a_budget_that_is_used_up_refuses_every_call(
 ) -> None:
     monkeypatch.setenv("BUDGET_DOLLARS", "0")
     async with emptied():
-        with contextlib.suppress(Exception):
-            await play("hooks", dev_server)
+        view = await play("hooks", dev_server)
+        assert view.output == "Nothing was sent: today's budget is used up."
         assert await rows() == []  # nothing was about to be made
         call = BeforeToolCall(run_id="r-1", tenant="acme", at="2026-11-22T10:00:00", cost=2.0)
         monkeypatch.setenv("BUDGET_DOLLARS", "5")

@@ -114,8 +114,13 @@ async def work(client: Client, runtime: Runtime, registry: Registry, settings: S
     beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
     with interrupts() as interrupted:
         async with health.served(settings.health_port), worker, beside(*beside_it):
+            hooks = f", {len(registry.hooks)} hooks" if registry.hooks else ""
             _log.info(
-                "started: %d tools, task queue %r, namespace %r", len(registry), worker.task_queue, client.namespace
+                "started: %d tools%s, task queue %r, namespace %r",
+                len(registry),
+                hooks,
+                worker.task_queue,
+                client.namespace,
             )
             await interrupted.get()
             health.draining = True

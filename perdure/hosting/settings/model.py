@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         populate_by_name=True,
     )
 
-    tools: Names = setting((), "Modules with tools", WORK, "A,B,…")
+    tools: Names = setting((), "Modules with tools and hooks", WORK, "A,B,…")
     agents: Path | None = setting(
         None, "Folder of agent files: delegates, and agents by name; `agents` for clients and `dev`", WORK, "FOLDER"
     )
