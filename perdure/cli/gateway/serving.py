@@ -20,7 +20,7 @@ from perdure.hosting.connection import connect
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.reaching import reached
 from perdure.hosting.settings import Settings
-from perdure.hosting.signals import until_interrupted
+from perdure.hosting.signals import interrupts
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.door import pages
 
@@ -58,8 +58,9 @@ async def serve(settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = silent_runtime()
     client = await reached(lambda: connect(runtime), settings.wait)
-    async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
-        await until_interrupted()
+    with interrupts() as interrupted:  # to its end: one that is told twice goes on answering whom it has
+        async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
+            await interrupted.get()
 
 
 async def serve_dev(settings: Settings) -> None:

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from perdure.gateway.api.agents import AGENTS
+from perdure.gateway.api.events import EVENTS
 from perdure.gateway.api.openapi import document
 from perdure.gateway.api.operations import Operation, answered
 from perdure.gateway.api.runs import RUNS
 from perdure.gateway.api.sessions import SESSIONS
 from perdure.gateway.door import Door, Gateway
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *RUNS, *SESSIONS)
+OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *RUNS, *SESSIONS)
 
 
 def api(gateway: Gateway) -> Door:
