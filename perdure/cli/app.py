@@ -12,6 +12,7 @@ from perdure.authoring.agent import Agent
 from perdure.authoring.files import json_option
 from perdure.cli import commands
 from perdure.cli.approval_commands import approvals_app
+from perdure.cli.chatting.commands import chat_app
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.following.commands import events_app
@@ -48,6 +49,7 @@ app.add_typer(plan_app, name="plan")
 app.add_typer(models_app, name="models")
 app.add_typer(token_app, name="token")
 app.add_typer(approvals_app)
+app.add_typer(chat_app)
 app.add_typer(events_app)
 app.add_typer(lists_app)
 app.add_typer(histories_app)

@@ -16,7 +16,7 @@ from perdure.model.wire import RequestView
 from perdure.run.wire import CallView, RunView, WaitingEntry, WaitingView
 from perdure.values.jsons import dumps, shorten
 
-_STYLE: Final = {
+STYLE: Final = {
     "done": "green",
     "completed": "green",
     "running": "yellow",
@@ -108,7 +108,7 @@ def _short(references: str) -> str:
 
 
 def _status(call: CallView) -> Text:
-    text = Text(call.status, style=_STYLE.get(call.status, ""))
+    text = Text(call.status, style=STYLE.get(call.status, ""))
     if call.attempts > 1:
         text.append(f" ({call.attempts} attempts)", style="dim")
     return text
@@ -156,7 +156,7 @@ def _seconds(time: str | None) -> float | None:
 def print_result(console: Console, view: RunView) -> None:
     """The end of a run: status, output, what went wrong and what it cost."""
     stopped = f" (stop reason: {view.stop_reason})" if view.stop_reason not in (None, "output") else ""
-    status = (view.status, _STYLE.get(view.status, ""))
+    status = (view.status, STYLE.get(view.status, ""))
     console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
     if view.error:
         console.print(Text(view.error, style="red"))

@@ -1,0 +1,64 @@
+"""A chat through a pipe: a line in is a message, its answer comes out, and then the next is said."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from perdure.cli.chatting.talk import COMMANDS, HELP
+from perdure.cli.errors import FAILED
+from perdure.cli.viewing.render import deciding
+from perdure.errors import NoWorkerError, RunError, ServerError
+from perdure.sessions.wire import EVERYTHING
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+    from perdure.client.session import Session
+
+
+async def chat(perdure: Perdure, session: Session, sender: str) -> int:
+    """Until there is no more to read; the exit code: 1 where something had no answer."""
+    code = 0
+    who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        text = line.strip()
+        if text in ("/quit", "/exit"):
+            break
+        if text == "/help":
+            print(HELP, file=sys.stderr)
+        elif text:
+            try:
+                await _say(perdure, session, text, who)
+            except (NoWorkerError, ServerError):
+                raise
+            except RunError as error:
+                print(f"perdure: {error}", file=sys.stderr, flush=True)
+                code = FAILED
+    return code
+
+
+async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any]) -> None:
+    if text in COMMANDS:
+        receipt = await getattr(session, text[1:])(**who)
+        print(f"perdure: {receipt.done}{f': {receipt.why}' if receipt.why else ''}", file=sys.stderr, flush=True)
+        return
+    receipt = await session.send(text, **who)
+    if receipt.why is not None:
+        print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
+    telling = None if receipt.run_id is None else asyncio.create_task(_tell_waiting(perdure, receipt.run_id))
+    try:
+        reply = await session.reply(receipt)
+    finally:
+        if telling is not None:
+            telling.cancel()
+    if reply is not None:
+        print(reply, flush=True)
+
+
+async def _tell_waiting(perdure: Perdure, run_id: str) -> None:
+    """A pipe cannot be asked: what waits, and the command that decides."""
+    async for one in perdure.get_run(run_id).waits():
+        what = "" if one.entry.question else f" {one.entry.tool}"
+        print(f"perdure: {one.entry.call}{what} waits for a person: {one.entry.reason}", file=sys.stderr)
+        print(deciding(one.run_id, one.entry), file=sys.stderr, flush=True)
