@@ -176,7 +176,8 @@ class Terminal:
         async with asyncio.timeout(30):
             while self.process.returncode is None:
                 await self._read()
-        await self._read()
+        for _ in range(10):  # what it wrote last
+            await self._read()
         return self.process.returncode
 
     async def _read(self) -> None:

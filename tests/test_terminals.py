@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import io
 import json
@@ -105,6 +106,9 @@ async def on_terminal(*words: str, width: int, env: dict[str, str], keys: dict[s
                 await asyncio.sleep(0.02)
             for awaited in [awaited for awaited in pressed if awaited in text]:
                 os.write(ours, pressed.pop(awaited))
+    with contextlib.suppress(BlockingIOError, OSError):  # what it wrote last
+        while piece := os.read(ours, 65536):
+            text += piece.decode(errors="replace")
     os.close(ours)
     return text
 
