@@ -38,6 +38,8 @@ class Door:
     it: Harness
     clients: list[AsyncOpenAI]
     tokens: list[str]
+    given: dict[str, Any]
+    """The gateway's settings."""
 
     @property
     def ai(self) -> AsyncOpenAI:
@@ -57,7 +59,10 @@ async def door(
 ) -> AsyncIterator[Door]:
     """The door in front of a worker that has these functions and this model."""
     tokens = write_tokens(folder / "tokens.json", *who)
-    given = {"agents": write_agents(folder / "agents", *agents), "gateway_tokens": folder / "tokens.json"}
+    given: dict[str, Any] = {
+        "agents": write_agents(folder / "agents", *agents),
+        "gateway_tokens": folder / "tokens.json",
+    }
     async with (
         harness(client, functions, script, **options) as it,
         gateway(client, [openai_door], task_queue=it.task_queue, **given) as served,
@@ -67,4 +72,4 @@ async def door(
         clients = [AsyncOpenAI(base_url=base, api_key=token, **most) for token in tokens]  # type: ignore[arg-type]
         for each in clients:
             stack.push_async_callback(each.close)
-        yield Door(served, it, clients, tokens)
+        yield Door(served, it, clients, tokens, given)

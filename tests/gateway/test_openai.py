@@ -13,7 +13,10 @@ from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.gateway.openai import openai_door
+from perdure.testing.turns import Turn, cut
 from tests.gateway.openai_support import EVERYTHING, SHOPPER, WEATHER, door, says
+from tests.gateway.support import gateway
 
 
 @tool(dangerous=True)
@@ -348,3 +351,52 @@ async def test_a_request_may_be_sent_again(dev_server: WorkflowEnvironment, tmp_
                 after = [await it.ai.responses.create(**given) for _ in range(2)]
                 assert after[0] == after[1]
     assert len(it.it.model.requests) == 3
+
+
+async def test_text_comes_while_it_is_written(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R10.14: and who reads on at another gateway, behind the last event, is given the rest, to the character."""
+    words = " ".join(f"word{n}" for n in range(60))
+    turn = Turn(says(words), gate=(gate := asyncio.Event()), gate_after=200)
+    async with (
+        door(dev_server.client, tmp_path, [turn], model_timeout=60) as it,
+        gateway(dev_server.client, [openai_door], task_queue=it.it.task_queue, **it.given) as other,
+        AsyncOpenAI(base_url=f"{other.address}/v1", api_key=it.tokens[0], max_retries=0) as elsewhere,
+    ):
+        told, later, after, id = "", "", -1, ""
+        stream = await it.ai.responses.create(model="shopper", input="Talk.", stream=True)
+        async for event in stream:
+            if event.type == "response.created":
+                id = event.response.id
+            if event.type == "response.output_text.delta":
+                told, after = told + event.delta, event.sequence_number
+                break
+        await stream.close()
+        assert words.startswith(told)
+        assert told != words
+        rest = await elsewhere.responses.retrieve(id, stream=True, starting_after=after)
+        gate.set()
+        async for event in rest:
+            later += event.delta if event.type == "response.output_text.delta" else ""
+        assert told + later == words
+
+
+async def test_what_was_written_and_does_not_count(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """A model that breaks off is asked anew: what it had written is an item of its own, and no part of the response."""
+    script = [cut(says("A beginning that is lost, however long it is."), 10), says("The answer.")]
+    async with door(dev_server.client, tmp_path, script) as it:
+        async with it.ai.responses.stream(model="shopper", input="Talk.") as stream:
+            events = [event async for event in stream]
+            final = await stream.get_final_response()
+        assert final.output_text == "The answer."
+        assert [item.status for item in final.output if item.type == "message"] == ["completed"]
+        drafts = [
+            event.item.status
+            for event in events
+            if event.type == "response.output_item.done" and event.item.type == "message"
+        ]
+        assert drafts in (["completed"], ["incomplete", "completed"]), (
+            "the draft is told only where somebody looked in time"
+        )
+        numbers = [event.sequence_number for event in events]
+        assert numbers == sorted(set(numbers))
+        assert (await it.ai.responses.retrieve(final.id)).output_text == "The answer."

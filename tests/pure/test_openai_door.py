@@ -53,14 +53,19 @@ def response(answer: str, functions: int = 0) -> JsonObject:
     return {"id": str(ID), "status": "completed", "output": [*items, *calls]}
 
 
-def told(answer: JsonObject, cut: Iterable[Sequence[tuple[int, str]]], after: int = -1) -> list[JsonObject]:
+def told(answer: JsonObject, cut: Sequence[Sequence[tuple[int, str]]], after: int = -1) -> list[JsonObject]:
     """All events: of answers that did not count, and of the one that does."""
     telling = Telling(ID, after)
     events = list(telling.begin({"id": str(ID), "output": []}))
-    for each in cut:
-        events += telling.ask()
+    for number, each in enumerate(cut):
+        # Every third is another Request, in between it is asked again.
+        request, attempt = number // 3, number % 3 + 1
         for start, text in each:
-            events += telling.write(start, text)
+            events += telling.write(request, attempt, start, text)
+        last = number + 1 == len(cut)
+        if last or attempt == 3:
+            events += telling.drop() if not last else []
+            telling.answered(request, attempt)
     return [*events, *telling.end(answer)]
 
 

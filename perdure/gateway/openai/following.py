@@ -16,6 +16,7 @@ from perdure.gateway.openai.answers import Found
 from perdure.gateway.openai.documents import Record, record_of
 from perdure.gateway.openai.errors import not_found
 from perdure.gateway.openai.ids import ResponseId
+from perdure.run.events.kinds import Event
 from perdure.run.wire import RunView
 from perdure.values.jsons import loads
 
@@ -23,6 +24,11 @@ _REMEMBERED: Final = 1_000
 """Records that are kept at hand: they never change."""
 _KNOWN_WITHIN: Final = 5.0
 """Seconds that a session has to say whether it knows a run."""
+_TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
+"""What may end a response."""
+_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
+_SILENT: Final = 2.0
+"""Seconds without an event after which a run that waits for somebody is looked at all the same."""
 _PAUSES: Final = (0.02, 1.0)
 """Seconds between looks for a run that has not begun: the first, and the longest."""
 
@@ -65,30 +71,54 @@ class Finder:
                 raise not_found(str(id)) from None
         return found
 
-    async def follow(self, tenant: str, id: ResponseId) -> AsyncGenerator[Found, None]:
-        """The run at every look, from its beginning on, until the response has ended. Raises as `find` does."""
+    async def begun(self, tenant: str, id: ResponseId) -> Found:
+        """The run, once it has begun. Raises as `find` does."""
         pause = _PAUSES[0]
         while (found := await self.find(tenant, id)) is None:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
-        yield found
-        if is_settled(found, id):
-            return
-        run = self.run(tenant, id)
-        async with aclosing(run.views()) as views:
-            async for view in views:
-                found = await self._found(run, view)
-                yield found
-                if is_settled(found, id):
-                    return
+        return found
 
     async def settled(self, tenant: str, id: ResponseId) -> Found:
         """The run once the response has ended: with its answer, or because it waits for its client."""
-        async with aclosing(self.follow(tenant, id)) as looks:
-            async for found in looks:
-                if is_settled(found, id):
-                    return found
-        raise not_found(str(id))
+        found = await self.begun(tenant, id)
+        if not is_settled(found, id):
+            async with aclosing(self.watch(tenant, id, found, text=False)) as events:
+                async for _ in events:
+                    pass
+            found = await self.ended(tenant, id)
+        return found
+
+    async def watch(self, tenant: str, id: ResponseId, found: Found, *, text: bool) -> AsyncGenerator[Event, None]:
+        """What happens in the run, and what had happened before, until the response has ended. `text`: also what is being written.
+
+        Only what may have ended it has the run looked at.
+        """
+        last = found.last_request(id.leg) if is_settled(found, id) else None
+        topics = _TOPICS | ({"assistant"} if text else set())
+        waits = 0
+        async with aclosing(_or_silence(self._perdure.events(id.run_id(tenant), topics=topics))) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+                    waits += _WAITS.get((event.topic, event.phase), 0)
+                if last is not None:
+                    if event is None or (
+                        event.topic == "request" and event.data.get("number") == last and event.phase == "end"
+                    ):
+                        return
+                elif waits and (event is None or event.phase in ("start", "end")):
+                    seen = await self.find(tenant, id)
+                    if seen is not None and is_settled(seen, id):
+                        return
+
+    async def ended(self, tenant: str, id: ResponseId) -> Found:
+        """The run as it has ended: its last event comes a moment before that."""
+        pause = _PAUSES[0]
+        while not is_settled(found := await self.begun(tenant, id), id):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+        return found
 
     async def record(self, run: Run[object]) -> Record:
         """What the run keeps of its request. Raises `RunNotFoundError` for a run that was not asked for here."""
@@ -121,6 +151,29 @@ class Finder:
         except RunNotFoundError:
             return False
         return view.run_id == run_id or any(queued.run_id == run_id for queued in view.queue)
+
+
+async def _or_silence(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
+    """The events, and `None` whenever none came for a while."""
+    coming: asyncio.Future[Event] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(events))
+            await asyncio.wait([coming], timeout=_SILENT)
+            if not coming.done():
+                yield None
+                continue
+            try:
+                event = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield event
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await events.aclose()
 
 
 def is_settled(found: Found, id: ResponseId) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from perdure.gateway.openai.answers import Found, empty_response, response_object
 from perdure.gateway.openai.completions import Chunks, completion_object
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.errors import error_body
-from perdure.gateway.openai.following import Finder, is_settled
+from perdure.gateway.openai.following import Finder
 from perdure.gateway.openai.ids import ResponseId
 from perdure.gateway.openai.telling import Telling
 from perdure.gateway.problems import HttpError, problem_of
 from perdure.gateway.streams import frame
+from perdure.run.events.kinds import Event
 from perdure.values.jsons import JsonObject, dumps
 
 DONE = frame("[DONE]")
@@ -65,15 +66,29 @@ async def _events(
     if record is not None:
         for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
             yield event, None
-    async with aclosing(finder.follow(tenant, id)) as looks:
-        async for found in looks:
-            if record is None:
-                record = found.record
-                for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
-                    yield event, found
-            if is_settled(found, id):
-                for event in telling.end(response_object(id, found)):
-                    yield event, found
+    found = await finder.begun(tenant, id)
+    if record is None:
+        for event in telling.begin(empty_response(id, found.record, id.run_id(tenant), "in_progress")):
+            yield event, found
+    before = found.last_request(id.leg - 1) if id.leg > 1 else 0
+    async with aclosing(finder.watch(tenant, id, found, text=True)) as happened:
+        async for happening in happened:
+            for event in _told_of(happening, telling, before, found.record):
+                yield event, found
+    found = await finder.ended(tenant, id)
+    for event in telling.end(response_object(id, found)):
+        yield event, found
+
+
+def _told_of(happening: Event, telling: Telling, before: int, record: Record) -> Iterator[JsonObject]:
+    """What of an event of the run is one of the response. `before`: the last Request that counts for the response before it."""
+    topic, phase, data = happening.topic, happening.phase, happening.data
+    if topic == "request" and phase == "end":
+        telling.answered(int(data["number"]), int(data.get("attempt") or 1))
+    elif topic == "assistant" and phase == "delta" and not record.formatted and data["request"] > before:
+        yield from telling.write(int(data["request"]), int(data["attempt"]), int(data["start"]), str(data["text"]))
+    elif topic == "assistant" and (phase == "superseded" or (phase == "end" and not data.get("accepted"))):
+        yield from telling.drop()
 
 
 def _told(error: Exception) -> JsonObject:

@@ -1,6 +1,6 @@
 """A response as the events of a stream: pure. Its numbers say where each event stands, so that any gateway goes on behind any of them.
 
-`response.created` is 0 and `response.in_progress` is 1. Each time that a model is asked there are `SPAN` numbers for what it writes: those of
+`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model at an answer has `SPAN` numbers for what it writes: those of
 its item's beginning, then one for each character, so that a piece of text has the number of its last one. Whoever comes back with
 `starting_after` is given what follows that very character, however it is cut into pieces now. What was written and did not count, because
 a model was asked anew, is an item of its own that ends `incomplete`; the response itself is without it.
@@ -28,7 +28,10 @@ class Telling:
     def __init__(self, id: ResponseId, after: int = -1) -> None:
         self._id = id
         self._after = after
-        self._spans = 0
+        self._answered: dict[int, int] = {}
+        """Request → the attempt with which it has ended."""
+        self._span = 0
+        """How many attempts were made before the one that writes."""
         self._index = 0
         """Items that were told and ended."""
         self._text = ""
@@ -44,13 +47,28 @@ class Telling:
         for number, phase in enumerate(("created", "in_progress")):
             yield from self._event(number, f"response.{phase}", response={**response, "status": "in_progress"})
 
-    def ask(self) -> Iterator[JsonObject]:
-        """A model is asked, or asked again: what was written before does not count."""
-        yield from self._drop()
-        self._spans += 1
+    def answered(self, request: int, attempt: int) -> None:
+        """A Request has ended with this attempt."""
+        self._answered[request] = attempt
 
-    def write(self, start: int, text: str) -> Iterator[JsonObject]:
-        """A piece of the answer that is being written, behind so many characters."""
+    def _span_of(self, request: int, attempt: int) -> int:
+        return sum(last for number, last in self._answered.items() if number < request) + attempt - 1
+
+    def drop(self) -> Iterator[JsonObject]:
+        """What was written does not count."""
+        if self._open:
+            yield from self._end_text("incomplete")
+            self._index += 1
+        self._text, self._open, self._missed = "", False, False
+
+    def write(self, request: int, attempt: int, start: int, text: str) -> Iterator[JsonObject]:
+        """A piece of what an attempt of a Request is writing, behind so many characters."""
+        if (span := self._span_of(request, attempt)) != self._span:
+            yield from self.drop()
+            self._span = span
+        yield from self._write(start, text)
+
+    def _write(self, start: int, text: str) -> Iterator[JsonObject]:
         if start > len(self._text):
             self._missed = True
         new = "" if self._missed else text[len(self._text) - start :]
@@ -62,21 +80,22 @@ class Telling:
     def end(self, response: JsonObject) -> Iterator[JsonObject]:
         """All that is left to tell of a response that has ended."""
         items = list(response["output"])
+        answer = items.pop(0) if items and items[0]["type"] == "message" else None
+        text = "" if answer is None else answer["content"][0]["text"]
+        span = max(0, sum(self._answered.values()) - 1)
+        # What was written is not the answer, whose references were resolved, or was said beside calls: it stands before it, like a draft.
+        another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
+        if another or self._span != span:
+            yield from self.drop()
+        self._span = max(span, self._span) + another
         number = self._base
-        if items and items[0]["type"] == "message":
-            answer = items.pop(0)
-            text = answer["content"][0]["text"]
-            if not text.startswith(self._text):
-                yield from self.ask()
+        if answer is not None:
             self._missed = False
             yield from self._begin_text()
-            yield from self.write(len(self._text), text[len(self._text) :])
-            answer["id"] = self._item_id
-            response = {**response, "output": [answer, *items]}
+            yield from self._write(len(self._text), text[len(self._text) :])
+            response = {**response, "output": [{**answer, "id": self._item_id}, *items]}
             yield from self._end_text("completed")
             number = self._base + len(text) + 5
-        else:
-            yield from self._drop()
         for item in items:
             yield from self._item(number, item)
             number += 4
@@ -86,7 +105,7 @@ class Telling:
 
     @property
     def _base(self) -> int:
-        return _FIRST + max(0, self._spans - 1) * SPAN
+        return _FIRST + self._span * SPAN
 
     @property
     def _item_id(self) -> str:
@@ -116,12 +135,6 @@ class Telling:
         number = self._base + 1 + len(self._text)
         piece = self._text[-min(new, max(1, number - self._after)) :]
         yield from self._event(number, "response.output_text.delta", **self._place, delta=piece, logprobs=[])
-
-    def _drop(self) -> Iterator[JsonObject]:
-        if self._open:
-            yield from self._end_text("incomplete")
-            self._index += 1
-        self._text, self._open, self._missed = "", False, False
 
     def _end_text(self, status: str) -> Iterator[JsonObject]:
         number, item = self._base + 1 + len(self._text), self._message(status)
