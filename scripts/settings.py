@@ -1,4 +1,4 @@
-"""Write the tables of all settings, and of all keys of agent files, anew: `make settings`."""
+"""Write the tables of all settings, of all keys of agent files and of all events anew: `make settings`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,31 @@ from typing import Final
 
 from perdure.authoring.keys import config_table
 from perdure.hosting.settings.showing import table
+from perdure.run.events.kinds import TOPICS
 
 _DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGE: Final = _DOCS / "settings.md"
 AGENTS: Final = _DOCS / "agents.md"
-TABLES: Final[dict[Path, Callable[[], str]]] = {PAGE: table, AGENTS: config_table}
+EVENTS: Final = _DOCS / "events.md"
 MARKS: Final = {
     PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
+    EVENTS: "<!-- made from the table of events by `make settings`; not to be edited below -->\n",
 }
+
+
+def events_table() -> str:
+    """A table of what each topic's phases say."""
+    rows = ["| topic | phase | when | data |", "|---|---|---|---|"]
+    for topic, phases in TOPICS.items():
+        for name, phase in phases.items():
+            data = "; ".join(f"`{key}` {what}" for key, what in phase.data.items())
+            live = "" if phase.noted else " (not noted: made for each reader)"
+            rows.append(f"| `{topic}` | `{name}` | {phase.when}{live} | {data} |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES: Final[dict[Path, Callable[[], str]]] = {PAGE: table, AGENTS: config_table, EVENTS: events_table}
 
 
 def page(path: Path = PAGE) -> str:

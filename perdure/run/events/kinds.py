@@ -87,7 +87,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "end": Phase(
             "it has ended with an output",
             {
-                "status": "`completed`; of a session that was deleted `deleted`",
+                "status": "`completed`, or of a session `deleted`",
                 "stopReason?": "why it stopped",
                 "output?": "its output",
                 "number?": "in a session: the run's number there",
@@ -180,8 +180,8 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             "a call, or a whole plan, waits for a person",
             {
                 "call": "what a decision names: the call's id, or the Request's number for its plan",
-                "tool": "its tool's name; of a plan empty",
-                "params": "its parameters; of a plan empty",
+                "tool": "its tool's name, empty for a plan",
+                "params": "its parameters, none for a plan",
                 "reason": "why it is asked about, or the question",
                 "question?": "`true`: an answer is wanted, not a decision",
                 "client?": "`true`: the program that started the run carries the call out, and answers with its result",
@@ -192,7 +192,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             {
                 "call": "as at its start",
                 "tool": "as at its start",
-                "decision?": "what was decided; none: it does not matter any more",
+                "decision?": "what was decided, where it was: else it does not matter any more",
                 "by?": "who has decided",
                 "reason?": "why",
             },
@@ -213,7 +213,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "reason": "why",
                 "before?": "tokens before it",
                 "after?": "tokens after it",
-                "kind?": "`summary`: a model's; `extract`: what was taken out of the messages; none: nothing was to be saved",
+                "kind?": "`summary` (a model's) or `extract` (taken out of the messages), where anything was to be saved",
                 "problem?": "why there is no summary",
             },
         ),
@@ -226,7 +226,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "sender": "who has sent it",
                 "mode?": "its mode",
                 "text": "what it says",
-                "done?": "what its acceptance did; in a session as its receipt says it",
+                "done?": "in a session what its acceptance did, as its receipt says it",
                 "position?": "how many wait before it, and with it",
                 "runId?": "the run that takes it",
             },
