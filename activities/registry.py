@@ -1,4 +1,4 @@
-"""The worker's registry: tools and hooks found in modules (R12.5, R10.17)."""
+"""The worker's registry: tools, hooks and routes of replies found in modules (R12.5, R10.16, R10.17)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from perdure.activities.hooks.registered import HookRegistry
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.functions import hook_functions
+from perdure.sessions.replies.routes import Routes, routes_of
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.values.jsons import JsonObject
@@ -23,6 +24,8 @@ class Registry:
         self._owned: dict[str, list[str]] = {}
         self.hooks = HookRegistry()
         """The hooks that were found beside them."""
+        self.routes = Routes()
+        """The functions that deliver replies, likewise."""
         for function in functions:
             self.add(function)
 
@@ -67,9 +70,9 @@ class Registry:
 
 
 def load_tools(modules: Iterable[str]) -> Registry:
-    """The tools and hooks of the named modules; the current directory is importable.
+    """The tools, hooks and routes of the named modules; the current directory is importable.
 
-    Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds neither.
+    Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds none.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -80,8 +83,11 @@ def load_tools(modules: Iterable[str]) -> Registry:
             list(_tools_of(module)),
             [each for value in vars(module).values() for each in hook_functions(value)],
         )
-        if not found and not hooks:
+        routes = [each for value in vars(module).values() for each in routes_of(value)]
+        if not found and not hooks and not routes:
             raise ToolDefinitionError(f"the module {name!r} has no tools: decorate functions with @tool")
+        for route in routes:
+            registry.routes.add(route)
         for function in found:
             registry.add(function)
         for hook in hooks:

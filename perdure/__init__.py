@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perdure.hosting.embedding.plugin import PerdurePlugin
     from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
     from perdure.run.wire import RunView
+    from perdure.sessions.replies.routes import Reply, reply_route
     from perdure.tools.functions import ToolContext, branch, tool
     from perdure.tools.temporal import activity_tool, nexus_tool, workflow_tool
 
@@ -40,6 +41,7 @@ _LATER: Final = {
     "Agent": "perdure.authoring.agent",
     "Perdure": "perdure.client.perdure",
     "PerdurePlugin": "perdure.hosting.embedding.plugin",
+    "Reply": "perdure.sessions.replies.routes",
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
     "RunView": "perdure.run.wire",
@@ -48,6 +50,7 @@ _LATER: Final = {
     "branch": "perdure.tools.functions",
     "hook": "perdure.hooks.decorator",
     "refuse": "perdure.hooks.answers",
+    "reply_route": "perdure.sessions.replies.routes",
     "tool": "perdure.tools.functions",
     **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
     **dict.fromkeys(
@@ -67,6 +70,7 @@ __all__ = [
     "Perdure",
     "PerdureError",
     "PerdurePlugin",
+    "Reply",
     "RequestEvent",
     "Run",
     "RunEndedError",
@@ -86,6 +90,7 @@ __all__ = [
     "hook",
     "nexus_tool",
     "refuse",
+    "reply_route",
     "tool",
     "workflow_tool",
 ]

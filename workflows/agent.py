@@ -96,7 +96,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
     async def _to_result(self, run_input: RunInput) -> RunResult:
         run_input, run = await prepare(run_input, self._people, self._notes, self._hooking)
         self._run, run.whose = run, run_input.whose
-        run.records = run_input.records
+        run.records, run.reasons = run_input.records, run_input.reasons
         self._mail.open(run, self._people.refuse, self._steer)
         if self._raised is not None:
             run.shares.raise_to(self._raised)
@@ -223,7 +223,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         """What the run has used so far, with those below it: asked by the one above when it was cancelled, or worse (R9.6)."""
         if self._run is None:
             return Spent(usage=RunUsage())
-        return Spent(usage=self._run.progress.usage, worked=self._clock.worked(workflow.time()))
+        used = self._run.progress
+        return Spent(usage=used.usage, worked=self._clock.worked(workflow.time()), sent=used.sent)
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:

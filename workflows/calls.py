@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import Spent
     from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, is_answered
+    from perdure.run.past.sent import added
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Budget, Limit, WorkClock
@@ -316,6 +317,7 @@ class CallLoop:
             nonlocal used
             used = told.usage
             run.progress.usage.include(told.usage)
+            run.progress.sent = added(run.progress.sent, told.sent)
             self._clock.at_least(started + told.worked, workflow.time())
 
         try:

@@ -239,7 +239,8 @@ def _said(handle: asyncio.Task[Any]) -> Spent | None:
     if failure is None:
         result: RunResult | LoopState = handle.result()
         # Each iteration has a deadline, a loop of thousands has none.
-        return Spent(usage=result.usage, worked=0.0 if isinstance(result, LoopState) else result.worked)
+        worked = 0.0 if isinstance(result, LoopState) else result.worked
+        return Spent(usage=result.usage, worked=worked, sent=result.sent)
     cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
     try:
         return Spent.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None

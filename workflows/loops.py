@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Returned
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.run.past.sent import added
     from perdure.run.shares import Shares
     from perdure.run.stopping import Budget, Limit
     from perdure.run.wire import POLICY, RunInput
@@ -98,7 +99,7 @@ class LoopWorkflow(Family):
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> Spent:
         """What the iterations have used so far (R9.6)."""
-        return Spent(usage=RunUsage() if self._sender is None else self._state.usage)
+        return Spent(usage=RunUsage() if self._sender is None else self._state.usage, sent=self._state.sent)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
@@ -164,6 +165,7 @@ class LoopWorkflow(Family):
             nonlocal used
             used = told.usage
             state.usage.include(told.usage)
+            state.sent = added(state.sent, told.sent)
 
         child = Child(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:

@@ -305,6 +305,9 @@ def _line(entry: JsonObject) -> str:
     if kind == "reply":
         said = entry["text"] if entry["text"] is not None else f"({entry.get('why') or 'nothing to say'})"
         return f"{at}  → {_short(said, 500)}"
+    if kind == "delivery":
+        why = f": {entry['why']}" if entry.get("why") else ""
+        return f"{at}    {entry['kind']} to {entry['route']} {entry['status']}{_short(why, 200)}"
     what = entry.get("command") or entry.get("kind")
     return f"{at}    {kind} {what} {entry.get('sender') or ''}".rstrip()
 

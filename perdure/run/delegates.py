@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from pydantic import Field
+
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.model.usage import RunUsage
 from perdure.people.policies import Giver, Policy
@@ -198,6 +200,8 @@ class Spent(Wire):
 
     usage: RunUsage
     worked: float = 0.0
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
 
 
 def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:

@@ -18,12 +18,13 @@ from perdure.plan.plan import Plan
 from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
-from perdure.run.events.noting import NOT_YET, Noting, text_of
+from perdure.run.events.noting import Noting, text_of, why_not
 from perdure.run.feedback import CUT, OVERTAKEN, error_message, not_well, note, request_problems, with_reasons
 from perdure.run.outputs import Outputs, Read, whole_output
 from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
 from perdure.run.past.counting import count_answer
 from perdure.run.past.keeping import Kept
+from perdure.run.past.sent import added, sent_by
 from perdure.run.past.wire import Past, Progress
 from perdure.run.reading import Reading
 from perdure.run.shares import Shares
@@ -80,7 +81,10 @@ class Run(Tallies):
         self.plan: Plan | None = None
         self.past = Past()
         self.past_bytes = 0  # what its calls weigh
-        self.records = False  # whether what its calls give is kept for a session's transcript
+        self.records = self.reasons = (
+            False  # whether a session keeps what its calls give, and tells what its model thinks
+        )
+        self.thought = ""
         self.kept = Kept()
         """What the calls of this execution were given and gave."""
         self.restored_at = 0
@@ -224,7 +228,7 @@ class Run(Tallies):
         if over and self._is_to_refine(wanted):
             progress.draft, progress.wants, over = output, "refined", False
         elif over:
-            self._end(output, reason)
+            self._end(output, reason, result.thought)
         progress.cut += cut
         self.reading.note(plan, progress, turns=self._dialect.keeps_turns)
         told = [*self.reading.shown_feedback(self.desk.feedback, plan), *problems]
@@ -250,8 +254,8 @@ class Run(Tallies):
             self._end(draft, "output")
         return draft is not None
 
-    def _end(self, output: Json, reason: StopReason) -> None:
-        self.output, self.progress.draft = output, None
+    def _end(self, output: Json, reason: StopReason, thought: str = "") -> None:
+        self.output, self.progress.draft, self.thought = output, None, thought if self.reasons else ""
         self.stop_reason = reason if self.limit is None else self.limit.reason
 
     def _is_to_refine(self, wanted: str) -> bool:
@@ -288,6 +292,7 @@ class Run(Tallies):
 
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
+        self.progress.sent = added(self.progress.sent, sent_by(plan.made()))
         for call in plan.made():
             view = call_view(call, self.sizes, self.table)
             past.calls.append(view)
@@ -333,7 +338,5 @@ class Run(Tallies):
         """What becomes of it, and of its references: `refused` says why it is no output, `over` that it is the run's."""
         written = self._says(result)
         says = written if written is None or output is None or self.stop_reason == "task_complete" else output
-        if result.problem is not None:
-            refused = refused or str(result.problem.get("message"))
-        refused = refused or NOT_YET.get(self.progress.wants)
+        refused = refused or why_not(result, self.progress.wants)
         self.notes.said(text_of(says, self.sizes, replies=self.records), refused, output=over)

@@ -218,13 +218,17 @@ class RunResult(Wire):
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
     context_tokens: int = 0
     """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent, those of its delegates too (R10.16). Not part of `run --json`."""
+    reasoning: str = ""
+    """What the model thought before the answer, where a session tells that. Not part of `run --json`."""
     tight: bool = False
     """Whether its context was too long for a model, and was shown cut since (R9.7). Not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
-        del plain["left"]
+        del plain["left"], plain["sent"], plain["reasoning"]
         for name in ("error", "cut", "messages"):
             if not plain[name]:
                 del plain[name]
@@ -292,6 +296,7 @@ class RunInput(Wire):
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False
     """A session keeps what its calls gave: the result says it (R10.10)."""
+    reasons: bool = False  # a session tells people what the model thinks (R10.16)
     prepared: Packed | None = None
     """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     snapshot: Packed | None = None

@@ -11,8 +11,9 @@ from perdure.model.usage import Usage
 from perdure.run.events.silence import is_silence
 from perdure.run.past import cut_text
 from perdure.run.wire import CallView, RunResult
+from perdure.sessions.replies.wire import Delivered, Delivery, Kind, Status
 from perdure.values.jsons import Json, JsonObject, dumps
-from perdure.values.limits import MAX_RUN
+from perdure.values.limits import MAX_RESULT, MAX_RUN
 from perdure.values.state.writes import Wrote
 from perdure.values.wire import Wire
 
@@ -130,9 +131,29 @@ class ReplyEntry(_Entry):
     text: str | None = None
     """`None`: there is nothing to say (`NO_REPLY`), or the run has no answer; then `why` says why."""
     why: str | None = None
+    sent: bool = False
+    """A message tool of the run has sent it already: it is not delivered once more."""
 
     def as_json(self) -> JsonObject:
         return super().as_json() | {"runId": self.run_id, "text": self.text}
+
+
+class DeliveryEntry(_Entry):
+    """What became of a reply that was to be delivered (R10.16)."""
+
+    type: Literal["delivery"] = "delivery"
+    run_id: str
+    number: int
+    """`<run>/<reply>`: the replies of a run count from 1."""
+    kind: Kind
+    route: str
+    status: Status
+    why: str | None = None
+    text: str | None = None
+    """What was to be delivered, where it is not the run's answer."""
+
+    def as_json(self) -> JsonObject:
+        return super().as_json() | {"runId": self.run_id, "kind": self.kind}
 
 
 class CompactionEntry(_Entry):
@@ -180,7 +201,7 @@ class CommandEntry(_Entry):
 
 
 Entry: TypeAlias = Annotated[
-    MessageEntry | RunEntry | ReplyEntry | CompactionEntry | CommandEntry, Field(discriminator="type")
+    MessageEntry | RunEntry | ReplyEntry | DeliveryEntry | CompactionEntry | CommandEntry, Field(discriminator="type")
 ]
 ENTRIES: Final[TypeAdapter[list[Any]]] = TypeAdapter(list[Entry])
 """Reads a list of entries from JSON."""
@@ -245,3 +266,18 @@ def reply_of(output: Json) -> str | None:
     """A run's output as a reply: its text, see `text_of`; `NO_REPLY` as the whole is none (R10.16)."""
     text = text_of(output)
     return None if output is None or is_silence(text) else text
+
+
+def delivery_entry(delivery: Delivery, became: Delivered, at: str) -> DeliveryEntry:
+    """An answer stands in the transcript already; anything else that was delivered is kept with it."""
+    text = cut_text(delivery.text, MAX_RESULT, f"{len(delivery.text):,} characters")
+    return DeliveryEntry(
+        at=at,
+        run_id=delivery.run_id,
+        number=delivery.number,
+        kind=delivery.kind,
+        route=delivery.route,
+        status=became.status,
+        why=became.why,
+        text=None if delivery.kind == "answer" else text,
+    )

@@ -8,6 +8,7 @@ from perdure.run.events.journal import Journal
 from perdure.run.wire import RunResult
 from perdure.sessions.entries import CompactionEntry
 from perdure.sessions.lanes.queued import Queued, Running
+from perdure.sessions.replies.wire import Delivered, Delivery
 from perdure.sessions.wire import Receipt
 
 
@@ -81,6 +82,11 @@ class SessionNoting:
             error=why,
             number=running.number,
         )
+
+    def delivered(self, delivery: Delivery, became: Delivered, at: str) -> None:
+        """What became of a reply that was to be delivered."""
+        said = {"key": delivery.key, "kind": delivery.kind, "route": delivery.route}
+        self.journal.note("reply", "delivery", at, delivery.run_id, **said, status=became.status, reason=became.why)
 
     def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
         """What the run answers; `why` it does not."""

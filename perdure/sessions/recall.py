@@ -11,7 +11,16 @@ from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
 from perdure.errors import RunError
-from perdure.sessions.entries import CallEntry, CommandEntry, CompactionEntry, Entry, MessageEntry, ReplyEntry, RunEntry
+from perdure.sessions.entries import (
+    CallEntry,
+    CommandEntry,
+    CompactionEntry,
+    DeliveryEntry,
+    Entry,
+    MessageEntry,
+    ReplyEntry,
+    RunEntry,
+)
 from perdure.sessions.segments import Entries, Span
 from perdure.sessions.steps import call_id
 from perdure.sessions.tending import AtHand
@@ -108,6 +117,9 @@ def told(entry: Entry) -> str:
         return entry.text if entry.text is not None else f"[no reply: {entry.why or 'nothing to say'}]"
     if isinstance(entry, CompactionEntry):
         return entry.text
+    if isinstance(entry, DeliveryEntry):
+        why = f" ({entry.why})" if entry.why else ""
+        return f"{entry.kind} to {entry.route} {entry.status}{why}: {entry.text or 'the reply'}"
     if isinstance(entry, CommandEntry):
         return f"/{entry.command} {entry.text}".strip()
     return "\n".join([f"run {entry.run_id}: {entry.status}", *(_told_call(entry.n, call) for call in entry.calls)])

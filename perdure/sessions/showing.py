@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from perdure.sessions.entries import Entry, MessageEntry, ReplyEntry, RunEntry
+from perdure.sessions.entries import DeliveryEntry, Entry, MessageEntry, ReplyEntry, RunEntry
 from perdure.sessions.lanes.queued import LaneState
 
 _NEWEST: Final = 10
@@ -43,6 +43,8 @@ def _entry(entry: Entry) -> str:
         return _row((entry.type, entry.run_id, f"{entry.status}{f': {entry.error}' if entry.error else ''}"))
     if isinstance(entry, ReplyEntry):
         return _row((entry.type, "", entry.text if entry.text is not None else entry.why or "nothing to say"))
+    if isinstance(entry, DeliveryEntry):
+        return _row((entry.type, entry.route, f"{entry.kind}: {entry.status}{f': {entry.why}' if entry.why else ''}"))
     return _row((entry.type, getattr(entry, "sender", ""), getattr(entry, "command", getattr(entry, "kind", ""))))
 
 

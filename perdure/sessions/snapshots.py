@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perdure.run.events.wire import CarriedEvents
 from perdure.sessions.lanes.queued import LaneState
+from perdure.sessions.replies.wire import Delivery
 from perdure.sessions.transcript import Carried
 from perdure.values.jsons import JsonObject
 from perdure.values.wire import Wire
@@ -27,5 +28,7 @@ class SessionSnapshot(Wire):
     """Where its state and what was said come from, by reference (R15.1)."""
     events: CarriedEvents = Field(default_factory=CarriedEvents)
     """What has happened, as far as it goes along (R10.14)."""
+    replies: list[Delivery] = Field(default_factory=list)
+    """Those that are not delivered yet (R10.16)."""
     state: JsonObject | None = None
     """What its runs have written; `None`: nothing yet, so that the agent file's counts."""

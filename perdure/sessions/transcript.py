@@ -11,6 +11,7 @@ from perdure.run.past import cut_text
 from perdure.sessions.entries import (
     CommandEntry,
     CompactionEntry,
+    DeliveryEntry,
     Entry,
     MessageEntry,
     ReplyEntry,
@@ -22,7 +23,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
 from perdure.values.wire import Wire
 
-E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, CompactionEntry, CommandEntry)
+E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, DeliveryEntry, CompactionEntry, CommandEntry)
 
 BRANCHES: Final = ("new", "reset")
 """Commands that begin a branch."""

@@ -141,6 +141,7 @@ def tool(
     queue_timeout: float | None = None,
     duration: float | None = None,
     exclusive: bool | str = False,
+    message: bool | str = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -156,7 +157,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
     the first (2); with 0 it never begins twice, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
     to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
-    by a group's name no two of all tools of that group.
+    by a group's name no two of all tools of that group. `message`: it says something to people, the parameter of this name, or else what is
+    called `text`, `message`, `content` or `body`: a session's run does not reply the same once more.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
     """

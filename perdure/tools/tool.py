@@ -82,6 +82,8 @@ class Tool(BaseModel):
     dangerous: bool = Field(default=False, alias="_dangerous")
     untrusted: bool = Field(default=False, alias="_untrusted")
     """Whether what it returns was written by others (R15.2)."""
+    message: bool | str = Field(default=False, alias="_message")
+    """Whether a call says something to people; by a name, which parameter holds the text: what was sent so is no reply once more (R10.16)."""
     timeout: Seconds | None = Field(default=None, alias="_timeout")
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
     for days, so that it has none by default."""
@@ -319,6 +321,7 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
             exclusive | others | {"code_known": False, "code_dangerous": True}
         )  # another worker's, which may be anything
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
+    exclusive |= {"message": tool.message or code.get("_message", False)}
     return (
         exclusive
         | others

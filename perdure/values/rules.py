@@ -7,6 +7,8 @@ from typing import Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
+Told: TypeAlias = Literal["reasoning", "tools"]
+"""What goes before an answer: what the model thought, a line for each call."""
 MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
 
 
@@ -23,6 +25,8 @@ class Rules(BaseModel):
     """Seconds without another message after which those collected begin a run; 0.5."""
     context_tokens: int | None = Field(default=None, ge=1_000)
     """Tokens of a context from which on the conversation is compacted; 100,000, or less where a model has refused that (R10.11)."""
+    verbose: tuple[Told, ...] | None = None
+    """What is delivered before an answer, to people whose messages name a route; nothing (R10.16)."""
 
     def over(self, below: Rules) -> Rules:
         """These, and where they say nothing those below."""

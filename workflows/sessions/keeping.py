@@ -11,12 +11,25 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.wire import Whose
     from perdure.run.agents import parse_agent
     from perdure.run.events.journal import Journal
+    from perdure.run.past.sent import was_sent
     from perdure.run.reading import CONVERSATION
     from perdure.run.wire import RunResult
-    from perdure.sessions.entries import CommandEntry, Entry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
+    from perdure.sessions.entries import (
+        CommandEntry,
+        Entry,
+        MessageEntry,
+        ReplyEntry,
+        RunEntry,
+        delivery_entry,
+        reply_of,
+        run_entry,
+    )
+    from perdure.sessions.fates import fate
     from perdure.sessions.lanes.lane import Lane
     from perdure.sessions.lanes.queued import Accepted, Known, LaneState, Queued, Running
     from perdure.sessions.noting import SessionNoting
+    from perdure.sessions.replies.assembling import Whose, deliveries
+    from perdure.sessions.replies.wire import Delivered, Delivery
     from perdure.sessions.segments import Remembered, is_said
     from perdure.sessions.showing import details
     from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
@@ -54,6 +67,8 @@ class Kept:
         self.lane = Lane(session_id, argument.rules, lane)
         self.notes = SessionNoting(Journal(None if snapshot is None else snapshot.events))
         """What has happened, for whoever reads it."""
+        self.to_deliver: list[Delivery] = [] if snapshot is None else snapshot.replies
+        """Replies on their way, the first perhaps under way."""
         self._read_agent()
         if not self.notes.journal.count:
             self.notes.began(self.agent, at)
@@ -88,6 +103,11 @@ class Kept:
         return self._input.delegates
 
     @property
+    def tells_reasoning(self) -> bool:
+        """Whether people are told what its model thinks."""
+        return "reasoning" in (self.lane.rules.verbose or ())
+
+    @property
     def agent_digest(self) -> str:
         return self._input.agent
 
@@ -110,6 +130,7 @@ class Kept:
             sources=self.sources,
             remembered=self.remembered.text,
             events=self.notes.journal.carried(),
+            replies=self.to_deliver,
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
 
@@ -199,8 +220,11 @@ class Kept:
         self.lane.begun()
         self.notes.run_began(running, self.lane.run_id(running.number), self.agent, at)
 
-    def ended(self, running: Running, result: RunResult, started: str, at: str) -> None:
-        """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next."""
+    def ended(self, running: Running, result: RunResult, started: str, at: str) -> list[Delivery]:
+        """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next.
+
+        What is to be said of it to people whose messages name a route.
+        """
         run_id = self.lane.run_id(running.number)
         held = {heard.id: heard.request for heard in result.messages if heard.request is not None}
         for message in running.messages:
@@ -217,12 +241,22 @@ class Kept:
         completed = result.status == "completed"
         why = None if completed else running.ending or result.error or f"the run was {result.status}"
         reply = reply_of(result.output) if completed else None
-        self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why))
+        sent = reply is not None and was_sent(reply, result.sent)
+        self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why, sent=sent))
         self.notes.run_ended(running, run_id, result, why, at)
         self.notes.replied(run_id, reply, why, at)
         for message in self.lane.ended(held):
             assert message.number is not None
             self.transcript.assign(message.message_id, self.lane.run_id(message.number))
+        return deliveries(result, reply, running, held, self.lane.rules.verbose or (), whose=self._whose(run_id))
+
+    def _whose(self, run_id: str) -> Whose:
+        return Whose(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
+
+    def delivered(self, delivery: Delivery, became: Delivered, at: str) -> None:
+        """What became of a reply."""
+        self.transcript.append(delivery_entry(delivery, became, at))
+        self.notes.delivered(delivery, became, at)
 
     def _keep_state(self, result: RunResult, entry: RunEntry) -> None:
         if not result.requests and not result.calls:
@@ -283,38 +317,4 @@ class Kept:
 
     def fate(self, what: str) -> Fate:
         """What has become of a message, or of a run of this session."""
-        state, number = self.lane.state, self.lane.number_of(what)
-        if number is None:
-            known = state.known.get(what)
-            if known is None:
-                return Fate()
-            if known.withdrawn:
-                return Fate(known=True, state="withdrawn", status="error", error="it was taken back")
-            number = known.number
-            if number is None:
-                queued = any(each.message_id == what for each in state.queue)
-                return Fate(known=True, state="queued" if queued else "ended", status=None if queued else "ok")
-            message = self.transcript.message(what)
-            if message is not None and message.why is not None:
-                return Fate(known=True, state="ended", status="error", error=message.why)
-        running = state.running
-        fate = Fate(known=number <= state.number, run_id=self.lane.run_id(number))
-        if running is not None:
-            fate.under_way = self.lane.run_id(running.number) if running.begun else None
-            if running.number == number:
-                return fate.model_copy(update={"state": "running" if running.begun else "queued"})
-        if any(each.number == number for each in state.queue):
-            return fate
-        return self._ended_fate(fate)
-
-    def _ended_fate(self, fate: Fate) -> Fate:
-        fate.state = "ended"
-        for entry in reversed(self.transcript.entries):
-            if isinstance(entry, ReplyEntry) and entry.run_id == fate.run_id:
-                fate.reply = entry.text
-                fate.error = entry.why
-            elif isinstance(entry, RunEntry) and entry.run_id == fate.run_id:
-                fate.status = "ok" if entry.status == "completed" else "error"
-                fate.started_at, fate.ended_at = entry.started_at, entry.at
-                break
-        return fate
+        return fate(self.lane, self.transcript, what)

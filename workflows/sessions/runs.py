@@ -197,7 +197,14 @@ async def say(saying: Saying) -> Answered:
 
 
 def run_input(
-    agent: dict[str, Any], delegates: dict[str, Any], sources: dict[str, list[str]], whose: Whose
+    agent: dict[str, Any],
+    delegates: dict[str, Any],
+    sources: dict[str, list[str]],
+    whose: Whose,
+    *,
+    reasons: bool = False,
 ) -> RunInput:
-    """What a run is started with. Its result may have any size that can come in: there is one at a time."""
-    return RunInput(agent=agent, delegates=delegates, sources=sources, records=True, free=MAX_STORED, whose=whose)
+    """What a run is started with; `reasons`: what its model thinks is told. Its result may have any size that can come in: there is one at a
+    time."""
+    given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
+    return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)

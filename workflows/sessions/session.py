@@ -18,6 +18,7 @@ from perdure.workflows.sending import full
 from perdure.workflows.sessions.asked import Asked
 from perdure.workflows.sessions.keeping import Kept
 from perdure.workflows.sessions.reading import judge_agent, now, read
+from perdure.workflows.sessions.replying import Replying
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
 from perdure.workflows.sessions.turns import Turns
 
@@ -29,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.entries import CommandEntry
     from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
     from perdure.sessions.lanes.rights import check_right, says
+    from perdure.sessions.replies.wire import Delivered, Delivery
     from perdure.sessions.wire import (
         COMPACT,
         DECIDE_IN_SESSION,
@@ -74,6 +76,7 @@ class SessionWorkflow(Asked):
         self._stepped = False
         """Whether this execution has done anything: then its history is not to be idled with."""
         self._turns = Turns()
+        self._replying: Replying
         try:
             argument = read_input(SessionInput, given)
             input_name(argument.document)
@@ -96,6 +99,8 @@ class SessionWorkflow(Asked):
             assert self._refusal is not None
             raise self._refusal
         kept = self._kept
+        self._replying = Replying(kept.to_deliver, self._delivered)
+        self._replying.start()
         self._show()
         await self.begin_hooks()
         while not self._ended:
@@ -114,7 +119,12 @@ class SessionWorkflow(Asked):
             elif isinstance(step, Idle):
                 await self._idle(kept, seen)
             if not isinstance(step, Carry) and workflow.all_handlers_finished() and begins_anew():
-                self._go_on(kept)
+                if self._replying.busy:
+                    await self._replying.pause()
+                if workflow.all_handlers_finished():
+                    self._go_on(kept)
+                self._replying.start()
+        self._replying.cancel()
         await workflow.wait_condition(workflow.all_handlers_finished)
         await self.end_hooks()
         kept.notes.ended(now())
@@ -129,7 +139,9 @@ class SessionWorkflow(Asked):
 
     async def _idle(self, kept: Kept, seen: int) -> None:
         """Wait for whatever comes in, with a history that is as short as it can be."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._happened > seen)
+        await workflow.wait_condition(
+            lambda: (workflow.all_handlers_finished() and not self._replying.busy) or self._happened > seen
+        )
         used = self._happened > 0 or self._stepped or workflow.info().get_current_history_length() > IDLE_EVENTS
         if self._happened == seen and used:
             with contextlib.suppress(TimeoutError):
@@ -141,7 +153,9 @@ class SessionWorkflow(Asked):
         await workflow.wait_condition(lambda: self._happened > seen)
 
     def _go_on(self, kept: Kept) -> None:
-        """End this execution for a new one: never while a run is under way, which would lose its parent."""
+        """End this execution for a new one: never while a run or a reply is under way, which would be lost."""
+        if self._replying.busy:
+            return
         if kept.lane.state.running is not None and kept.lane.state.running.begun:
             return
         carried = kept.carried()
@@ -164,7 +178,7 @@ class SessionWorkflow(Asked):
         first = running.messages[0]
         self._child = ChildRun(
             run_id,
-            run_input(agent, kept.delegates, kept.sources, kept.whose(first.sender)),
+            run_input(agent, kept.delegates, kept.sources, kept.whose(first.sender), reasons=kept.tells_reasoning),
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,
@@ -176,7 +190,13 @@ class SessionWorkflow(Asked):
         finally:
             self._child = None
             self._turns.leave()
-        kept.ended(running, result, started, now())
+        self._replying.add(kept.ended(running, result, started, now()))
+        self._show()
+
+    def _delivered(self, delivery: Delivery, became: Delivered) -> None:
+        self._happened += 1
+        assert self._kept is not None
+        self._kept.delivered(delivery, became, now())
         self._show()
 
     # What comes in.

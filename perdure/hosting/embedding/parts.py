@@ -19,6 +19,7 @@ from perdure.activities.prepare import PrepareActivity
 from perdure.activities.prompting.recording import Shelf
 from perdure.activities.prompting.skills import skill_tools
 from perdure.activities.registry import Registry
+from perdure.activities.replies.delivering import DeliverActivity
 from perdure.activities.request import RequestActivity
 from perdure.activities.secrets import keep_secret
 from perdure.activities.secrets.masking import Masking
@@ -137,6 +138,7 @@ class Parts:
                 archiving.find,
                 session_runs.after,
                 session_runs.say,
+                DeliverActivity(registry.routes, underway).deliver,
             ]
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:

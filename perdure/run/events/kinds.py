@@ -248,6 +248,16 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             {"text?": "the reply", "reason?": "why there is none"},
             most=MAX_REPLY + MAX_EVENT_DATA,
         ),
+        "delivery": Phase(
+            "a reply was to be delivered, and this became of it",
+            {
+                "key": "`<run>/<reply>`",
+                "kind": "`answer`, `reasoning`, `tools` or `failure`",
+                "route": "where to",
+                "status": "`delivered`, `refused` or `unknown`",
+                "reason?": "why it was refused, or why nobody knows",
+            },
+        ),
     },
 }
 """Everything that there is, in the order of docs/events.md."""

@@ -237,6 +237,11 @@ class Noting:
         self.journal.note("message", "withdrawn", self._now(), messageId=message_id)
 
 
+def why_not(result: RequestResult, wants: str) -> str | None:
+    """Why an answer is no output, by what is wrong with it, or by what the next Request is for."""
+    return NOT_YET.get(wants) if result.problem is None else str(result.problem.get("message"))
+
+
 def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
     """An output as its text: see `saying.text_of`; of JSON that is too long a beginning; none of a reply that is `NO_REPLY`."""
     texts = isinstance(output, dict) and len(output) == 1 and isinstance(next(iter(output.values())), str)

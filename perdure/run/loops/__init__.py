@@ -73,6 +73,8 @@ class LoopState(Wire):
     expected: Expected = Field(default_factory=Expected)
     """What an iteration is thought to use of the budget (R18.7)."""
     sources: list[str] = Field(default_factory=list)
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
     """Where the results come from, all together (R15.1)."""
     satisfied: bool = False
     """Whether the condition of an until-loop has come true."""

@@ -65,6 +65,8 @@ class Progress(Wire):
     """Those that one holds."""
     cut: int = 0
     """Requests that a message ended before they had answered: they do not count as asked."""
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
     tight: bool = False
     """Whether the context was too long for the model, and is shown cut since (R9.7)."""
 

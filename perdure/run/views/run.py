@@ -37,6 +37,8 @@ def run_view(run: Run, run_id: str) -> RunView:
         messages=heard(run.progress),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
+        sent=run.progress.sent,
+        reasoning=run.thought,
         tight=run.progress.tight,
         sources=sorted(run.output_sources),
         left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},

@@ -1,0 +1,1 @@
+"""Replies on their way to people, by functions of the worker's."""

@@ -1,0 +1,91 @@
+"""A session's replies on their way: one after the other, beside its runs (R10.16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.failures import kind_of, message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.run.views.markdown import summary as line
+    from perdure.sessions.replies.wire import DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, Delivery
+
+_ATTEMPT: Final = timedelta(seconds=60)
+_WITHIN: Final = timedelta(minutes=10)
+"""For all attempts: whoever waits for a reply does not wait longer, and those behind it wait as long."""
+_ALIVE: Final = timedelta(seconds=20)
+_ATTEMPTS: Final = 6
+
+
+class Replying:
+    """What is to be delivered, in its order. `on_end` is told what became of each."""
+
+    def __init__(self, waiting: list[Delivery], on_end: Callable[[Delivery, Delivered], None]) -> None:
+        self.waiting = waiting
+        """Those that are not delivered, the one under way first; the caller's own list."""
+        self._on_end = on_end
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way: a new execution would lose it."""
+        return self._task is not None and not self._task.done()
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Deliver these after those before them."""
+        self.waiting += deliveries
+        self.start()
+
+    def start(self) -> None:
+        """Go on with what waits."""
+        self._paused = False
+        if self.waiting and not self.busy:
+            self._task = asyncio.create_task(self._deliver_all())
+
+    async def pause(self) -> None:
+        """Begin no more, and wait for the one under way."""
+        self._paused = True
+        await workflow.wait_condition(lambda: not self.busy)
+
+    def cancel(self) -> None:
+        """Deliver nothing more."""
+        self.waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _deliver_all(self) -> None:
+        while self.waiting and not self._paused:
+            delivery = self.waiting[0]
+            became = await _deliver(delivery)
+            del self.waiting[:1]
+            self._on_end(delivery, became)
+
+
+async def _deliver(delivery: Delivery) -> Delivered:
+    try:
+        became: Delivered = await workflow.execute_activity(
+            DELIVER_ACTIVITY,
+            delivery,
+            result_type=Delivered,
+            start_to_close_timeout=_ATTEMPT,
+            schedule_to_close_timeout=_WITHIN,
+            heartbeat_timeout=_ALIVE,
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=_ATTEMPTS
+            ),
+            summary=line(f"{delivery.kind} → {delivery.route}"),
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        status = "refused" if kind_of(error) == NO_SUCH_ROUTE else "unknown"
+        return Delivered(status=status, why=message_of(error))
+    return became
