@@ -137,7 +137,7 @@ async def harness(
         asking = options.pop("model", None) or AsyncOpenAI(
             base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout
         )
-        tools = options.pop("registry", None) or registry(functions)
+        tools = options.pop("registry", registry(functions))
         async with build_worker(client, tools, task_queue=task_queue, model=asking, functions=named, **options):
             yield Harness(client, model, task_queue)
 
