@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Reply, refuse, tool
+from perdure import Reply, hook, refuse, tool
 from perdure.activities.registry import Registry
 from perdure.client.session import Session
+from perdure.hooks.events import MessageSending, MessageSent
+from perdure.hooks.functions import hook_functions
 from perdure.sessions.replies.routes import RouteFunction
 from perdure.testing.turns import ChatRequest, Turn
 from tests.support import Harness, impatient, registry
@@ -342,3 +344,30 @@ async def test_a_delegates_message_counts_too(dev_server: WorkflowEnvironment, t
 
     delivered, reply = await said(dev_server, answer, document, none=True, agents=tmp_path)
     assert (delivered, reply["sent"]) == ([], True)
+
+
+async def test_hooks_change_and_refuse_replies_and_hear_what_became_of_them(dev_server: WorkflowEnvironment) -> None:
+    channel, heard = Channel(), []
+
+    @hook("message_sending")
+    def sending(event: MessageSending) -> Any:
+        return refuse("not that") if "secret" in event.text else event.changed(text=event.text.upper())
+
+    @hook("message_sent")
+    def sent(event: MessageSent) -> None:
+        heard.append((event.reply, event.status))
+
+    found = having(channel)
+    for each in (*hook_functions(sending), *hook_functions(sent)):
+        found.hooks.add(each)
+    async with desk(dev_server, registry=found) as (session, _):
+        first = await session.send("hello", sender="ann", route="chat")
+        second = await session.send("a secret", sender="ann", route="chat", mode="followup")
+        kept = await until_settled(session, 2)
+        assert await idles(session) <= 12
+    assert channel.texts == ["RE: ANN: HELLO"]
+    assert [(each["status"], each.get("text"), each.get("why")) for each in kept] == [
+        ("delivered", "RE: ANN: HELLO", None),
+        ("refused", None, "not that"),
+    ]
+    assert heard == [(f"{first.run_id}/1", "delivered"), (f"{second.run_id}/1", "refused")]

@@ -81,9 +81,7 @@ class Run(Tallies):
         self.plan: Plan | None = None
         self.past = Past()
         self.past_bytes = 0  # what its calls weigh
-        self.records = self.reasons = (
-            False  # whether a session keeps what its calls give, and tells what its model thinks
-        )
+        self.records = self.reasons = False  # a session keeps what its calls give, tells what its model thinks
         self.thought = ""
         self.kept = Kept()
         """What the calls of this execution were given and gave."""

@@ -150,7 +150,7 @@ class DeliveryEntry(_Entry):
     status: Status
     why: str | None = None
     text: str | None = None
-    """What was to be delivered, where it is not the run's answer."""
+    """What was to be delivered, where it is not the run's answer as it stands."""
 
     def as_json(self) -> JsonObject:
         return super().as_json() | {"runId": self.run_id, "kind": self.kind}
@@ -268,9 +268,9 @@ def reply_of(output: Json) -> str | None:
     return None if output is None or is_silence(text) else text
 
 
-def delivery_entry(delivery: Delivery, became: Delivered, at: str) -> DeliveryEntry:
-    """An answer stands in the transcript already; anything else that was delivered is kept with it."""
-    text = cut_text(delivery.text, MAX_RESULT, f"{len(delivery.text):,} characters")
+def delivery_entry(delivery: Delivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
+    """An answer stands in the transcript already; anything else, and what hooks have made of it, is kept with what became of it."""
+    stands = delivery.kind == "answer" and text == delivery.text
     return DeliveryEntry(
         at=at,
         run_id=delivery.run_id,
@@ -279,5 +279,5 @@ def delivery_entry(delivery: Delivery, became: Delivered, at: str) -> DeliveryEn
         route=delivery.route,
         status=became.status,
         why=became.why,
-        text=None if delivery.kind == "answer" else text,
+        text=None if stands else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
     )

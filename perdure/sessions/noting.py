@@ -85,8 +85,17 @@ class SessionNoting:
 
     def delivered(self, delivery: Delivery, became: Delivered, at: str) -> None:
         """What became of a reply that was to be delivered."""
-        said = {"key": delivery.key, "kind": delivery.kind, "route": delivery.route}
-        self.journal.note("reply", "delivery", at, delivery.run_id, **said, status=became.status, reason=became.why)
+        self.journal.note(
+            "reply",
+            "delivery",
+            at,
+            delivery.run_id,
+            key=delivery.key,
+            kind=delivery.kind,
+            route=delivery.route,
+            status=became.status,
+            reason=became.why,
+        )
 
     def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
         """What the run answers; `why` it does not."""

@@ -12,7 +12,7 @@ from perdure.run.events.silence import is_silence
 from perdure.run.past.sent import added, sent_by, was_sent
 from perdure.run.wire import CallView, RunResult
 from perdure.sessions.lanes.queued import Queued, Running
-from perdure.sessions.replies.assembling import Whose, deliveries, failures, parts, summary
+from perdure.sessions.replies.assembling import Speaker, deliveries, failures, parts, summary
 from perdure.sessions.replies.routes import Reply, Routes, reply_route, routes_of
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import JsonObject
@@ -128,8 +128,8 @@ def message(number: int, route: str = "", sender: str = "ann") -> Queued:
 def test_each_route_is_told_and_each_reply_has_its_number() -> None:
     running = Running(number=1, rights=[], messages=[message(1), message(2, "a:1"), message(3, "b")])
     running.steered = [message(4, "a:1", "bob"), message(5, "c"), message(6, "d")]
-    whose = Whose(run_id="s/1", session="s", tenant="t", agent="x")
-    found = deliveries(result(reasoning="hm"), "yes", running, ["m4", "m6"], THOUGHT, whose=whose)
+    speaker = Speaker(run_id="s/1", session="s", tenant="t", agent="x")
+    found = deliveries(result(reasoning="hm"), "yes", running, ["m4", "m6"], THOUGHT, speaker=speaker)
     assert [(each.key, each.route, each.kind, each.message_ids, each.sender) for each in found] == [
         ("s/1/1", "a:1", "reasoning", ["m2", "m4"], "ann"),
         ("s/1/2", "a:1", "answer", ["m2", "m4"], "ann"),
@@ -139,10 +139,10 @@ def test_each_route_is_told_and_each_reply_has_its_number() -> None:
         ("s/1/6", "d", "answer", ["m6"], "ann"),
     ]
     nobody = Running(number=1, rights=[], messages=[message(1)])
-    assert deliveries(result(), "yes", nobody, [], whose=whose) == []
+    assert deliveries(result(), "yes", nobody, [], speaker=speaker) == []
     running.ending = "stopped by 'ann'"
-    assert deliveries(result("failed"), None, running, [], whose=whose) == []
-    assert len(deliveries(result(), "x" * 70_000, running, [], whose=whose)[0].text) < 64_100
+    assert deliveries(result("failed"), None, running, [], speaker=speaker) == []
+    assert len(deliveries(result(), "x" * 70_000, running, [], speaker=speaker)[0].text) < 64_100
 
 
 def test_a_route_is_a_function_of_one_name() -> None:

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.lanes.lane import Lane
     from perdure.sessions.lanes.queued import Accepted, Known, LaneState, Queued, Running
     from perdure.sessions.noting import SessionNoting
-    from perdure.sessions.replies.assembling import Whose, deliveries
+    from perdure.sessions.replies.assembling import Speaker, deliveries
     from perdure.sessions.replies.wire import Delivered, Delivery
     from perdure.sessions.segments import Remembered, is_said
     from perdure.sessions.showing import details
@@ -248,14 +248,14 @@ class Kept:
         for message in self.lane.ended(held):
             assert message.number is not None
             self.transcript.assign(message.message_id, self.lane.run_id(message.number))
-        return deliveries(result, reply, running, held, self.lane.rules.verbose or (), whose=self._whose(run_id))
+        return deliveries(result, reply, running, held, self.lane.rules.verbose or (), speaker=self._speaker(run_id))
 
-    def _whose(self, run_id: str) -> Whose:
-        return Whose(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
+    def _speaker(self, run_id: str) -> Speaker:
+        return Speaker(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
 
-    def delivered(self, delivery: Delivery, became: Delivered, at: str) -> None:
-        """What became of a reply."""
-        self.transcript.append(delivery_entry(delivery, became, at))
+    def delivered(self, delivery: Delivery, became: Delivered, text: str, at: str) -> None:
+        """What became of a reply, and the text that it had in the end."""
+        self.transcript.append(delivery_entry(delivery, became, text, at))
         self.notes.delivered(delivery, became, at)
 
     def _keep_state(self, result: RunResult, entry: RunEntry) -> None:

@@ -12,6 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.hooks.of_sessions import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
     from perdure.run.views.markdown import summary as line
@@ -25,11 +26,14 @@ _ATTEMPTS: Final = 6
 
 
 class Replying:
-    """What is to be delivered, in its order. `on_end` is told what became of each."""
+    """What is to be delivered, in its order, as `hooks` would have it. `on_end` is told what became of each, and what was delivered."""
 
-    def __init__(self, waiting: list[Delivery], on_end: Callable[[Delivery, Delivered], None]) -> None:
+    def __init__(
+        self, waiting: list[Delivery], hooks: SessionHooks, on_end: Callable[[Delivery, Delivered, str], None]
+    ) -> None:
         self.waiting = waiting
         """Those that are not delivered, the one under way first; the caller's own list."""
+        self._hooks = hooks
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
         self._paused = False
@@ -64,9 +68,18 @@ class Replying:
     async def _deliver_all(self) -> None:
         while self.waiting and not self._paused:
             delivery = self.waiting[0]
-            became = await _deliver(delivery)
+            became, text = await self._one(delivery)
             del self.waiting[:1]
-            self._on_end(delivery, became)
+            self._on_end(delivery, became, text)
+            await self._hooks.sent(delivery.key, delivery.route, text, became.status)
+
+    async def _one(self, delivery: Delivery) -> tuple[Delivered, str]:
+        """What became of it, and the text that it had."""
+        key, route = delivery.key, delivery.route
+        text, refused = await self._hooks.sending(key, route, delivery.text, delivery.sender)
+        if refused is not None:
+            return Delivered(status="refused", why=refused), text
+        return await _deliver(delivery if text == delivery.text else delivery.model_copy(update={"text": text})), text
 
 
 async def _deliver(delivery: Delivery) -> Delivered:

@@ -15,25 +15,22 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.arguments import read_input
 from perdure.workflows.preparing import begins_anew, go_on_anew
 from perdure.workflows.sending import full
-from perdure.workflows.sessions.asked import Asked
 from perdure.workflows.sessions.keeping import Kept
 from perdure.workflows.sessions.reading import judge_agent, now, read
 from perdure.workflows.sessions.replying import Replying
+from perdure.workflows.sessions.ruled import Ruled
 from perdure.workflows.sessions.runs import ChildRun, run_input, say
 from perdure.workflows.sessions.turns import Turns
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError
     from perdure.people.wire import WITHDRAW as WITHDRAW_FROM_RUN
-    from perdure.run.wire import DECIDE, REFUSED
+    from perdure.run.wire import REFUSED
     from perdure.sessions.documents import document, input_name
-    from perdure.sessions.entries import CommandEntry
     from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
     from perdure.sessions.lanes.rights import check_right, says
     from perdure.sessions.replies.wire import Delivered, Delivery
     from perdure.sessions.wire import (
-        COMPACT,
-        DECIDE_IN_SESSION,
         END,
         SEND,
         SESSION_WORKFLOW,
@@ -42,7 +39,6 @@ with workflow.unsafe.imports_passed_through():
         Ending,
         Message,
         Saying,
-        SessionDecision,
         SessionInput,
         Withdrawal,
     )
@@ -60,7 +56,7 @@ next thing at once would wait for that."""
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class SessionWorkflow(Asked):
+class SessionWorkflow(Ruled):
     """A conversation that outlives its runs.
 
     Handlers take whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
@@ -71,8 +67,6 @@ class SessionWorkflow(Asked):
         super().__init__()
         self._refusal: Exception | None = None
         """What is wrong with the input: `run` says it, for a message may be looked at before that begins."""
-        self._happened = 0
-        """Counts what came in, for whoever waits for anything to."""
         self._stepped = False
         """Whether this execution has done anything: then its history is not to be idled with."""
         self._turns = Turns()
@@ -99,7 +93,7 @@ class SessionWorkflow(Asked):
             assert self._refusal is not None
             raise self._refusal
         kept = self._kept
-        self._replying = Replying(kept.to_deliver, self._delivered)
+        self._replying = Replying(kept.to_deliver, self, self._delivered)
         self._replying.start()
         self._show()
         await self.begin_hooks()
@@ -193,10 +187,10 @@ class SessionWorkflow(Asked):
         self._replying.add(kept.ended(running, result, started, now()))
         self._show()
 
-    def _delivered(self, delivery: Delivery, became: Delivered) -> None:
+    def _delivered(self, delivery: Delivery, became: Delivered, text: str) -> None:
         self._happened += 1
         assert self._kept is not None
-        self._kept.delivered(delivery, became, now())
+        self._kept.delivered(delivery, became, text, now())
         self._show()
 
     # What comes in.
@@ -297,28 +291,6 @@ class SessionWorkflow(Asked):
     def _check_withdrawal(self, *said: Any) -> None:
         self._open().lane.judge_withdrawal(read(Withdrawal, said))
 
-    @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
-    async def decide(self, *said: Any) -> dict[str, Any]:
-        """A `SessionDecision`, by whoever has the right `approve`; the run's own answer, or why it refuses (R10.9)."""
-        self._happened += 1
-        kept, asked = self._open(), read(SessionDecision, said)
-        running = kept.lane.state.running
-        if running is None:
-            raise MessageRefusedError("nothing runs that waits for a decision")
-        decision = {**asked.decision, "by": asked.sender}
-        answered = await say(Saying(run_id=kept.lane.run_id(running.number), update=DECIDE, argument=decision))
-        if answered.refused is not None:
-            raise MessageRefusedError(answered.refused)
-        answer: dict[str, Any] = answered.answer
-        return answer
-
-    @decide.validator
-    def _check_decision(self, *said: Any) -> None:
-        kept, asked = self._open(), read(SessionDecision, said)
-        check_right(asked.sender, asked.rights, "approve", "decide here")
-        if kept.lane.state.running is None or not kept.lane.state.running.begun:
-            raise MessageRefusedError("nothing runs that waits for a decision")
-
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     def end(self, *_: Any) -> dict[str, Any]:
         """An `Ending`: what runs is cancelled, and the session ends."""
@@ -336,19 +308,3 @@ class SessionWorkflow(Asked):
     def _check_end(self, *said: Any) -> None:
         asked = read(Ending, said)
         check_right(asked.sender, asked.rights, "delete", "delete the session")
-
-    @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
-    async def compact(self, *said: Any) -> dict[str, Any]:
-        """An `Ending`: what is older than the newest part is told in short from now on (R10.11). What was done, in words."""
-        self._happened += 1  # it is not to go on as new meanwhile
-        kept, asked = self._open(), read(Ending, said)
-        words = await self.tend(kept.models, "asked")
-        kept.transcript.append(CommandEntry(at=now(), command="compact", sender=asked.sender, text=words or ""))
-        self._happened += 1
-        return {"compacted": words}
-
-    @compact.validator
-    def _check_compact(self, *said: Any) -> None:
-        self._open()
-        asked = read(Ending, said)
-        check_right(asked.sender, asked.rights, "compact", "compact the session")

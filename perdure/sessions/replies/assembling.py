@@ -83,8 +83,8 @@ def shorten_text(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
-    """Whose replies they are."""
+class Speaker:
+    """Who says it."""
 
     run_id: str
     session: str
@@ -99,7 +99,7 @@ def deliveries(
     held: Collection[str],
     told: Collection[Told] = (),
     *,
-    whose: Whose,
+    speaker: Speaker,
 ) -> list[Delivery]:
     """What is said of a run, to each route that the messages it has answered name, in the order of their acceptance. No route: to nobody.
 
@@ -115,15 +115,15 @@ def deliveries(
     pairs = [(route, messages, part) for route, messages in routes.items() for part in said]
     return [
         Delivery(
-            key=f"{whose.run_id}/{number}",
+            key=f"{speaker.run_id}/{number}",
             kind=part.kind,
             text=cut_text(part.text, MAX_REPLY, f"{len(part.text):,} characters"),
             route=route,
-            run_id=whose.run_id,
+            run_id=speaker.run_id,
             number=number,
-            session=whose.session,
-            tenant=whose.tenant,
-            agent=whose.agent,
+            session=speaker.session,
+            tenant=speaker.tenant,
+            agent=speaker.agent,
             message_ids=[message.message_id for message in messages],
             sender=messages[0].sender,
         )
