@@ -30,7 +30,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.outcomes import Failed, Outcome, Returned
     from perdure.run.delegates import Spent
     from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, is_answered
-    from perdure.run.past.sent import added
     from perdure.run.running import Run
     from perdure.run.shares import rivals
     from perdure.run.stopping import Budget, Limit, WorkClock
@@ -316,8 +315,7 @@ class CallLoop:
         def spent(told: Spent) -> None:
             nonlocal used
             used = told.usage
-            run.progress.usage.include(told.usage)
-            run.progress.sent = added(run.progress.sent, told.sent)
+            run.progress.include(told.usage, told.sent)
             self._clock.at_least(started + told.worked, workflow.time())
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from perdure.model.wire import RequestView
 from perdure.people.wire import Heard, Said
 from perdure.run.choosing import Called
 from perdure.run.events.wire import CarriedEvents
+from perdure.run.past.sent import added
 from perdure.run.shares import Expected
 from perdure.run.wire import CallView, Prepared
 from perdure.values.jsons import Json, JsonObject
@@ -69,6 +71,11 @@ class Progress(Wire):
     """Digests of what message tools have sent (R10.16)."""
     tight: bool = False
     """Whether the context was too long for the model, and is shown cut since (R9.7)."""
+
+    def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
+        """What a run below has used, and what its message tools have sent."""
+        self.usage.include(usage)
+        self.sent = added(self.sent, sent)
 
 
 SNAPSHOT_FORM: Final = 3
