@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import sys
 import termios
@@ -116,6 +117,25 @@ async def test_in_a_pipe_what_has_no_answer_is_one_line_and_the_exit_code(
     assert (found.code, found.out) == (1, "")
     assert "perdure: " in found.err
     assert "Traceback" not in found.err
+
+
+async def test_in_a_pipe_ctrl_c_leaves_also_while_nothing_comes(desk: str, dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [remove, hold], script) as it:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "PERDURE_"))}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(ROOT / "client.py"), "chat", desk, "--sender", "ann"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=clean | settings(it),
+            cwd=ROOT,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"re: hello\n"
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), 20) == 130
 
 
 class Told:

@@ -160,6 +160,18 @@ async def test_r10_19_a_run_says_what_it_is_told_in_place_of_its_agent(
             await start(it, document, prompt={"skils": True})
 
 
+async def test_r7_1_a_policy_may_name_the_tool_that_comes_with_skills(
+    shelf: dict[str, Any], dev_server: WorkflowEnvironment
+) -> None:
+    document = with_prompt(skills=True)
+    document["config"]["approval"] = {"ask": "always", "tools": {"read_skill": "never"}}
+    async with harness(dev_server.client, [], [reads("pdf", ""), DONE], **shelf) as it:
+        view = await start(it, document)
+    assert view.status == "completed"
+    with pytest.raises(AgentError, match="read_skill"):
+        Agent.of({**document, "config": {"approval": document["config"]["approval"]}}).check_policy()
+
+
 async def test_a_worker_without_them_refuses_such_a_run(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [], [DONE]) as it:
         skills = await it.run(with_prompt(skills=True))

@@ -10,7 +10,8 @@ from perdure.activities.inside import parts_of, read_text, walked
 from perdure.activities.prompting.skills import skills_in
 from perdure.errors import ProtocolError, ToolError
 from perdure.run.parts.config import PromptConfig
-from perdure.run.parts.recorded import READ_SKILL, BootstrapFile, Parts, Skill, fitted
+from perdure.run.parts.recorded import BootstrapFile, Parts, Skill, fitted
+from perdure.tools.tool import READ_SKILL
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_SKILL_FILE, MAX_SKILLS
 from perdure.values.problems import close_names

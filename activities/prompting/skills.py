@@ -12,9 +12,10 @@ import yaml
 
 from perdure.activities.inside import opened, parts_of, read_text, walked
 from perdure.errors import ToolError
-from perdure.run.parts.recorded import READ_SKILL, Skill
+from perdure.run.parts.recorded import Skill
 from perdure.run.parts.texts import cut
 from perdure.tools.functions import tool
+from perdure.tools.tool import READ_SKILL
 from perdure.values.limits import MAX_SKILL_FILE, SKILL_CHARACTERS
 
 SKILL_FILE: Final = "SKILL.md"

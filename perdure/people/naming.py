@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perdure.errors import Problem
 from perdure.people.flows import ANY
 from perdure.tools.definitions import plain_definition
+from perdure.tools.tool import READ_SKILL
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.problems import none_of, problem_at
 
@@ -25,6 +26,8 @@ def policy_problems(document: Json) -> list[Problem]:
     named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
     names = [plain_definition(tool).get("name") if isinstance(tool, dict) else tool for tool in named]
     known = [name for name in names if isinstance(name, str)]
+    prompt = config.get("prompt") if isinstance(config, dict) else None
+    known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # which comes with skills
     delegates = any(isinstance(tool, dict) and "_delegate" in tool for tool in named)
     at = ("config", "approval")
     wrong: list[tuple[tuple[str | int, ...], str]] = [

@@ -44,6 +44,8 @@ ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, CLIENT})
 ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
 """Of these those whose result comes from outside, as the answer to an offer."""
 """Keys of what the engine carries out itself: see `perdure.tools.engine`."""
+READ_SKILL: Final = "read_skill"
+"""The tool by which a model reads a skill, offered with skills alone; under this key the worker has its code (R10.19)."""
 TASK_COMPLETE: Final = "task_complete"
 """The tool whose call ends the run, its parameters being the output (R9.5)."""
 ACTIVITY_TIMEOUT: Final = 60.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from perdure.cli.chatting.talk import COMMANDS, HELP
@@ -21,7 +23,8 @@ async def chat(perdure: Perdure, session: Session, sender: str) -> int:
     """Until there is no more to read; the exit code: 1 where something had no answer."""
     code = 0
     who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
-    while line := await asyncio.to_thread(sys.stdin.readline):
+    lines = _lines()
+    while (line := await lines.get()) is not None:
         text = line.strip()
         if text in ("/quit", "/exit"):
             break
@@ -36,6 +39,21 @@ async def chat(perdure: Perdure, session: Session, sender: str) -> int:
                 print(f"perdure: {error}", file=sys.stderr, flush=True)
                 code = FAILED
     return code
+
+
+def _lines() -> asyncio.Queue[str | None]:
+    """What comes in, and at its end `None`: read by a thread that nobody waits for, so that Ctrl-C ends the chat while nothing comes."""
+    found: asyncio.Queue[str | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError, ValueError):  # the chat has ended
+            for line in sys.stdin:
+                loop.call_soon_threadsafe(found.put_nowait, line)
+            loop.call_soon_threadsafe(found.put_nowait, None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return found
 
 
 async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ class Talk:
                 return True
             await self._send(text)
         except PerdureError as error:
-            self.say(Text(f"  {error}", style="red"))
+            self.say(Text(f"  {harmless(str(error))}", style="red"))
         return True
 
     async def stop(self) -> None:
@@ -167,8 +167,13 @@ class Talk:
     async def _decide(self, waits: Waits, how: Callable[[Run[Any], Any], Any]) -> None:
         try:
             await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
-        finally:  # what could not be decided does not wait any more, or is offered anew
-            if waits.run_id != self.picture.run_id:
+        except PerdureError as error:
+            self.say(Text(f"  {harmless(str(error))}", style="red"))
+            await self._show_offer(waits)  # as it waits now, if it does
+            if waits.view is None:
+                self.picture.decided(waits)
+        else:
+            if waits.run_id != self.picture.run_id:  # whose events are not told here
                 self.picture.decided(waits)
         self._changed()
 
@@ -184,7 +189,7 @@ class Talk:
         except PerdureError:
             views = []
         waits.view = next(iter(views), None)
-        for line in offer_lines(waits):
+        for line in offer_lines(waits) if waits.view is not None else ():
             self.say(line)
 
     def _watch(self, run_id: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
 
 from pydantic import Field
 
+from perdure.tools.tool import READ_SKILL
 from perdure.values.limits import FILE_CHARACTERS, FILES_CHARACTERS
 from perdure.values.sources import FILE, OTHERS, SKILL, Sources
 from perdure.values.wire import Wire
-
-READ_SKILL: Final = "read_skill"
-"""The tool by which a model reads a skill; under this key the worker has its code."""
 
 
 class Skill(Wire):
