@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-from perdure import ApprovalEvent, Event, Perdure, PerdureError, RequestEvent, Run, RunView, ToolEvent
+from perdure import Event, Perdure, PerdureError, Run, RunView
 from perdure.testing import run_locally
 
 NAMES = ("refund", "fleet", "producer", "mailbox", "hooks")
@@ -40,23 +40,24 @@ async def follow(run: Run, *, ask: bool) -> RunView:
     async for event in run.events():
         if line := told(event):
             print(line)
-        if isinstance(event, ApprovalEvent) and event.phase == "start":
+        if (event.topic, event.phase) == ("approval", "start"):
             if ask and await asyncio.to_thread(input, "approve? [y/n] ") != "y":
-                await run.reject(event.offer, by="the example", reason="not this time")
+                await run.reject(event, by="the example", reason="not this time")
             else:
-                await run.approve(event.offer, by="the example")
+                await run.approve(event, by="the example")
     print(await run.result())
     return await run.view()
 
 
 def told(event: Event) -> str:
-    match event:
-        case RequestEvent(phase="start", request=request):
-            return f"{request.number} {request.model} is asked: {request.reason}"
-        case ToolEvent(phase="end", call=call):
-            return f"{call.id} {call.tool}: {call.status} {call.shown or call.reason or call.error or ''}"
-        case ApprovalEvent(phase="start", offer=offer):
-            return f"{offer.call} {offer.tool} waits for a person: {offer.params}"
+    said = event.data
+    match event.topic, event.phase:
+        case "request", "start":
+            return f"{said['number']} {said['model']} is asked: {said['reason']}"
+        case "tool", "end":
+            return f"{said['call']} {said['tool']}: {said['status']} {said.get('result') or said.get('reason') or said.get('error') or ''}"
+        case "approval", "start":
+            return f"{said['call']} {said['tool']} waits for a person: {said['params']}"
         case _:
             return ""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.hooks.answers import refuse
     from perdure.hooks.decorator import hook
     from perdure.hosting.embedding.plugin import PerdurePlugin
-    from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
+    from perdure.run.events.kinds import Event
     from perdure.run.wire import RunView
     from perdure.sessions.replies.routes import Reply, reply_route
     from perdure.tools.functions import ToolContext, branch, tool
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _LATER: Final = {
     "Agent": "perdure.authoring.agent",
+    "Event": "perdure.run.events.kinds",
     "Perdure": "perdure.client.perdure",
     "PerdurePlugin": "perdure.hosting.embedding.plugin",
     "Reply": "perdure.sessions.replies.routes",
@@ -53,17 +54,12 @@ _LATER: Final = {
     "reply_route": "perdure.sessions.replies.routes",
     "tool": "perdure.tools.functions",
     **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
-    **dict.fromkeys(
-        ("ApprovalEvent", "Event", "LifecycleEvent", "RequestEvent", "ToolEvent"), "perdure.run.views.events"
-    ),
 }
 
 __all__ = [
     "Agent",
-    "ApprovalEvent",
     "DecisionRefusedError",
     "Event",
-    "LifecycleEvent",
     "MessageRefusedError",
     "NoWorkerError",
     "OutputError",
@@ -71,7 +67,6 @@ __all__ = [
     "PerdureError",
     "PerdurePlugin",
     "Reply",
-    "RequestEvent",
     "Run",
     "RunEndedError",
     "RunError",
@@ -84,7 +79,6 @@ __all__ = [
     "ServerError",
     "ToolContext",
     "ToolError",
-    "ToolEvent",
     "activity_tool",
     "branch",
     "hook",

@@ -22,6 +22,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from perdure import (
     Agent,
     DecisionRefusedError,
+    Event,
     OutputError,
     Perdure,
     Run,
@@ -38,7 +39,6 @@ from perdure.client.selection import Selection
 from perdure.errors import DecisionError, InputError
 from perdure.hosting import leaving
 from perdure.hosting.server import free_port
-from perdure.run.views.events import ApprovalEvent, Event, LifecycleEvent, RequestEvent, ToolEvent
 from perdure.run.wire import WaitingEntry
 from perdure.testing.turns import Turn
 from tests.support import ROOT, harness
@@ -91,12 +91,12 @@ async def test_a_run_is_started_approved_and_answers_with_its_type(dev_server: W
         async for event in run.events():
             seen.append(event)
             match event:
-                case ApprovalEvent(phase="start", offer=offer):
-                    assert (offer.call, offer.tool, offer.params) == ("1.1", "pay", {"euros": 0.5})
+                case Event(topic="approval", phase="start", data=offer):
+                    assert (offer["call"], offer["tool"], offer["params"]) == ("1.1", "pay", {"euros": 0.5})
                     assert [one.run_id for one in (await run.waiting_below())[0]] == [run.id]
                     with pytest.raises(RunTimeoutError, match=r"has not ended after 0\.01 s; it goes on"):
                         await run.result(timeout=0.01)
-                    await run.edit(offer, {"euros": 0.4}, by="Ann", reason="a discount")
+                    await run.edit(event, {"euros": 0.4}, by="Ann", reason="a discount")
                 case _:
                     pass
         receipt = await run.result()
@@ -109,19 +109,12 @@ async def test_a_run_is_started_approved_and_answers_with_its_type(dev_server: W
         again = perdure.get_run(run.id, SHOPPER)
         assert_type(await again.result(), Receipt)
         assert await perdure.get_run(run.id).result() == {"euros": 0.4}
-    assert [(event.topic, event.phase) for event in seen if isinstance(event, LifecycleEvent)] == [
-        ("lifecycle", "start"),
-        ("lifecycle", "end"),
-    ]
-    ended = [event.call.id for event in seen if isinstance(event, ToolEvent) and event.phase == "end"]
-    assert ended == ["1.0", "1.1"]
-    [settled] = [event for event in seen if isinstance(event, ApprovalEvent) and event.phase == "end"]
-    assert settled.approval is not None
-    assert (settled.approval.decision, settled.approval.by, settled.approval.reason) == ("edit", "Ann", "a discount")
-    assert [event.request.number for event in seen if isinstance(event, RequestEvent) and event.phase == "end"] == [
-        1,
-        2,
-    ]
+    told = [(event.topic, event.phase) for event in seen]
+    assert [each for each in told if each[0] == "lifecycle"] == [("lifecycle", "start"), ("lifecycle", "end")]
+    assert [event.data["call"] for event in seen if (event.topic, event.phase) == ("tool", "end")] == ["1.0", "1.1"]
+    [settled] = [event.data for event in seen if (event.topic, event.phase) == ("approval", "end")]
+    assert (settled["decision"], settled["by"], settled["reason"]) == ("edit", "Ann", "a discount")
+    assert [event.data["number"] for event in seen if (event.topic, event.phase) == ("request", "end")] == [1, 2]
     assert view.state["receipt"] == {"euros": 0.4}
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.failure.v1 import Failure
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.exceptions import FailureError
 
@@ -21,36 +22,38 @@ UNSERVED_AFTER: Final = 1.0
 
 def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
     """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
-    now = datetime.now(UTC)
-    waits = {
-        pending.activity_id: pending.activity_options.task_queue.name
-        for pending in description.raw_description.pending_activities
-        if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
-        and pending.attempt <= 1
-        and (now - pending.scheduled_time.ToDatetime(UTC)).total_seconds() > UNSERVED_AFTER
-    }
-    for call in view.calls:
-        if call.status == "running" and call.id in waits:
-            call.reason = f"no worker has taken it up yet from task queue {waits[call.id]!r}"
+    _note(view, {each.activity_id: unserved(each) for each in description.raw_description.pending_activities})
 
 
 def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
     """Say of a running call that nothing is heard of its worker, which may be lost, and when it goes to another one."""
-    now, silent = datetime.now(UTC), {}
-    for pending in description.raw_description.pending_activities:
-        given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
-        heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
-        seconds = (now - heard).total_seconds()
-        if (
-            pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-            and seconds > SILENT_PART * given_up > 0
-        ):
-            silent[pending.activity_id] = (
-                f"nothing was heard of its worker for {seconds:.0f} s; after {given_up:g} s the call goes to another"
-            )
+    _note(view, {each.activity_id: silent(each) for each in description.raw_description.pending_activities})
+
+
+def _note(view: RunView, words: dict[str, str]) -> None:
     for call in view.calls:
-        if call.status == "running" and call.id in silent:
-            call.reason = silent[call.id]
+        if call.status == "running" and words.get(call.id):
+            call.reason = words[call.id]
+
+
+def unserved(pending: PendingActivityInfo) -> str:
+    """That no worker has taken it up; empty where one has, or may still."""
+    waits = (datetime.now(UTC) - pending.scheduled_time.ToDatetime(UTC)).total_seconds()
+    scheduled = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    if not scheduled or pending.attempt > 1 or waits <= UNSERVED_AFTER:
+        return ""
+    return f"no worker has taken it up yet from task queue {pending.activity_options.task_queue.name!r}"
+
+
+def silent(pending: PendingActivityInfo) -> str:
+    """That nothing was heard of its worker for long; empty where that is not so."""
+    given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
+    heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
+    seconds = (datetime.now(UTC) - heard).total_seconds()
+    started = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    if not started or not seconds > SILENT_PART * given_up > 0:
+        return ""
+    return f"nothing was heard of its worker for {seconds:.0f} s; after {given_up:g} s the call goes to another"
 
 
 async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:

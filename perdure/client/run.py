@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from pydantic import ValidationError
 from temporalio.client import Client
@@ -18,10 +18,11 @@ from perdure.client import approvals, runs, watching
 from perdure.client.errors import RunFailedError, clear_errors
 from perdure.client.listing import STATUS
 from perdure.client.lists import Offered, Waiting
+from perdure.client.relay.relay import place, relay_of, wanted
 from perdure.client.runs import AgentHandle
 from perdure.errors import DecisionRefusedError, RunEndedError
 from perdure.people.wire import Said
-from perdure.run.views.events import Event, events_between
+from perdure.run.events.kinds import Event
 from perdure.run.wire import RunResult, RunView, WaitingEntry, WaitingView
 from perdure.sessions.wire import WAIT, Waited
 from perdure.values.jsons import Json, JsonObject, loads
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from perdure.client.audit import Exchange
 
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
+
+
+Offer: TypeAlias = str | WaitingView | WaitingEntry | Event
+"""What is decided: a call's id; or exactly what was shown, as `waiting`, a list, or an `approval` `start` event gave it."""
 
 
 class Run(Generic[OutputT]):
@@ -84,32 +89,31 @@ class Run(Generic[OutputT]):
             return await runs.fetch_run(self._client, self.id)
 
     async def views(self) -> AsyncGenerator[RunView, None]:
-        """The run at every look until it has ended: at least every two seconds, sooner where something happens.
-
-        Looking at a run in which nothing happens costs no Action.
-        """
-        async with aclosing(self._views(answered=False)) as views:
-            async for view in views:
-                yield view
-
-    async def _views(self, *, answered: bool) -> AsyncGenerator[RunView, None]:
+        """The run, and again whenever something has happened in it, until it has ended; with what a model is writing as its Request's `text`."""
         with clear_errors(self._client, self.id):
             await runs.describe(self.handle)
-            async with aclosing(watching.watch_run(self._client, self.id, answered=answered)) as views:
+            async with aclosing(watching.watch_run(self._client, self.id)) as views:
                 async for view in views:
                     yield view
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """What happens, and what had happened before, until the run has ended; as often as `views` looks.
+    async def events(
+        self, from_: str | None = None, topics: Iterable[str] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """What happens, and what had happened before, until the run has ended; also after its end (R10.14). Of its delegates the `tool` events
+        say the run to follow.
 
-        Raises `NoWorkerError` where no worker answers at the beginning; one that is gone later is waited for.
+        `from_`: the `cursor` of the last event that was read, here or anywhere; what follows comes once and in order, by default from the
+        beginning. `"now"`: only what happens from now on. `topics`: only these; without `assistant` and `reasoning` the run is not told that
+        somebody watches. A reader that is slow keeps nobody waiting (R10.15); one that has missed what is not kept any more is told so by
+        `lifecycle` `snapshot`. Raises `CursorError`, `ProtocolError` for what is no topic, `NoWorkerError` where no worker answers at the
+        beginning; one that is gone later is waited for.
         """
-        before: RunView | None = None
-        async with aclosing(self._views(answered=True)) as views:
-            async for view in views:
-                for event in events_between(before, view):
+        with clear_errors(self._client, self.id):
+            kinds, _ = wanted(topics), place(from_, session=False)
+            await runs.describe(self.handle)
+            async with aclosing(relay_of(self._client).run(self.id, from_, kinds)) as events:
+                async for event in events:
                     yield event
-                before = view
 
     async def troubles(self) -> AsyncGenerator[str, None]:
         """Once each, why the model is asked again; goes on until nobody listens any more, and costs no Action."""
@@ -157,7 +161,7 @@ class Run(Generic[OutputT]):
 
     async def approve(
         self,
-        call: str | WaitingView | WaitingEntry,
+        call: Offer,
         *,
         reason: str = "",
         by: str = "",
@@ -168,20 +172,20 @@ class Run(Generic[OutputT]):
 
         `endorse`: stand for its parameters, or for those named; they are the person's from then on, whoever wrote them (R15.6).
 
-        `call`: its id (of a plan the Request's number), or what `waiting` and `Perdure.approvals` gave: then only exactly what was
+        `call`: its id (of a plan the Request's number), or what `waiting`, `Perdure.approvals` or an event gave: then only exactly what was
         shown is decided (R7.2). `by` and `reason` are for the record. Raises `DecisionRefusedError` with the reason why nothing
         changed, `RunEndedError` where the run has ended, `NoWorkerError` where nobody takes it.
         """
         vouched = {"endorse": endorse if isinstance(endorse, bool) else list(endorse)} if endorse else {}
         await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember} | vouched, call)
 
-    async def reject(self, call: str | WaitingView | WaitingEntry, *, reason: str = "", by: str = "") -> None:
+    async def reject(self, call: Offer, *, reason: str = "", by: str = "") -> None:
         """Do not let it run; the model is told the reason. Otherwise as `approve`."""
         await self.decide({"decision": "reject", "reason": reason, "by": by}, call)
 
     async def edit(
         self,
-        call: str | WaitingView | WaitingEntry,
+        call: Offer,
         params: JsonObject | None = None,
         *,
         calls: list[Any] | None = None,
@@ -196,21 +200,19 @@ class Run(Generic[OutputT]):
         changed: JsonObject = {"params": params} if calls is None else {"calls": calls}
         await self.decide({"decision": "edit", "reason": reason, "by": by, "remember": remember} | changed, call)
 
-    async def replace(
-        self, call: str | WaitingView | WaitingEntry, replacement: JsonObject, *, reason: str = "", by: str = ""
-    ) -> None:
+    async def replace(self, call: Offer, replacement: JsonObject, *, reason: str = "", by: str = "") -> None:
         """Let another call, `{"_tool": …}`, run in its place. Otherwise as `approve`."""
         await self.decide({"decision": "replace", "with": replacement, "reason": reason, "by": by}, call)
 
-    async def answer(self, call: str | WaitingView | WaitingEntry, answer: Json, *, by: str = "") -> None:
+    async def answer(self, call: Offer, answer: Json, *, by: str = "") -> None:
         """Answer a question of `ask_person`. Otherwise as `approve`."""
         await self.decide({"decision": "answer", "answer": answer, "by": by}, call)
 
-    async def decide(self, decision: JsonObject, call: str | WaitingView | WaitingEntry | None = None) -> JsonObject:
+    async def decide(self, decision: JsonObject, call: Offer | None = None) -> JsonObject:
         """A decision as the wire has it, e.g. from a form: `{"call", "decision", …}`; what was done, `{"call", "decision"}`. As `approve`."""
         if call is not None:
-            decision = {**decision, "call": call if isinstance(call, str) else call.call}
-            decision |= {} if isinstance(call, str) else {"digest": call.digest}
+            shown = {"call": call} if isinstance(call, str) else _shown(call)
+            decision = {**decision, **shown}
         with clear_errors(self._client, self.id):
             return await approvals.decide(self._client, self.id, decision)
 
@@ -270,3 +272,10 @@ class Run(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
+
+
+def _shown(offer: WaitingView | WaitingEntry | Event) -> JsonObject:
+    """The call, and the digest of exactly what was shown."""
+    if isinstance(offer, Event):
+        return {key: offer.data[key] for key in ("call", "digest") if key in offer.data}
+    return {"call": offer.call, "digest": offer.digest}

@@ -1,64 +1,66 @@
-"""Following a run from outside. A look costs nothing where nothing happened: only a run whose history has grown is asked (R10.1)."""
+"""Following a run from outside: as views, as what waits for a person, as what went wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from perdure.activities.asking import answer_of
 from perdure.client.approvals import listed_below
 from perdure.client.lists import Waiting
-from perdure.client.pending import failure_words, note_progress, note_silence, note_trouble, note_unserved
-from perdure.client.runs import fetch_run, not_shown
+from perdure.client.pending import failure_words
+from perdure.client.relay.relay import relay_of, wanted
+from perdure.client.runs import fetch_run
 from perdure.errors import RunError
+from perdure.run.views.picture import Picture
 from perdure.run.wire import REQUEST_ACTIVITY, RUN_QUERY, RunView
 
-SHORTEST_LOOK: Final = 0.5
-"""Seconds until the next look at a run in which something happens."""
-LONGEST_LOOK: Final = 2.0
-"""Seconds between looks at a run in which nothing does."""
+SHORTEST_LOOK: Final = 0.1
+"""Seconds between two views at least: what happens together is shown together."""
+WHOLE: Final = 1.0
+"""Seconds between two questions for the whole run at least, but for what a person waits for."""
 TROUBLE_INTERVAL: Final = 1.5
 """Seconds between looks for trouble for one who only waits: the first retry comes after one."""
 
 
-async def watch_run(client: Client, run_id: str, *, answered: bool = False) -> AsyncGenerator[RunView, None]:
-    """The run at every look, the last one after its end. Raises `NoWorkerError` where it has to be `answered` at the first, and is not.
+async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
+    """The run, and again whenever something has happened; the last one after its end. Where no worker answers it goes on when one does."""
+    picture = Picture(RunView(run_id=run_id))
+    picture.lacks = picture.asks = True
+    changed, clock = asyncio.Event(), asyncio.get_running_loop().time
 
-    A look describes the execution, which is no Action; a query is one, and goes only to a run whose history has grown since.
-    """
-    handle = client.get_workflow_handle(run_id)
-    ended = asyncio.ensure_future(handle.result())
-    pause, seen = SHORTEST_LOOK, ("", -1)
-    view: RunView | None = None
+    async def follow() -> None:
+        async with aclosing(relay_of(client).run(run_id, None, wanted(None), patient=True)) as events:
+            async for event in events:
+                picture.apply(event)
+                changed.set()
+
+    following = asyncio.create_task(follow())
+    following.add_done_callback(lambda _: changed.set())
+    handle, asked = client.get_workflow_handle(run_id), clock() - WHOLE
     try:
-        while not ended.done():
-            # Where no worker answers now, the run goes on when one comes back.
-            description = None
-            try:
-                description = await handle.describe()
-                found = (description.run_id, description.history_length)
-                if view is None or found != seen:
-                    view = await answer_of(handle, RUN_QUERY, result_type=RunView)
-                    seen, pause = found, SHORTEST_LOOK
-                shown = view.model_copy(deep=True)
-                note_unserved(shown, description)
-                await note_trouble(client, shown, description)
-                await note_progress(client, shown, description)
-                note_silence(shown, description)
-                yield shown
-            except (RPCError, WorkflowQueryFailedError) as error:
-                if answered and view is None and description and description.status is WorkflowExecutionStatus.RUNNING:
-                    raise not_shown(error, description) from None
-            await asyncio.wait([ended], timeout=pause)
-            pause = min(pause * 1.5, LONGEST_LOOK)
+        while not following.done():
+            # What waited may have been decided meanwhile: nobody is to be asked about it twice.
+            if picture.view.waiting or (picture.lacks and (picture.asks or clock() - asked >= WHOLE)):
+                asked = clock()
+                with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+                    picture.renew(await answer_of(handle, RUN_QUERY, result_type=RunView))
+            yield picture.view.model_copy(deep=True)
+            await asyncio.sleep(SHORTEST_LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, asked + WHOLE - clock()) if picture.lacks else None):
+                    await changed.wait()
+            changed.clear()
+        following.result()
     finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
     yield await fetch_run(client, run_id)
 
 

@@ -42,8 +42,9 @@ class World:
     def answer(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
         self.written = None
         self.note("reasoning", "end", request=request, attempt=attempt, characters=len(text))
+        self.note("request", "end", number=request, says=True)
+        self.note("tool", "end", call=f"{request}.1")
         self.note("assistant", "end", request=request, attempt=attempt, text=text, accepted=accepted)
-        self.note("request", "end", number=request)
         if accepted:
             self.final[request] = (attempt, text)
 
@@ -291,11 +292,12 @@ def test_another_attempt_supersedes_what_was_seen_and_the_end_gives_what_is_miss
     world.answer(1, 2, "It is 42.", accepted=True)
     assert looked() == [
         ("reasoning", "end", None),
+        ("request", "end", None),
+        ("tool", "end", None),
         ("assistant", "delta", " is 42."),
         ("assistant", "end", "It is 42."),
-        ("request", "end", None),
     ]
-    assert str(feed.cursor) == "4"
+    assert str(feed.cursor) == "5"
 
 
 def test_who_has_missed_what_is_not_kept_is_told_what_and_goes_on() -> None:

@@ -94,7 +94,7 @@ def _tool(phase: str, data: JsonObject, event: Event) -> str:
     if phase == "start":
         return f"{call}({shorten(data.get('params') or {}, _SHOWN)})"
     if phase == "update":
-        return f"{call}: {data.get('progress') or data.get('reason') or ''}"
+        return f"{call}: {data.get('reason') or data.get('progress') or ''}"
     error: Any = data.get("error") or {}
     why = error.get("message") or data.get("reason")
     result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
@@ -130,6 +130,12 @@ def _reply(phase: str, data: JsonObject, event: Event) -> str:
     return str(data["text"]) if data.get("text") else f"no reply{_because(data)}"
 
 
+def _hook(phase: str, data: JsonObject, event: Event) -> str:
+    del event
+    call = f" {data['call']}" if data.get("call") else ""
+    return f"{data.get('hook', '')} at {data.get('event', '')}{call}: {phase}{_because(data)}"
+
+
 def _because(data: JsonObject) -> str:
     return f": {data['reason']}" if data.get("reason") else ""
 
@@ -144,4 +150,5 @@ _TOLD: Final[dict[str, Callable[[str, JsonObject, Event], str]]] = {
     "compaction": _compaction,
     "message": _message,
     "reply": _reply,
+    "hook": _hook,
 }

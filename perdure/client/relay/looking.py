@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowExecutionDescription
 
-from perdure.client.pending import failure_words
+from perdure.client.pending import failure_words, silent, unserved
 from perdure.run.events.stream import Live
 from perdure.run.events.wire import Noted, Written
 from perdure.run.wire import REQUEST_ACTIVITY
 from perdure.values.jsons import JsonObject
 
-_SHOWN = 200
+_SHOWN = 500
 """Characters of how far a call is, or of why it is tried again."""
 
 
@@ -80,6 +80,6 @@ def _told(pending: PendingActivityInfo, detail: Any, trouble: str) -> JsonObject
     said: JsonObject = {}
     if isinstance(detail, dict) and "progress" in detail:
         said["progress"] = str(detail["progress"])[:_SHOWN]
-    if trouble:
-        said |= {"attempt": pending.attempt, "reason": trouble}
+    if words := silent(pending) or unserved(pending) or trouble:
+        said |= {"attempt": pending.attempt, "reason": words}
     return {"call": pending.activity_id, "tool": pending.activity_type.name} | said if said else {}

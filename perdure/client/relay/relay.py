@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from temporalio.client import Client
 
 from perdure.client.relay.source import Source
-from perdure.errors import CursorError, ProtocolError
+from perdure.errors import CursorError, NoWorkerError, ProtocolError
 from perdure.run.events.cursor import Cursor, parse_cursor
 from perdure.run.events.feed import Feed, SessionFeed
 from perdure.run.events.kinds import TOPICS, Event, Topic, as_topic
@@ -34,11 +34,13 @@ class Relay:
         self.client = client
         self._sources: dict[str, Source] = {}
 
-    async def run(self, run_id: str, from_: str | None, topics: frozenset[Topic]) -> AsyncGenerator[Event, None]:
-        """A run's, until it has ended. Raises what keeps its first events from being read."""
+    async def run(
+        self, run_id: str, from_: str | None, topics: frozenset[Topic], *, patient: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """A run's, until it has ended. Raises what keeps its first events from being read; `patient`: but for that no worker answers yet."""
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
-            await _begun(source, bell)
+            await _begun(source, bell, patient=patient)
             feed = Feed(run_id, cursor or Cursor(source.stream.next))
             while True:
                 bell.clear()
@@ -126,11 +128,12 @@ def place(from_: str | None, *, session: bool) -> Cursor | None:
     return cursor
 
 
-async def _begun(source: Source, bell: asyncio.Event) -> None:
+async def _begun(source: Source, bell: asyncio.Event, *, patient: bool = False) -> None:
     """Wait for its first events. Raises what keeps them from being read."""
     while not source.stream.begun:
         bell.clear()
-        if error := source.failure or source.problem:
+        error = source.failure or source.problem
+        if error is not None and not (patient and isinstance(error, NoWorkerError)):
             raise error
         await bell.wait()
 

@@ -78,8 +78,8 @@ class Feed:
         self._begin(0, 0)
 
     def _left(self, noted: Noted) -> Iterator[Event]:
-        """A Request that has ended with no text of its own: what was written does not count."""
-        if self.cursor.request == noted.data.get("number"):
+        """A Request that has ended and says nothing: what was written does not count."""
+        if self.cursor.request == noted.data.get("number") and not noted.data.get("says"):
             reason = str(noted.data.get("problem") or "it was no answer")
             yield from self._superseded(self.cursor.attempt + 1, reason, noted.at)
             self._begin(0, 0)
