@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure import hook, refuse
 from perdure.errors import HookDefinitionError
@@ -131,6 +133,29 @@ def test_what_a_hook_changes_may_come_from_all_that_it_was_given() -> None:
     assert take_changed(call, {"to": "†state.x"}) is None  # text; and what was left out was changed too
     assert (call.params, call.changed) == ({"to": "†state.x"}, ["sum", "to"])
     assert call.template.literal  # nothing of it is a reference any more
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text("†{}ab", max_size=4))
+PARAMS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
+SOURCES = st.sampled_from(["user", "model", "tool:look", "!tool:read_mail", "!tool:fetch"])
+
+
+@given(before=PARAMS, after=PARAMS, names=st.lists(SOURCES, min_size=4, max_size=4), wrote=SOURCES)
+def test_no_hook_makes_anything_cleaner_than_what_it_was_given(
+    before: dict[str, Any], after: dict[str, Any], names: list[str], wrote: str
+) -> None:
+    call = Call("1.0", 0, {"_tool": "pay"}, parse_tool({"name": "pay"}, activities=["pay"]), params=before)
+    call.template, _ = parse_template(before)
+    mine = {name: frozenset({source}) for name, source in zip(sorted(before), names, strict=False)}
+    call.origins = Origins(frozenset({wrote}), mine, read=True)
+    everything = frozenset().union(*mine.values(), {wrote})
+    assert take_changed(call, after) is None
+    assert call.params == after or call.params is before
+    for name, value in after.items():
+        same = name in before and type(before[name]) is type(value) and before[name] == value
+        assert call.origins.params[name] == (mine[name] if same else everything)
+        assert (name in call.changed) == (not same)
+    assert not any(str(site.path[0]) in call.changed for site in call.template.sites)
 
 
 def test_what_does_not_fit_the_tool_changes_nothing() -> None:

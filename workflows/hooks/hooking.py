@@ -21,8 +21,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.wire import HOOK_ACTIVITY, HOOK_QUERY, NO_SUCH_HOOK, HookAnswer, HookInput, HookProblem, HookRef
     from perdure.run.views import observing
     from perdure.run.views.markdown import summary as line
-    from perdure.values.jsons import JsonObject, dumps
+    from perdure.values.jsons import Json, JsonObject, dumps
     from perdure.values.limits import INLINE
+    from perdure.values.limits.sizes import Sizes
 
 ANOTHER_WITHIN: Final = timedelta(minutes=1)
 """For which other workers are asked whether they have a hook, and one that was lost is waited for."""
@@ -49,13 +50,22 @@ class Hooking:
         """By its key what is under way and was too large to be sent."""
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(self, name: str, event: Callable[[], HookEvent], tools: Sequence[str] = ()) -> HookAnswer | None:
-        """What the hooks of an event say; `None`: there are none. Raises only what cancels it."""
+    async def ask(
+        self,
+        name: str,
+        event: Callable[[], HookEvent],
+        tools: Sequence[str] = (),
+        *holds: Json,
+        sizes: Sizes | None = None,
+    ) -> HookAnswer | None:
+        """What the hooks of an event say; `None`: there are none. `holds`: its values that may be large, which `sizes` measures once:
+        what is large is not even encoded here (R18.1). Raises only what cancels it."""
         if not (wanted := self.hooks.of(name, tools)):
             return None
         async with self._slots:
             asked = event()
-            answer = await self._ask(wanted, asked)
+            size = 0 if sizes is None else sum(map(sizes.of, holds))
+            answer = await self._ask(wanted, asked, size)
         call = getattr(asked, "call", "")
         for problem in answer.failed:
             self.tell_failed(name, problem, call)
@@ -72,19 +82,19 @@ class Hooking:
         if self.note is not None:
             self.note("failed", name, problem.hook, call, problem.problem)
 
-    async def _ask(self, wanted: list[HookRef], event: HookEvent) -> HookAnswer:
-        given, key = event.as_json(), event.key
+    async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int) -> HookAnswer:
+        key, given = event.key, None if size > INLINE else event.as_json()
         size = len(dumps(given).encode(errors="surrogatepass"))
-        asks = size > INLINE
+        given = None if size > INLINE else given
         if self.room is not None:
-            await self.room(0 if asks else size)
+            await self.room(0 if given is None else size)
         seconds = sum(hook.timeout for hook in wanted) + _MARGIN
-        if asks:
+        if given is None:
             self._given[key] = event
         try:
             answer: HookAnswer = await workflow.execute_activity(
                 HOOK_ACTIVITY,
-                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=None if asks else given),
+                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=given),
                 result_type=HookAnswer,
                 start_to_close_timeout=timedelta(seconds=seconds),
                 schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),

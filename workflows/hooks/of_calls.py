@@ -84,6 +84,8 @@ class CallHooks:
                 cost=usage.cost if usage.by_model else 0.0,
             ),
             known_as(call.tool),
+            call.params,
+            sizes=self._agent_run.sizes,
         )
         assert answer is not None
         return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
@@ -123,7 +125,12 @@ class CallHooks:
             else {"status": "failed", "error": outcome.error.code, "message": outcome.error.message}
         )
         answer = await self._hooking.ask(
-            AFTER, lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts), known_as(call.tool)
+            AFTER,
+            lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts),
+            known_as(call.tool),
+            call.params,
+            result.get("result"),
+            sizes=self._agent_run.sizes,
         )
         if answer is None or (answer.refused is None and answer.changed is None):
             return outcome
@@ -138,7 +145,12 @@ class CallHooks:
     async def _persist(self, call: Call, outcome: Returned) -> None:
         assert call.tool is not None
         answer = await self._hooking.ask(
-            PERSIST, lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value), known_as(call.tool)
+            PERSIST,
+            lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value),
+            known_as(call.tool),
+            call.params,
+            outcome.value,
+            sizes=self._agent_run.sizes,
         )
         if answer is not None and answer.refused is not None:
             call.kept = [f"[withheld: {answer.refused}]"]

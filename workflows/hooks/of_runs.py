@@ -110,6 +110,9 @@ async def _tell_end(
             tokens=usage.prompt_tokens + usage.completion_tokens,
             cost=usage.cost if usage.by_model else 0.0,
         ),
+        (),
+        None if result is None else result.output,
+        sizes=run.sizes,
     )
 
 
