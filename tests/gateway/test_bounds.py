@@ -1,0 +1,92 @@
+"""What connections may do: say nothing, read nothing, come in numbers (R17.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from perdure.gateway import Door, Gateway, caller_of, streams
+from perdure.gateway import serving as module
+from perdure.gateway.app import create_app
+from perdure.gateway.serving import served
+from perdure.gateway.streams import EventStream, frame
+from perdure.hosting.settings import load
+from tests.gateway.support import gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Flood:
+    """A door whose stream never ends, and which counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.ended = asyncio.Event()
+
+    def __call__(self, gateway: Gateway) -> Door:
+        async def frames() -> AsyncGenerator[str, None]:
+            try:
+                while True:
+                    self.made += 1
+                    yield frame("x" * 10_000)
+            finally:
+                self.ended.set()
+
+        async def stream(request: Request) -> Response:
+            return EventStream(gateway, caller_of(request), frames())
+
+        async def hello(_: Request) -> Response:
+            return PlainTextResponse("hello")
+
+        return Door("flood", [Route("/flood", stream), Route("/hello", hello)])
+
+
+async def opened(address: str, limit: int = 65_536) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.removeprefix("http://").partition(":")
+    return await asyncio.open_connection(host, int(port), limit=limit)
+
+
+async def test_who_reads_nothing_is_dropped_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "READS_WITHIN", 0.5)
+    flood = Flood()
+    async with gateway(None, [flood]) as it:
+        _, writer = await opened(it.address, limit=1)  # takes in as good as nothing by itself
+        writer.write(b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(flood.ended.wait(), 20)
+        # What was made for it is what lies in buffers: some megabytes of the system's, and nothing that grows here.
+        assert flood.made < 3_000
+        assert not it.gateway.streams.open
+        assert (await it.http.get("/hello")).text == "hello"
+        writer.close()
+
+
+async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    async with gateway(None, [Flood()]) as it:
+        silent, slow = await opened(it.address), await opened(it.address)
+        slow[1].write(b"GET /hello HTTP/1.1\r\nHost: loc")
+        for reader, writer in (silent, slow):
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await asyncio.wait_for(reader.readexactly(1), 10)
+            writer.close()
+        assert (await it.http.get("/hello")).text == "hello"
+
+
+async def test_connections_are_counted() -> None:
+    app = create_app(None, load(), [Flood()])  # type: ignore[arg-type]  # no route needs it
+    async with served(app, "gateway", "127.0.0.1", 0, connections=3) as address:
+        held: list[Any] = [await opened(address) for _ in range(3)]
+        for _, writer in held:
+            writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await held[0][0].readline()
+        reader, writer = await opened(address)
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"503" in await asyncio.wait_for(reader.readline(), 10)
+        for each in (*held, (reader, writer)):
+            each[1].close()
