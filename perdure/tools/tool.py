@@ -52,8 +52,7 @@ ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 
 HEARTBEAT_TIMEOUT: Final = 20.0
-"""Seconds after which a worker that says nothing of a call is lost. The engine says it for every tool, also for a sync one; it takes
-a tool that keeps the whole process busy to be taken for lost."""
+"""Seconds after which a worker that says nothing of a call is lost. The engine speaks for every tool; only one that keeps the process busy is lost."""
 
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
@@ -87,8 +86,7 @@ class Tool(BaseModel):
     message: bool | str = Field(default=False, alias="_message")
     """Whether a call says something to people; by a name, which parameter holds the text: what was sent so is no reply once more (R10.16)."""
     timeout: Seconds | None = Field(default=None, alias="_timeout")
-    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for a person
-    for days, so that it has none by default."""
+    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for days: none by default."""
     heartbeat: Seconds | None = Field(default=None, alias="_heartbeat")
     """Seconds between signs of life, `HEARTBEAT_TIMEOUT` by default; without them the attempt counts as lost."""
     retries: int = Field(default=2, ge=0, le=MAX_RETRIES, alias="_retries")
