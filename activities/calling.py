@@ -19,6 +19,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks.results import ResultHooks
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
+from perdure.activities.tracing import TOLD
 from perdure.activities.underway.beginning import is_only_attempt, say_begun
 from perdure.activities.underway.ending import Underway, Work
 from perdure.activities.underway.threads import in_thread
@@ -68,6 +69,8 @@ class ToolActivity:
         try:
             async with supervised_heartbeat() as heart:
                 reads = call.reads or await ask_reads(call.call_id)
+                if (told := TOLD.get()) is not None:
+                    told.tool, told.given = call.tool, reads.params if told.content else None
                 self._check_floor(function, call, reads)
                 await say_begun()
                 work.begun = True

@@ -21,6 +21,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.secrets import MASK, known_secrets, masked_value
+from perdure.activities.tracing import TOLD
 from perdure.activities.underway.ending import Underway
 from perdure.model.answer import Answer
 from perdure.model.beside import Beside
@@ -65,6 +66,9 @@ class RequestActivity:
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             body = _body(context, request)
+            told = TOLD.get()
+            if told is not None and told.content:
+                told.given = context.messages
             telling = Telling(
                 heart, Writing(request.number, attempt, known_secrets(), MASK), looking, context.watched_until
             )
@@ -80,6 +84,8 @@ class RequestActivity:
                                 await read_answer(response, answer, deliverer, telling)
                         else:
                             await read_answer(response, answer)
+                    if told is not None:
+                        told.finish_reason = answer.finish_reason
                     return _masked(answer.result())
                 except ApplicationError:
                     raise

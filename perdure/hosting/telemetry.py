@@ -12,6 +12,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from perdure.errors import SettingsError
 from perdure.hosting.operating.logs import core_logging
+from perdure.hosting.settings.reading import in_force
 from perdure.run.views.observing import METRICS
 
 if TYPE_CHECKING:
@@ -22,19 +23,19 @@ _SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 def interceptors() -> list[Any]:
-    """Temporal's tracing interceptor, when OpenTelemetry's own settings name a place to send spans to; else none.
+    """What traces, when OpenTelemetry's own settings name a place to send spans to; else nothing.
 
-    One trace per run: the start, the workflow, and under it a span for each Request and each call, under the tool's name.
+    One trace per run, with all that it delegates: its spans and their names are in `perdure.hosting.tracing`.
     Raises `SettingsError` when the extra is not installed.
     """
     if not any(map(os.environ.get, _SWITCHES)):
         return []
     if importlib.util.find_spec("opentelemetry") is None:
         raise SettingsError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'")
-    from temporalio.contrib.opentelemetry import TracingInterceptor
+    from perdure.hosting.tracing.interceptor import Tracing
+    from perdure.hosting.tracing.spans import Spans
 
-    # Also for a run that was started where nobody traces, from the Web UI for example.
-    return [TracingInterceptor(_provider().get_tracer("perdure"), always_create_workflow_spans=True)]
+    return [Tracing(Spans(_provider(), content=in_force().trace_content))]
 
 
 def flush() -> None:
@@ -70,14 +71,16 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from perdure.hosting.tracing.spans import Ids
+
     class Wordless(OTLPSpanExporter):
-        """Leaves out what exceptions say, which may be anything that runs are about; their types are told."""
+        """Leaves out what exceptions say, which may be anything that runs are about; their types are told. A tool's own spans have them."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             return super().export([_wordless(span) for span in spans])
 
     resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "perdure"})
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, id_generator=Ids())
     provider.add_span_processor(BatchSpanProcessor(Wordless()))
     return provider
 

@@ -143,6 +143,9 @@ class Settings(BaseSettings):
     log_payloads: bool = setting(
         False, "Also log what tools and models say: exceptions' words, libraries' details; for development", SERVICE
     )
+    trace_content: bool = setting(
+        False, "Spans also tell what models and tools were told and said, without the worker's keys", SERVICE
+    )
 
     activities: int = setting(
         100, "Tool calls and Requests at once; a sync tool has a thread for each", TUNING, "N", ge=1
