@@ -41,9 +41,9 @@ CLIENT: Final = "perdure.client"
 """As `_activity`: a program outside carries the call out, whoever started the run mostly, and says its result as the answer to it."""
 KEEP: Final = "perdure.keep"
 ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, CLIENT})
+"""Keys of what the engine carries out itself: see `perdure.tools.engine`."""
 ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
 """Of these those whose result comes from outside, as the answer to an offer."""
-"""Keys of what the engine carries out itself: see `perdure.tools.engine`."""
 READ_SKILL: Final = "read_skill"
 """The tool by which a model reads a skill, offered with skills alone; under this key the worker has its code (R10.19)."""
 TASK_COMPLETE: Final = "task_complete"
@@ -316,10 +316,8 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     declared = (code or {}).get("_exclusive", False)
     # The code knows whether it may run beside itself, under whatever names an agent file offers it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
-    if code is None or tool.task_queue not in (None, _queue(code)):
-        return (
-            exclusive | others | {"code_known": False, "code_dangerous": True}
-        )  # another worker's, which may be anything
+    if code is None or tool.task_queue not in (None, _queue(code)):  # another worker's, which may be anything
+        return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}
     return (
