@@ -166,6 +166,22 @@ async def test_calls_of_a_loop_are_calls_and_a_delegate_says_where_to_go_on(
     assert below.ended
 
 
+async def test_each_run_of_a_delegates_loop_is_named(dev_server: WorkflowEnvironment, tmp_path: Any) -> None:
+    each = write("†item", _each=["cats", "dogs"])
+    script = parts(PARENT=[each, DONE], WRITER=[{"calls": [], "output": {"text": "meow"}}])
+    async with harness(dev_server.client, [look], script, agents=save(tmp_path, WRITER)) as it:
+        handle = await it.start(agent(WRITE))
+        await handle.result()
+        starts = [
+            event.data for event in (await page(it.client, handle.id)).events if short(event)[:10] == "tool start"
+        ]
+        assert [each["call"] for each in starts] == ["1.0", "1.0[0]", "1.0[1]"]
+        assert "runId" not in starts[0]
+        for start in starts[1:]:
+            below = await page(it.client, start["runId"])
+            assert (short(below.events[-1]), below.ended) == ("lifecycle end completed", True)
+
+
 async def test_a_message_ends_an_answer_and_is_taken_by_the_next_request(dev_server: WorkflowEnvironment) -> None:
     world, gate = World(), asyncio.Event()
     plan = {"calls": [{"_tool": "slow", "text": "report"}, {"_tool": "send", "to": "bob", "text": "hello to him"}]}

@@ -146,7 +146,7 @@ class Noting:
 
     def call_began(self, call: Call) -> None:
         """It is carried out, or waits for nothing but its turn; of a loop: its iterations begin."""
-        below = call.tool is not None and call.tool.delegate is not None and call.loop is None and call.items is None
+        below = call.tool is not None and call.tool.delegate is not None and call.loop is None and not call.loops
         self.journal.note(
             "tool",
             "start",
