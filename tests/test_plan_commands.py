@@ -80,6 +80,16 @@ async def test_r5_6_validate_lists_every_problem_at_once(tmp_path: Path) -> None
     ]
 
 
+async def test_r10_19_an_agent_that_asks_for_skills_has_the_tool_that_reads_them(tmp_path: Path) -> None:
+    plan_message = {"type": "plan", "plan": [{"_tool": "read_skill", "name": "pdf"}]}
+    document = agent({"name": "look", "properties": {}}, context=[plan_message], config={"prompt": {"skills": True}})
+    assert (await plan("validate", write(tmp_path, document))).code == 0
+    del document["config"]
+    without = await plan("validate", write(tmp_path, document))
+    assert without.code == 1
+    assert "read_skill" in without.out + without.err
+
+
 async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
     path = write(tmp_path, [{"_tool": "load", "p": "†state.user", "q": "†input.id"}])
     assert (await plan("validate", path)).code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, ToolError, tool
+from perdure import Agent, Perdure, ToolError, tool
 from perdure.model.answer import Answer
 from perdure.model.dialects import DIALECTS
 from perdure.model.usage import PRICES, Price, RunUsage, Usage
@@ -20,6 +21,8 @@ from tests.test_sessions import ALL, answers, desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+OWN_TURN = 2
+"""A turn that a message came upon is told anew once its calls have ended: the answer, and its one call."""
 CHANGES = ("# state", "# plan", "No more calls", "Now give that answer")
 """What is another from Request to Request begins so, and stands last."""
 
@@ -126,6 +129,40 @@ async def test_r10_19_and_the_runs_of_a_session(dialect: str, dev_server: Workfl
 
 def told(request: ChatRequest) -> int:
     return sum(str(m.get("content") or "").startswith("ann: ") for m in request.messages)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_r10_19_and_requests_between_which_a_message_came(dialect: str, dev_server: WorkflowEnvironment) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool(timeout=60, safe=True)
+    async def wait(at: str) -> str:
+        """Wait."""
+        begun.set()
+        await go.wait()
+        return at
+
+    def script(request: ChatRequest) -> dict[str, Any]:
+        if request.number == 1:
+            return looks(1)
+        if request.number == 2:
+            return {"calls": [{"_tool": "wait", "at": "door"}], "output": None}
+        go.set()
+        return {"calls": [], "output": "over"} if request.number > 3 else looks(3)
+
+    async with harness(dev_server.client, [look, wait], script) as it:
+        it.model.dialect = dialect
+        handle = await it.start(agent("look", "wait", context=CONTEXT, config={"dialect": dialect}))
+        await asyncio.wait_for(begun.wait(), 20)
+        await Perdure(it.client).get_run(handle.id).steer("Hurry!")
+        await handle.result()
+        requests = it.model.requests
+    assert "Hurry!" in requests[2].text
+    for before, after in itertools.pairwise(requests[:4]):
+        changes = [n for n, m in enumerate(before.messages) if m not in stands(before)]
+        assert alike(before, after) >= min(changes, default=len(before.messages)) - (
+            OWN_TURN if dialect == "tools" else 0
+        )
 
 
 @pytest.mark.parametrize(

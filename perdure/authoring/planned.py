@@ -11,7 +11,7 @@ from perdure.run.agents import Context
 from perdure.run.past.wire import Progress
 from perdure.run.reading import Reading
 from perdure.run.views.ways import plan_ways
-from perdure.tools.tool import Tool, parse_tool
+from perdure.tools.tool import READ_SKILL, Tool, parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import deep_merge
 from perdure.values.schemas import Schema
@@ -102,6 +102,8 @@ def _tools(
         # No list of tools to check against: those of the modules, and any other that a call names.
         names = [call.get("_tool") for call in calls if isinstance(call, dict)]
         wanted = list(dict.fromkeys([*known, *(name for name in names if isinstance(name, str))]))
+    if context.skills and READ_SKILL not in wanted:  # it comes with them
+        wanted.append(READ_SKILL)
     tools: dict[str, Tool] = {}
     unknown = [item for item in wanted if isinstance(item, str) and item not in known]
     for item in wanted:

@@ -251,6 +251,8 @@ class Context:
         """Whether a person, or the run above, has given one."""
         messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+        self.skills = bool(agent.config.prompt.skills)
+        """Whether its agent asks for skills, and so has the tool that reads them."""
         plans = [message for message in messages if isinstance(message, PlanMessage)]
         self.plan: list[Json] = plans[-1].plan if plans else []
         self.plan_output: Json = plans[-1].output if plans else None
