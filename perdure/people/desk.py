@@ -16,7 +16,7 @@ from perdure.people.digests import Digests, approval_digest
 from perdure.people.offers import Judged, Offer, Verdict, asked_words, changed_words, is_with_client, what_runs
 from perdure.people.policies import Guard, Policy
 from perdure.people.vouching import Vouched, endorse
-from perdure.plan.approval import Approval
+from perdure.plan.approval import Approval, again
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
@@ -64,7 +64,7 @@ class Desk:
         if reason is None and not covered:
             return None
         reason = (reason or "its plan was approved as it was") + changed_words(call)
-        call.approval = Approval(requested_at=time)
+        call.approval = again(call.approval, time)
         offer = Offer(call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool, call.origins))
         offer.reason += what_runs(offer)
         plan.hold(call)
@@ -82,7 +82,7 @@ class Desk:
 
     def offer_question(self, plan: Plan, call: Call, time: str) -> Offer:
         """Offer a call whose result is what a person answers, or a program outside."""
-        call.approval = Approval(requested_at=time)
+        call.approval = again(call.approval, time)
         offer = Offer(call.id, asked_words(call), plan, call.approval, call, question=True)
         plan.hold(call)
         return self._put_out(offer)

@@ -30,3 +30,8 @@ class Approval(BaseModel):
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         plain: dict[str, Any] = handler(self)
         return plain if self.via else {key: value for key, value in plain.items() if key != "via"}
+
+
+def again(before: Approval | None, time: str) -> Approval:
+    """That of a call that is offered now. By which way the plan that it is part of was approved stays known until it is decided itself."""
+    return Approval(requested_at=time, via=before.via if before is not None else "")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perdure.gateway.openai.answers import Found, message_item, response_object, via
 from perdure.gateway.openai.documents import Record
 from perdure.gateway.openai.ids import ResponseId, conversation_key, of_call, response_id
+from perdure.gateway.openai.reading import chats, requests
 from perdure.gateway.openai.reading.items import read_input
 from perdure.gateway.openai.telling import Telling
 from perdure.gateway.problems import HttpError
@@ -240,3 +241,21 @@ def test_any_input_is_taken_or_refused_in_one_line(value: Any, follows: bool) ->
     else:
         assert items
         assert said.texts or said.outputs or follows
+
+
+REQUEST_KEYS = sorted(
+    {*requests.HONOURED, *requests.HINTS, *requests.NEUTRAL, *chats.HONOURED, *chats.NEUTRAL, "other"}
+)
+bodies = st.dictionaries(st.sampled_from(REQUEST_KEYS), json_like, max_size=6)
+
+
+@given(bodies, st.booleans())
+def test_any_body_is_read_or_refused_in_one_line(body: dict[str, Any], chat: bool) -> None:
+    body = {"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}]} | body
+    body.pop("input" if chat else "messages")
+    try:
+        (chats.read_chat if chat else requests.read_request)(body)
+    except HttpError as error:
+        assert error.status == 400
+        assert error.more["param"] in body or error.more["param"].split(".")[0].split("[")[0] in body
+        assert "\n" not in error.detail

@@ -69,6 +69,8 @@ class Found:
         view = self.view
         if view.status != "running" or not any(self._shows(offer) for offer in view.waiting):
             return False
+        if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
+            return True
         asked = bool(view.log) and view.log[-1].status == "running"
         return not asked and not any(call.status in ("running", "ready") for call in view.calls)
 

@@ -131,7 +131,7 @@ def changed_agent(document: JsonObject, changes: Changes, record: Record, *, alo
     if changes.sampling:
         config["sampling"] = _sampling(config.get("sampling") or {}, changes.sampling)
     if changes.one_by_one:
-        config["parallel"] = 1
+        config |= {"execution": "step", "parallel": 1}  # one call, and then the model decides again (R5.12)
     metadata = {**(document.get("metadata") or {}), METADATA: record.as_json()}
     changed = document | {"context": context, "metadata": metadata} | ({"config": config} if config else {})
     return changed if changes.schema is None else changed | {"schema": changes.schema}

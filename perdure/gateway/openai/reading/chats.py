@@ -82,7 +82,7 @@ def read_chat(json: JsonObject) -> Asked:
         said=of_history([_message(message, at) for at, message in enumerate(written)], "messages"),
         changes=Changes(
             tools=[tool for tool in tools if tool["name"] != APPROVAL_TOOL],
-            sampling=read_sampling(body, tokens, body.get("reasoning_effort"))
+            sampling=read_sampling(body, tokens, body.text("reasoning_effort"))
             | ({} if seed is None else {"seed": seed}),
             one_by_one=not body.flag("parallel_tool_calls", True),
             schema=read_schema(body.get("response_format"), "response_format"),

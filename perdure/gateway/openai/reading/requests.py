@@ -77,10 +77,13 @@ def _changes(body: Body) -> Changes:
     for key, value in reasoning.items():
         if key != "effort" and value is not None:
             raise unsupported(f"reasoning.{key}", "an agent's thoughts are not told; 'effort' is honoured")
+    effort = reasoning.get("effort")
+    if effort is not None and not isinstance(effort, str):
+        raise invalid("reasoning.effort", "a string")
     return Changes(
         instructions=body.text("instructions"),
         tools=read_tools(body, "responses"),
-        sampling=read_sampling(body, body.count("max_output_tokens"), reasoning.get("effort")),
+        sampling=read_sampling(body, body.count("max_output_tokens"), effort),
         one_by_one=not body.flag("parallel_tool_calls", True),
         schema=read_schema(text.get("format"), "text.format"),
     )
