@@ -55,8 +55,10 @@ class PrepareActivity:
         untrusted: Iterable[str] = (),
         flows: Iterable[Flow] = (),
         shelf: Shelf | None = None,
+        pages: str = "",
     ) -> None:
         self._shelf = shelf or Shelf()
+        self._pages = pages
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
         self._limited = limited or Limited()
@@ -114,6 +116,7 @@ class PrepareActivity:
             limited=self._limited,
             hooks=self._registry.hooks.recorded("run"),
             prompt=parts,
+            pages=self._pages,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

@@ -16,7 +16,7 @@ from perdure import tool
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
-from perdure.pages.app import Inbox
+from perdure.pages.inbox import inbox_app
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line
 
@@ -45,10 +45,8 @@ async def pages(
     server: WorkflowEnvironment, token: str | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Any]:
     """A browser on the inbox, without a browser."""
-    inbox = Inbox(Perdure(server.client), token)
-    if clock is not None:
-        inbox._guards = Guards(token, clock)
-    transport = httpx2.ASGITransport(app=inbox.app)
+    guards = Guards(token) if clock is None else Guards(token, clock)
+    transport = httpx2.ASGITransport(app=inbox_app(Perdure(server.client), guards))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
 
@@ -116,7 +114,7 @@ async def test_guesses_are_slowed_and_a_cookie_is_not_the_token(dev_server: Work
 async def test_an_empty_token_is_refused_and_bodies_are_bounded(dev_server: WorkflowEnvironment) -> None:
     for empty in ("", "  "):
         with pytest.raises(SettingsError, match="the token is empty"):
-            Inbox(Perdure(dev_server.client), empty)
+            inbox_app(Perdure(dev_server.client), Guards(empty))
     refused = await perdure("inbox", "--port", "0", "--token", "")
     assert (refused.code, "the token is empty" in one_line(refused.err)) == (2, True)
     async with pages(dev_server) as http:

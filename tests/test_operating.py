@@ -20,7 +20,8 @@ from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
 from perdure.client.watching import watch_run
 from perdure.errors import NoWorkerError
-from perdure.pages.app import Inbox
+from perdure.gateway.guards import Guards
+from perdure.pages.inbox import inbox_app
 from perdure.plan.approval import Approval
 from perdure.run.wire import WAITING_NAMED, CallView, RunView
 from perdure.testing.turns import Turn
@@ -169,7 +170,7 @@ async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEn
     async with harness(dev_server.client, [remove], []) as it:
         handle = await it.start(removing(*paths))
         await until_listed(dev_server.client, {handle.id})
-        async with serving(Inbox(Perdure(client)).app) as url, httpx2.AsyncClient() as http:
+        async with serving(inbox_app(Perdure(client), Guards(None))) as url, httpx2.AsyncClient() as http:
             page = {"run": handle.id, "call": unlisted}
             assert "data-gone" not in (await http.get(f"{url}/list", params=page)).text
             await decide(dev_server.client, handle.id, {"call": unlisted, "decision": "reject"})

@@ -329,7 +329,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
     def _show(self) -> None:
         self._reporting = False
         if self._run is not None:
-            workflow.set_current_details(details(self._run))
+            workflow.set_current_details(details(self._run, workflow.info().workflow_id))
             self._people.show(self._run.agent.name)
 
 

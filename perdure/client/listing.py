@@ -86,8 +86,12 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
 
 async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
     """The sessions of a tenant, the last that did something first."""
-    async for each in client.list_workflows(_sessions_of(tenant)):
-        yield await _session(each)
+    try:
+        async for each in client.list_workflows(_sessions_of(tenant)):
+            yield await _session(each)
+    except RPCError as error:
+        if not names_attribute(error):  # else no worker was ever here, and nobody has said anything
+            raise
 
 
 async def list_sessions(client: Client, tenant: str, *, size: int, page: str | None) -> SessionPage:
@@ -96,6 +100,8 @@ async def list_sessions(client: Client, tenant: str, *, size: int, page: str | N
     try:
         await found.fetch_next_page()
     except RPCError as error:
+        if names_attribute(error):
+            return SessionPage([], None)
         raise _refusal(client, error) from None
     return SessionPage([await _session(each) for each in found.current_page or ()], following_page(found))
 

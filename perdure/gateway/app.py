@@ -159,7 +159,7 @@ class _Framed(BaseRoute):
         try:
             caller = guards.bearer(request) if self.door.access == "bearer" else guards.caller(request)
         except TooManyGuessesError as error:
-            raise HttpError(429, str(error), headers={"Retry-After": str(int(error.seconds) + 1)}) from None
+            raise error.as_problem() from None
         if caller is None:
             words = "a token is needed: Authorization: Bearer …"
             raise HttpError(401, words, headers={"WWW-Authenticate": 'Bearer realm="perdure"'})

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.gateway.callers import Caller
+from perdure.gateway.problems import HttpError
 from perdure.gateway.tokens import OneToken, Tokens
 from perdure.sessions.wire import EVERYTHING
 
@@ -35,7 +36,8 @@ _REMEMBERED: Final = 10_000
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With `no-referrer` a browser says of our own forms, too, that it cannot tell where they come from.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
@@ -54,6 +56,10 @@ class TooManyGuessesError(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Too many wrong tokens from here. Try again in {seconds:.0f} s.")
         self.seconds = seconds
+
+    def as_problem(self) -> HttpError:
+        """As HTTP says it."""
+        return HttpError(429, str(self), headers={"Retry-After": str(int(self.seconds) + 1)})
 
 
 def local_caller() -> Caller:
@@ -141,6 +147,10 @@ class Guards:
         named = f"{int(self._clock()) + SESSION_SECONDS}.{caller.token}.{secrets.token_urlsafe(16)}"
         cookie = f"{named}.{self._sign(self._cookie, named)}"
         self._set_cookie(request, response, self._cookie, cookie)
+
+    def sign_out(self, response: Response) -> None:
+        """Have the browser forget its session."""
+        response.delete_cookie(self._cookie, httponly=True)
 
     def csrf(self, request: Request) -> tuple[str, str]:
         """The session, new if there is none, and the token that its forms carry."""

@@ -21,9 +21,10 @@ KEEP_ALIVE: Final = 15.0
 
 
 class Live:
-    """One loop of looking, however many pages are open: at what waits in the namespace, or for one tenant."""
+    """One loop of looking, however many pages are open."""
 
-    def __init__(self, perdure: Perdure, tenant: str | None = None) -> None:
+    def __init__(self, perdure: Perdure, tenant: str | None) -> None:
+        """`tenant`: whose runs; `None`: all."""
         self._perdure = perdure
         self._tenant = tenant
         self._fingerprint = ""

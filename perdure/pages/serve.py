@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
-from perdure.gateway.guards import is_loopback
+from perdure.gateway.guards import Guards, is_loopback
 from perdure.gateway.serving import served
 from perdure.gateway.tokens import check_token
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter
 from perdure.hosting.signals import until_interrupted
-from perdure.pages.app import Inbox
 from perdure.pages.codec import CodecServer
+from perdure.pages.inbox import inbox_app
 
 
 async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
@@ -21,7 +21,7 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
             f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
         )
     check_token(token)  # before a server is needed
-    async with served(Inbox(await Perdure.connect(), token).app, "inbox", host, port):
+    async with served(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):
         await until_interrupted()
 
 

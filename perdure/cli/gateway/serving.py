@@ -19,12 +19,12 @@ from perdure.hosting import dev
 from perdure.hosting.connection import connect
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.reaching import reached
-from perdure.hosting.settings import Settings
+from perdure.hosting.settings import Settings, changed
 from perdure.hosting.signals import interrupts
 from perdure.hosting.telemetry import silent_runtime
-from perdure.pages.door import pages
+from perdure.pages.door import pages, sign_in
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, api, pages)
+DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, api, sign_in, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 
@@ -66,4 +66,8 @@ async def serve(settings: Settings) -> None:
 async def serve_dev(settings: Settings) -> None:
     """The gateway beside an embedded server and a worker, until interrupted."""
     check_reachable(settings)
+    known: dict[str, object] = {} if settings.web_ui else {"web_ui": f"http://localhost:{settings.dev_ui_port}"}
+    if not settings.pages_url and settings.gateway_port:
+        known["pages_url"] = f"http://{settings.gateway_host}:{settings.gateway_port}"
+    settings = changed(settings, known)
     await dev.serve_dev(settings, lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings))

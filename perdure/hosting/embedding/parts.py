@@ -108,6 +108,7 @@ class Parts:
             settings.untrusted,
             settings.approval_flows,
             Shelf(settings.skills, settings.workspace, settings.untrusted),
+            settings.pages_url,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

@@ -227,6 +227,16 @@ class Settings(BaseSettings):
         10.0, "Seconds that answers under way have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
     )
 
+    web_ui: str = setting(
+        "",
+        "Temporal's Web UI, to which the pages link: http://localhost:8233",
+        PAGES,
+        "ADDRESS",
+        pattern=r"(https?://.+)?",
+    )
+    pages_url: str = setting(
+        "", "The gateway's pages, to which runs link in Temporal's Web UI", PAGES, "ADDRESS", pattern=r"(https?://.+)?"
+    )
     inbox_token: str | None = setting(None, "What whoever looks at the inbox has to know", PAGES, "TEXT", secret=True)
     codec_token: str = setting("", "What whoever asks the codec server has to know", PAGES, "TEXT", secret=True)
     codec_origin: str = setting("http://localhost:8233", "The Web UI that may ask the codec server", PAGES, "ORIGIN")

@@ -18,9 +18,11 @@ _STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
 """What begins emphasis, code, a link or HTML within a line."""
 
 
-def details(run: Run) -> str:
-    """Where the run stands: its Requests, and its last calls with what each reads and writes."""
+def details(run: Run, run_id: str = "") -> str:
+    """Where the run stands: its Requests, and its last calls with what each reads and writes. `run_id`: for the link to its page."""
     lines = [f"**{plain(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    if run.prepared.pages:
+        lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"
     if run.past.log:
         last = run.past.log[-1]
         lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
@@ -43,6 +45,11 @@ def details(run: Run) -> str:
     if run.output is not None:
         lines += ["", f"Output: {_code(preview(run.output, 300))}"]
     return "\n".join(lines)
+
+
+def _in_address(id: str) -> str:
+    """Percent-encoded, but for what every address may have."""
+    return re.sub(r"[^A-Za-z0-9/._~-]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), id)
 
 
 def _row(call: Call) -> str:

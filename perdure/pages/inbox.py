@@ -1,0 +1,186 @@
+"""The inbox: what waits for a person, and what its buttons do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from html import escape
+from typing import Final, TypeAlias
+from urllib.parse import quote, unquote, urlencode
+
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from perdure.client.lists import Offered, Waiting, WaitingPage
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.errors import JsonError, RunError, ServerError
+from perdure.gateway.callers import Caller
+from perdure.gateway.guards import Guards, TooManyGuessesError
+from perdure.gateway.problems import HttpError, problem_of
+from perdure.pages.deciding import Find, decide, fields_of, offer_of, request_drawing
+from perdure.pages.forms import FormError
+from perdure.pages.live import Live
+from perdure.pages.signing_in import signing_in
+from perdure.pages.site import STATIC, Site
+
+_TRIED: Final = 5
+"""Of the list, whose index is a moment late: so many may have been decided already."""
+_LONGEST_NAME: Final = 200
+_LOOPBACK: Final = ["localhost", "127.0.0.1"]
+
+
+Streamed: TypeAlias = Callable[[Caller, AsyncGenerator[str, None]], Response]
+
+
+def _stream(_: Caller, events: AsyncGenerator[str, None]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+class Inbox:
+    """What waits for a person, in a tenant's runs; with `everywhere` in the whole namespace, for those who may do everything."""
+
+    def __init__(
+        self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed = _stream, everywhere: bool = False
+    ) -> None:
+        """`find`: a run for whoever may see it. `streamed`: how events are answered with."""
+        self._perdure = perdure
+        self._site = site
+        self._find = find
+        self._streamed = streamed
+        self._everywhere = everywhere
+        self._live: dict[str | None, Live] = {}
+
+    def routes(self, under: str = "") -> list[BaseRoute]:
+        """With this path before each."""
+        return [
+            Route(f"{under}/", self._show),
+            Route(f"{under}/list", self._list),
+            Route(f"{under}/events", self._events),
+            Route(f"{under}/decide", self._decide, methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        return await self._page(request, said=request.query_params.get("said", ""))
+
+    async def _page(
+        self,
+        request: Request,
+        *,
+        said: str = "",
+        problem: str = "",
+        typed: dict[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        found, chosen = WaitingPage([], 0, {}, None), None
+        try:
+            found = await self._live_of(caller).look(request.query_params.get("page"))
+            chosen = await self._chosen(caller, found.waiting, request.query_params if typed is None else typed)
+        except (RunError, ServerError) as error:
+            problem = problem or str(error)
+        return self._site.page(
+            request,
+            "inbox.html",
+            status=status,
+            found=found,
+            chosen=chosen,
+            fields=fields_of(chosen, typed),
+            drawing=Markup(await self._drawing(chosen)) if chosen else "",
+            gone=not chosen and "run" in request.query_params,
+            typed=typed or {},
+            by=(typed or {}).get("by", unquote(request.cookies.get("perdure_by", ""))),
+            said=said,
+            problem=problem,
+        )
+
+    async def _list(self, request: Request) -> Response:
+        """The list alone, for a page that is open."""
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        try:
+            found = await self._live_of(caller).look(request.query_params.get("page"))
+            key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
+            # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
+            listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
+            gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
+        except (RunError, ServerError) as error:
+            return self._site.guards.finish(request, PlainTextResponse(str(error), 503))
+        return self._site.fragment(request, "list.html", found=found, key=key, gone=gone)
+
+    async def _events(self, request: Request) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        return self._site.guards.finish(request, self._streamed(caller, self._live_of(caller).events()))
+
+    async def _decide(self, request: Request) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        form = await self._site.form(request)
+        try:
+            caller.check("approve", "decide what waits")
+            run = await self._find(caller, form.get("run", ""))
+            said = await decide(run, form, by=None if self._everywhere else caller.sender)
+        except (RunError, ServerError, FormError, JsonError) as error:
+            return await self._page(request, problem=str(error), typed=form, status=422)
+        response = self._site.go_to(request, "./?" + urlencode({"said": said}))
+        # A cookie holds Latin-1 at most, a name anything.
+        name = quote(form.get("by", "")[:_LONGEST_NAME])
+        response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
+        return response
+
+    def _live_of(self, caller: Caller) -> Live:
+        tenant = None if self._everywhere else caller.tenant
+        return self._live.setdefault(tenant, Live(self._perdure, tenant))
+
+    async def _chosen(self, caller: Caller, listed: list[Waiting], wanted: Mapping[str, str]) -> Offered | None:
+        """What is asked for; without being asked, the oldest. Only its run is asked."""
+        if "run" in wanted:
+            return await offer_of(await self._find(caller, wanted["run"]), wanted.get("call", ""))
+        for one in listed[:_TRIED]:
+            run = self._perdure.get_run(one.run_id)  # the list has none but the tenant's
+            if (offered := await offer_of(run, one.entry.call)) is not None:
+                return offered
+        return None
+
+    async def _drawing(self, chosen: Offered) -> str:
+        try:
+            view = await self._perdure.get_run(chosen.run_id).view()
+        except RunError as error:
+            return f"<p>{escape(str(error))}</p>"
+        return request_drawing(view, chosen.offer.call)
+
+
+def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
+    """The inbox alone, over the whole namespace: `perdure inbox`."""
+    site = Site(guards, perdure.client.namespace, home=None)
+
+    async def find(_: Caller, run_id: str) -> Run:
+        return perdure.get_run(run_id)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, TooManyGuessesError):
+            error = error.as_problem()
+        problem = problem_of(error)
+        assert problem is not None
+        return site.problem(request, problem)
+
+    # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
+    hosts = _LOOPBACK if guards.open else ["*"]
+    return Starlette(
+        routes=[*Inbox(perdure, site, find, everywhere=True).routes(), *signing_in(site), Mount("/static", STATIC)],
+        exception_handlers={HttpError: refused, TooManyGuessesError: refused},
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+    )
