@@ -16,7 +16,7 @@ from perdure.errors import JsonError, PerdureError, RunNotFoundError
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.door import Gateway
 from perdure.gateway.problems import HttpError
-from perdure.gateway.streams import EventStream, last_event_id
+from perdure.gateway.streams import EventStream
 from perdure.pages.deciding import Find, decide, fields_of
 from perdure.pages.forms import FormError
 from perdure.pages.site import Site, path
@@ -105,7 +105,7 @@ class Conversations:
             raise HttpError(400, "after: the number of the last entry that the page shows")
         talk = Talk(session, self._site, caller, self._site.csrf(request))
         frames: AsyncGenerator[str, None] = talk.frames(
-            int(after), request.query_params.get("offered", ""), last_event_id(request)
+            int(after), request.query_params.get("offered", ""), request.headers.get("last-event-id")
         )
         return self._site.guards.finish(request, EventStream(self._gateway, caller, frames))
 

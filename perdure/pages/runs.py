@@ -18,7 +18,7 @@ from perdure.errors import RunError, ServerError
 from perdure.gateway.callers import caller_of
 from perdure.gateway.door import Gateway
 from perdure.gateway.problems import HttpError
-from perdure.gateway.streams import EventStream, frame, last_event_id
+from perdure.gateway.streams import EventStream, frame
 from perdure.pages.deciding import Find
 from perdure.pages.pausing import with_pauses
 from perdure.pages.site import Site, path
@@ -100,7 +100,7 @@ class Runs:
         caller.check("read", "look at runs")
         run = await self._find(caller, self._id(request))
         return self._site.guards.finish(
-            request, EventStream(self._gateway, caller, self._frames(run, last_event_id(request)))
+            request, EventStream(self._gateway, caller, self._frames(run, request.headers.get("last-event-id")))
         )
 
     async def _frames(self, run: Run, cursor: str | None) -> AsyncGenerator[str, None]:
