@@ -141,6 +141,28 @@ async def test_who_was_asked_and_what_was_decided(dev_server: WorkflowEnvironmen
     assert (by["approval end 1.0 reject"]["by"], by["approval end 1.0 reject"]["reason"]) == ("bob", "needed")
 
 
+async def test_a_plan_that_waits_shows_its_calls_and_a_question_who_is_to_answer(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    calls = [{"_tool": "echo", "value": 1}, {"_tool": "ask_person", "question": "Which?"}]
+    script = [{"calls": calls, "output": None}, DONE]
+    async with harness(dev_server.client, [echo], script) as it:
+        handle = await it.start(agent("echo", "ask_person", config={"approval": {"scope": "plan"}}))
+        await it.until_waiting(handle.id, "1")
+        await handle.execute_update(DECIDE, {"call": "1", "decision": "approve", "by": "ann"})
+        await it.until_waiting(handle.id, "1.1")
+        await handle.execute_update(DECIDE, {"call": "1.1", "decision": "answer", "answer": "both", "by": "bob"})
+        await handle.result()
+        found = await page(it.client, handle.id)
+    by = {short(event): event.data for event in found.events}
+    assert (by["approval start 1"]["calls"], by["approval start 1"]["tool"]) == (calls, "")
+    assert by["approval end 1 approve"]["by"] == "ann"
+    question = by["approval start 1.1"]
+    assert (question["question"], question["reason"], question["params"]) == (True, "Which?", {"question": "Which?"})
+    assert by["tool end 1.1 done"]["result"] == "both"
+    assert "tool start 1.1" not in by
+
+
 async def test_calls_of_a_loop_are_calls_and_a_delegate_says_where_to_go_on(
     dev_server: WorkflowEnvironment, tmp_path: Any
 ) -> None:

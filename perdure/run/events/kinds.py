@@ -182,6 +182,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "call": "what a decision names: the call's id, or the Request's number for its plan",
                 "tool": "its tool's name, empty for a plan",
                 "params": "its parameters, none for a plan",
+                "calls?": "a plan's calls, as they were written",
                 "reason": "why it is asked about, or the question",
                 "question?": "`true`: an answer is wanted, not a decision",
                 "client?": "`true`: the program that started the run carries the call out, and answers with its result",

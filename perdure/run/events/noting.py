@@ -203,6 +203,7 @@ class Noting:
             call=offer.id,
             tool="" if call is None else call.tool_name,
             params={} if call is None else call.params,
+            calls=[each.raw for each in offer.calls] if call is None else None,
             of=self.sizes,
             reason=offer.reason,
             question=offer.question or None,
