@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from perdure.model.beside import Beside, call_beside
 from perdure.model.dialects.answers import Reader, ToolDelta
+from perdure.model.dialects.thoughts import lost_thought
 from perdure.model.intake import interruption
 from perdure.model.reasoning import Reasoning, is_thought, text_in, words
 from perdure.model.usage import Usage
@@ -41,6 +42,7 @@ class Answer:
         self._beside = Beside()
         self._reasoning = Reasoning()
         self._size = 0
+        self._anew = False
 
     @property
     def too_long(self) -> bool:
@@ -165,7 +167,8 @@ class Answer:
             problem = {"code": "refusal", "message": f"you refused: {_clean(refusal)}"}
         elif problem is not None and self.finish_reason == "content_filter":
             problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
-        self._beside.calls = solution.beside
+        self._beside.calls, self._anew = solution.beside, solution.anew
+        self._reasoning.add(lost_thought("".join(self._text)))
         return self._result(solution.calls, solution.output, problem, solution.text)
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
@@ -185,6 +188,7 @@ class Answer:
             text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
             reasoning="" if beside is not None and words(beside.message) == reasoning else reasoning,
             reasoned=self._reasoning.characters,
+            anew=self._anew,
             beside=beside,
             problem=problem,
             model=self.model,

@@ -94,6 +94,8 @@ class RequestResult(Wire):
     """What the model thought before, its first 16,000 characters, where `beside` has it not: see `thought`."""
     reasoned: int = 0
     """How many there were."""
+    anew: bool = False
+    """What was told of the text while it was written was a thought: the text is another (R10.14)."""
     beside: Beside | None = None
     """What the server put beside native calls; it goes back with them."""
     problem: JsonObject | None = None

@@ -300,6 +300,23 @@ def test_another_attempt_supersedes_what_was_seen_and_the_end_gives_what_is_miss
     assert str(feed.cursor) == "5"
 
 
+def test_what_was_told_and_was_a_thought_does_not_count() -> None:
+    world, relay, feed = World(), Relay(), Feed("r")
+    world.note("request", "start", number=1)
+    world.write(1, 1, "I will")
+    relay.look(world)
+    relay.fetch(world, 10)
+    delta(feed, relay.stream)
+    world.note("assistant", "end", request=1, attempt=1, text="I will not.", accepted=True, anew=True)
+    relay.look(world)
+    relay.fetch(world, 10)
+    assert [each for each in delta(feed, relay.stream) if each[0] == "assistant"] == [
+        ("assistant", "superseded", "what was written was a thought"),
+        ("assistant", "delta", "I will not."),
+        ("assistant", "end", "I will not."),
+    ]
+
+
 def test_who_has_missed_what_is_not_kept_is_told_what_and_goes_on() -> None:
     journal = Journal()
     for number in range(1_500):

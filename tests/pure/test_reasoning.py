@@ -89,3 +89,17 @@ def test_of_a_long_one_the_beginning_is_kept_and_all_of_it_told() -> None:
     result = answer.result()
     assert (heard, result.reasoned, len(result.thought)) == (100_000, 100_000, 16_000)
     result.model_dump_json()
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("dialect", SAYS)
+def test_a_thought_whose_beginning_was_lost_is_one_all_the_same(dialect: str, told: bool) -> None:
+    answer, said = Answer("m", 1, DIALECTS[dialect].reader(Vocabulary())), ""
+    for piece in ("I will ", "add.\n", "</think>\n", SAYS[dialect]):
+        answer.take(delta(content=piece))
+        said += answer.said() if told else ""
+    result = answer.result()
+    assert result.thought == "I will add."
+    assert result.output == "yes" or result.text == "yes"
+    assert result.anew == (dialect == "tools" and told)
+    assert said == ("I will add." if result.anew else "yes" if dialect == "script" and told else "")

@@ -20,6 +20,8 @@ class Solution:
     """What was said in text, in a dialect in which text is an answer: without thoughts. `None`: the answer as it came."""
     beside: list[JsonObject] = field(default_factory=list)
     """What the server put beside each native call; `{}` for nothing."""
+    anew: bool = False
+    """What was known of its text while it was written was a thought: the text is another."""
 
 
 @dataclass(frozen=True, slots=True)

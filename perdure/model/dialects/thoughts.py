@@ -66,6 +66,15 @@ def without_thoughts(text: str) -> str:
     return last_marks_removed(text).strip()
 
 
+def lost_thought(text: str) -> str:
+    """What stands before the end of a thought whose beginning was in the prompt, or was lost; `""`: there is no such."""
+    text = text.lstrip(_BLANK)
+    if text.startswith(("{", *_BEGINS)) or not any(sign in text for sign in ("</think", "<|channel|>")):
+        return ""
+    starts = [found.start() for found in END_OF_THOUGHT.finditer(text)]
+    return text[: starts[-1]].rstrip() if starts else ""
+
+
 def fence_removed(text: str) -> str:
     """The text without a code fence that it begins with."""
     fence = _FENCE.match(text)

@@ -134,6 +134,7 @@ class ToolsReader:
 
     def close(self, finish_reason: str | None = None) -> Solution:
         cut = finish_reason == "length"
+        self._known = self.said()
         self._closed(all=not cut)
         text = without_thoughts("".join(self._text))
         problem = None
@@ -146,7 +147,7 @@ class ToolsReader:
             message = f"your call arrived as text ({mark} …) and was not run: call functions by the interface for it"
             problem = CallError("call_as_text", message)
         beside = [piece.beside for piece in self._pieces[: len(self._given)]]
-        return Solution(self._given, problem=problem, text=text, beside=beside)
+        return Solution(self._given, problem=problem, text=text, beside=beside, anew=self._prose.anew)
 
 
 def _claimed(arguments: str) -> JsonObject:

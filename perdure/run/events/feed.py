@@ -71,6 +71,8 @@ class Feed:
             self._begin(request, attempt)
         elif here.attempt != attempt:
             yield from self._superseded(attempt, f"attempt {attempt} has answered", noted.at)
+        elif here.assistant and data.get("anew"):
+            yield from self._superseded(attempt, "what was written was a thought", noted.at)
         elif whole and here.assistant > len(text):
             yield from self._superseded(attempt, "the answer is another text", noted.at)
         if data.get("accepted", True):

@@ -143,6 +143,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "request": "the Request's number",
                 "attempt": "which attempt has written it",
                 "text": "all of it",
+                "anew?": "`true`: what was told of it while it was written was a thought, and no part of it",
                 "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
                 "output?": "`true`: it is the run's output, or becomes it",
                 "reason?": "why it does not",

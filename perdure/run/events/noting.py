@@ -35,8 +35,8 @@ class Noting:
         """Those of the run's values."""
         self._asked = 0
         self._over = False
-        self._saying: tuple[int, int] | None = None
-        """The Request, and its attempt, of whose text it is not known yet what becomes of it."""
+        self._saying: tuple[int, int, bool] | None = None
+        """The Request, its attempt, and whether what was told is another text, of whose text it is not known yet what becomes of it."""
 
     # The run.
 
@@ -82,7 +82,7 @@ class Noting:
 
     def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
         """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
-        self._saying = (view.number, result.attempt) if says else None
+        self._saying = (view.number, result.attempt, result.anew) if says else None
         if result.reasoned:
             self.journal.note(
                 "reasoning",
@@ -124,7 +124,7 @@ class Noting:
         """What becomes of what the last answer says, if it says anything; `refused`: why it does not count, `output`: it is the run's."""
         if self._saying is None:
             return
-        request, attempt = self._saying
+        request, attempt, anew = self._saying
         self._saying = None
         self.journal.note(
             "assistant",
@@ -133,6 +133,7 @@ class Noting:
             request=request,
             attempt=attempt,
             text=text,
+            anew=anew or None,
             accepted=refused is None,
             output=output or None,
             reason=refused,

@@ -24,7 +24,8 @@ class ProseText:
         """What may belong to the end: blanks and marks; of an answer that begins with a mark all."""
         self._begun = False
         self._plain = Plain()
-        self._stopped = False
+        self._stopped = self.anew = False
+        """`anew`: what was given was a thought."""
 
     def push(self, text: str) -> str:
         """What is known of it now."""
@@ -33,7 +34,7 @@ class ProseText:
             return ""
         ends = _END_OF_THOUGHT.search(text)
         if ends is not None and self._begun:
-            self._stopped = True
+            self._stopped = self.anew = True
             return ""
         text = text if self._begun else text[ends.end() if ends else 0 :].lstrip()
         if not self._begun and text.startswith("{"):
