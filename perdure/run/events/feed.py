@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perdure.run.events.cursor import Cursor
-from perdure.run.events.kinds import Event, Topic
+from perdure.run.events.kinds import SAID_BY_SESSION, Event, Topic
 from perdure.run.events.stream import NOTHING, Live
 from perdure.run.events.wire import EventsPage, Noted, Piece
 from perdure.values.jsons import JsonObject
@@ -175,11 +175,7 @@ class SessionFeed:
         self, own: EventsPage, run: EventsPage | None = None, live: Live = NOTHING, *, gone: bool = False
     ) -> list[Event]:
         """What follows, of the session's page and the run's. `gone`: the run can be read by nobody any more."""
-        found: list[Event] = []
-        if self._run is not None and run is not None:
-            self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
-            found = [each for each in self._run.take(run, live) if not _is_frame(each)]
-            self.cursor = self._run.cursor
+        found = [] if run is None else self._side_by_side(own, run) + self._of_run(run, live)
         if own.first > self._number:
             missed: JsonObject = {"first": self._number, "next": own.first}
             self.cursor = replace(self.cursor, session=own.first)
@@ -194,6 +190,26 @@ class SessionFeed:
     @property
     def _number(self) -> int:
         return self.cursor.session or 0
+
+    def _side_by_side(self, own: EventsPage, run: EventsPage) -> list[Event]:
+        """What the session says while its run goes on, with what has happened in the run before it."""
+        found: list[Event] = []
+        for noted in own.events[self._number - own.first :] if own.first <= self._number else ():
+            if self._run is None or noted.topic == "lifecycle":
+                break
+            before = next((n for n, each in enumerate(run.events) if each.at >= noted.at), len(run.events))
+            found += self._of_run(run.model_copy(update={"events": run.events[:before]}), NOTHING)
+            found.append(self._noted(noted))
+        return found
+
+    def _of_run(self, run: EventsPage, live: Live) -> list[Event]:
+        """Those of the run, but for what the session says as well."""
+        if self._run is None:
+            return []
+        self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
+        found = [each for each in self._run.take(run, live) if (each.topic, each.phase) not in SAID_BY_SESSION]
+        self.cursor = self._run.cursor
+        return found
 
     def _waits(self, noted: Noted, *, gone: bool) -> bool:
         """Whether a run is to be read to its end before this is said."""
@@ -216,7 +232,3 @@ class SessionFeed:
 
     def _leave(self) -> None:
         self._run, self.cursor = None, Cursor(session=self.cursor.session)
-
-
-def _is_frame(event: Event) -> bool:
-    return event.topic == "lifecycle" and event.phase != "snapshot"
