@@ -18,7 +18,7 @@ from perdure.hooks.events import MessageSending, MessageSent
 from perdure.hooks.functions import hook_functions
 from perdure.sessions.replies.routes import RouteFunction
 from perdure.testing.turns import ChatRequest, Turn
-from tests.support import Harness, impatient, registry
+from tests.support import Harness, harness, impatient, registry
 from tests.test_sessions import ECHO, desk, idles, users
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -147,6 +147,19 @@ async def test_what_fails_is_tried_again_under_the_same_key(dev_server: Workflow
         (kept,) = await until_settled(session, 1)
     assert channel.tried == [f"{receipt.run_id}/1"] * 2
     assert (kept["status"], channel.taken[channel.tried[0]].attempt) == ("delivered", 2)
+
+
+async def test_a_worker_that_is_shut_down_costs_no_reply(dev_server: WorkflowEnvironment) -> None:
+    first, second = Channel(), Channel()
+    first.hold = asyncio.Event()
+    async with chat(dev_server, first, grace=0.1) as (session, it):
+        receipt = await session.send("hello", sender="ann", route="chat")
+        await first.until_tried(1)
+    async with harness(it.client, [], [], task_queue=it.task_queue, registry=having(second)):
+        (kept,) = await until_settled(session, 1)
+    assert (kept["status"], first.taken) == ("delivered", {})
+    (reply,) = second.taken.values()
+    assert (reply.key, reply.attempt) == (f"{receipt.run_id}/1", 2)
 
 
 async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_skipping: WorkflowEnvironment) -> None:

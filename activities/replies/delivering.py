@@ -42,7 +42,7 @@ class DeliverActivity:
         return Delivered()
 
     async def _call(self, route: RouteFunction, delivery: Delivery) -> Any:
-        reply = reply_of(delivery, activity.info().attempt)
+        reply = reply_of(delivery, delivery.earlier + activity.info().attempt)
         if route.is_async:
             return await route.function(reply)
         given_up = threading.Event()

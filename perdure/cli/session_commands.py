@@ -75,6 +75,14 @@ def say(
         typer.Option(metavar="MESSAGE_ID", help="The message's own id: sent again with it, it is the same message."),
     ] = None,
     mode: Annotated[str | None, typer.Option(metavar="MODE", help=" | ".join(MODES))] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[:ADDRESS]",
+            help="Where the reply is delivered: a function of the worker's.",
+            show_default="nowhere",
+        ),
+    ] = "",
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Print the receipt, and do not wait for the reply.")
     ] = False,
@@ -93,7 +101,7 @@ def say(
 
     async def speak(perdure: Perdure) -> tuple[Receipt, str | None]:
         there = perdure.session(session, tenant=tenant, agent=found, task_queue=settings.task_queue)
-        given: Any = {"id": id, "mode": mode, "sender": _sender(sender), "rights": _ALL}
+        given: Any = {"id": id, "mode": mode, "route": route, "sender": _sender(sender), "rights": _ALL}
         receipt = await there.send(message, **given)
         if as_json or no_wait or receipt.run_id is None or receipt.done == "stopped":
             return receipt, None

@@ -9,12 +9,13 @@ from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.failures import kind_of, message_of
 from perdure.workflows.hooks.of_sessions import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.plan.patience import INTERRUPTED
     from perdure.run.views.markdown import summary as line
     from perdure.sessions.replies.wire import DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, Delivery
 
@@ -83,22 +84,37 @@ class Replying:
 
 
 async def _deliver(delivery: Delivery) -> Delivered:
-    try:
-        became: Delivered = await workflow.execute_activity(
-            DELIVER_ACTIVITY,
-            delivery,
-            result_type=Delivered,
-            start_to_close_timeout=_ATTEMPT,
-            schedule_to_close_timeout=_WITHIN,
-            heartbeat_timeout=_ALIVE,
-            retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=_ATTEMPTS
-            ),
-            summary=line(f"{delivery.kind} → {delivery.route}"),
-        )
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        status = "refused" if kind_of(error) == NO_SUCH_ROUTE else "unknown"
-        return Delivered(status=status, why=message_of(error))
+    """What became of it. A worker that is shut down meanwhile counts as no attempt."""
+    while True:
+        try:
+            return await _try(delivery)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            kind = kind_of(error)
+            if kind == INTERRUPTED:
+                delivery = delivery.model_copy(update={"earlier": delivery.earlier + _attempts(error)})
+                continue
+            return Delivered(status="refused" if kind == NO_SUCH_ROUTE else "unknown", why=message_of(error))
+
+
+def _attempts(error: ActivityError) -> int:
+    """How often it was tried, as the worker that was shut down says."""
+    said = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
+    return said[0] if said and isinstance(said[0], int) else 1
+
+
+async def _try(delivery: Delivery) -> Delivered:
+    became: Delivered = await workflow.execute_activity(
+        DELIVER_ACTIVITY,
+        delivery,
+        result_type=Delivered,
+        start_to_close_timeout=_ATTEMPT,
+        schedule_to_close_timeout=_WITHIN,
+        heartbeat_timeout=_ALIVE,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=_ATTEMPTS
+        ),
+        summary=line(f"{delivery.kind} → {delivery.route}"),
+    )
     return became

@@ -41,6 +41,8 @@ class Delivery(Wire):
     """The messages of this route that the run has answered, in the order of their acceptance."""
     sender: str = ""
     """Of the first of them."""
+    earlier: int = 0
+    """Attempts of workers that were shut down meanwhile."""
 
 
 class Delivered(Wire):
