@@ -105,7 +105,7 @@ class _Framed(BaseRoute):
         self.route = route
         self.door = door
         self._gateway = gateway
-        self._template = getattr(route, "path", "")
+        self._template = getattr(route, "path", "").replace(":path}", "}")
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return self.route.matches(scope)
