@@ -12,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
+from perdure import Agent
 from perdure.gateway.openai import openai_door
 from perdure.testing.turns import ChatRequest, Turn
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
@@ -131,6 +132,33 @@ async def test_results_and_more_to_say(dev_server: WorkflowEnvironment, tmp_path
             await it.ai.responses.create(
                 model="shopper", previous_response_id=answer.id, input=results(asked, "once more")
             )
+
+
+async def test_rights_in_conversations(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R10.9: a steer goes with the rights of who has begun the run; another agent takes a right of its own."""
+    who = [("acme", "ann", ["*"]), ("acme", "bob", ["read", "send"]), ("acme", "kim", ["read"])]
+    agents = [SHOPPER, SHOPPER | {"name": "other"}]
+    script = [{"calls": [weather("Rome")]}, *[says("Boots.")] * 2, says("Hi.")]
+    async with door(dev_server.client, tmp_path, script, who=who, agents=agents) as it:
+        _, bob, kim = it.clients
+        asked = await bob.responses.create(model="shopper", input="Weather?", tools=TOOLS)
+        more = [*results(asked, "snow"), {"role": "user", "content": "I have no boots."}]
+        answer = await bob.responses.create(model="shopper", previous_response_id=asked.id, input=more)
+        assert "I have no boots." in it.it.model.requests[-1].text
+        with pytest.raises(openai.PermissionDeniedError, match="another agent"):
+            await bob.responses.create(model="other", previous_response_id=answer.id, input="Hello?")
+        perdure = it.served.gateway.perdure
+        elsewhere = perdure.session("desk", tenant="acme", agent=Agent.of(SHOPPER))
+        await elsewhere.reply(await elsewhere.send("Hello.", sender="ann", rights=["*"]))
+        with pytest.raises(openai.PermissionDeniedError, match="another agent"):
+            await bob.responses.create(model="shopper", conversation="conv_desk", input="Hello?")
+        with pytest.raises(openai.PermissionDeniedError):
+            await kim.responses.create(model="shopper", input="Hello?")
+        assert (await kim.responses.retrieve(answer.id)).output_text == "Boots."
+        with pytest.raises(openai.PermissionDeniedError):
+            await kim.responses.cancel(answer.id)
+        with pytest.raises(openai.PermissionDeniedError):
+            await bob.responses.delete(answer.id)
 
 
 async def test_a_question_to_a_person_is_answered_with_a_reason(

@@ -86,7 +86,7 @@ class Starter:
             await run.steer(text, by=caller.sender)
             return
         session = self._perdure.session(id.key, tenant=caller.tenant)
-        await session.send(text, sender=caller.sender, rights=caller.rights, mode="steer")
+        await session.send(text, sender=caller.sender, rights=_rights(caller), mode="steer")
 
     async def _after(
         self, caller: Caller, asked: Asked, previous: str, idempotency: str | None
@@ -103,6 +103,7 @@ class Starter:
             return await self.go_on(caller, asked, id, found), found.record
         if asked.said.outputs or asked.said.verdicts:
             raise refused(f"nothing waits in {previous}", "input", "invalid_value")
+        self._check_agent(caller, asked, found.record)
         if not id.run:  # it has no session: one begins with all that it was about
             key = new_key() if idempotency is None else key_of(caller.tenant, caller.sender, idempotency)
             record = self._record(caller, asked, told_by(found.record, answer_of(found)))
@@ -153,20 +154,37 @@ class Starter:
         key = conversation_key(conversation)
         if key is None:
             raise refused(f"there is no conversation {conversation[:200]!r}", "conversation", "not_found", status=404)
-        before: Sequence[JsonObject] = ()
-        with suppress(RunNotFoundError):  # nothing was said in it yet
-            view = await self._perdure.session(key, tenant=caller.tenant).show()
-            if (last := view.run_id or _last_run(view)) is not None:
-                id = of_run(key, last)
-                found = await self._finder.find(caller.tenant, id)
-                if found is not None and found.view.status == "running" and found.pauses:
-                    id = ResponseId(key, id.run, found.leg)
-                    return await self.go_on(caller, asked, id, found), found.record
-                before = () if found is None else found.record.before
+        id, found = await self._latest(caller, key)
+        if found is not None and found.view.status == "running" and found.pauses:
+            id = ResponseId(key, id.run, found.leg)
+            return await self.go_on(caller, asked, id, found), found.record
         if asked.said.outputs or asked.said.verdicts:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
-        record = self._record(caller, asked, before)
+        if id.run:  # it was begun, perhaps at another door
+            self._check_agent(caller, asked, None if found is None else found.record)
+        record = self._record(caller, asked, () if found is None else found.record.before)
         return await self._say(caller, asked, key, record, "followup", idempotency), record
+
+    async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, Found | None]:
+        """The last run of a session, and what it was asked here; without a run nothing was said yet."""
+        try:
+            view = await self._perdure.session(key, tenant=caller.tenant).show()
+        except RunNotFoundError:
+            return ResponseId(key), None
+        if (last := view.run_id or _last_run(view)) is None:
+            return ResponseId(key), None
+        id = of_run(key, last)
+        try:
+            return id, await self._finder.find(caller.tenant, id)
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            return id, None  # it was begun at another door
+
+    def _check_agent(self, caller: Caller, asked: Asked, record: Record | None) -> None:
+        """Another agent than the one that has answered takes the right to it (R10.9)."""
+        if record is None or record.agent != asked.model:
+            caller.check("agent", "have another agent answer in a conversation")
 
     async def _say(
         self, caller: Caller, asked: Asked, key: str, record: Record, mode: Mode, idempotency: str | None
@@ -181,8 +199,7 @@ class Starter:
         receipt = await session.send(
             text,
             sender=caller.sender,
-            # Which agents there are is the gateway's to say: who may send may have any of them answer.
-            rights={*caller.rights, "agent"},
+            rights=_rights(caller),
             id=None if idempotency is None else _message(idempotency),
             mode=mode,
         )
@@ -222,6 +239,11 @@ class Starter:
             raise refused(
                 f"The model {name[:200]!r} does not exist: {error.detail}", "model", "model_not_found", status=404
             ) from None
+
+
+def _rights(caller: Caller) -> set[str]:
+    """Those of a message: each says the agent's file anew, with what its request asks for. Whether it may be another agent was looked at."""
+    return {*caller.rights, "agent"}
 
 
 def _message(idempotency: str) -> str:
