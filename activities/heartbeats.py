@@ -16,7 +16,7 @@ from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import Look, client, look
+from perdure.activities.asking import TIMEOUT, Look, client, look
 from perdure.activities.underway.beginning import not_begun
 
 SHORTEST: Final = 1.0
@@ -59,8 +59,9 @@ class Heart:
     async def say(self, *details: Any) -> None:
         """Progress, sent at once: the worker holds back what comes close upon another. What says a key is the caller's to mask."""
         self._details = details
+        handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
-            await client().get_async_activity_handle(task_token=activity.info().task_token).heartbeat(*details)
+            await handle.heartbeat(*details, rpc_timeout=TIMEOUT)
         except AsyncActivityCancelledError:
             self._beat()  # so that the worker is told, and cancels
         except RPCError as error:
