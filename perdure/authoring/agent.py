@@ -187,6 +187,13 @@ class Agent(Generic[OutputT]):
         return self.parsed.description
 
     @property
+    def input_schema(self) -> JsonObject:
+        """The JSON Schema of its input, an object; of one that says nothing of it that of a `request`, as a delegate has it (R8.4)."""
+        inputs = merge_data(each for each in self.parsed.messages() if isinstance(each, InputMessage))
+        schema = next((each.data_schema for each in inputs if each.data_schema and each.instance is None), None)
+        return {"type": "object", **(_REQUEST if schema is None else schema)}
+
+    @property
     def functions(self) -> list[ToolFunction]:
         """The tools that it, and those it delegates to, were given as functions: what a worker of its own needs."""
         return list(self._functions.values())

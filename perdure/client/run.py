@@ -88,6 +88,11 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             return await runs.fetch_run(self._client, self.id)
 
+    async def started_at(self) -> datetime:
+        """When it began, or last went on as new. Raises as `result` does where there is no such run; no worker is asked."""
+        with clear_errors(self._client, self.id):
+            return (await runs.describe(self.handle)).start_time
+
     async def views(self) -> AsyncGenerator[RunView, None]:
         """The run, and again whenever something has happened in it, until it has ended; with what a model is writing as its Request's `text`."""
         with clear_errors(self._client, self.id):

@@ -12,6 +12,7 @@ from perdure.gateway.api import api
 from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.door import DoorMaker
 from perdure.gateway.health import health
+from perdure.gateway.mcp import mcp_door
 from perdure.gateway.openai import openai_door
 from perdure.gateway.serving import served
 from perdure.gateway.telling import tell_start, tell_stop
@@ -24,7 +25,7 @@ from perdure.hosting.signals import interrupts
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.door import pages, sign_in
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, api, sign_in, pages)
+DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, mcp_door, api, sign_in, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 

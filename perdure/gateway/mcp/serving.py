@@ -1,0 +1,196 @@
+"""What MCP's methods do: tools are listed and called, tasks are looked at, awaited and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
+
+from mcp import types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
+
+from perdure.authoring.agent import Agent
+from perdure.client.run import Run
+from perdure.client.selection import Selection
+from perdure.errors import PerdureError, RunNotFoundError
+from perdure.gateway.callers import Caller
+from perdure.gateway.door import Gateway
+from perdure.gateway.mcp.telling import Progress, error_of, now, result_of, task_of, tool_of
+from perdure.gateway.problems import HttpError
+from perdure.values.problems import none_of
+
+LISTED: Final = 50
+"""Tasks on a page."""
+CAPABILITY: Final = types.ServerTasksCapability(
+    list=types.TasksListCapability(),
+    cancel=types.TasksCancelCapability(),
+    requests=types.ServerTasksRequestsCapability(tools=types.TasksToolsCapability(call=types.TasksCallCapability())),
+)
+_RELATED: Final = "io.modelcontextprotocol/related-task"
+_CANCELLED_WITHIN: Final = 10.0
+_KEY: Final = "perdure/key"
+"""Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
+Context = ServerRequestContext[Any, Request]
+
+
+class _WithTasks(Server[Any]):
+    """The library's server knows the types of tasks, and leaves the methods to whoever serves them."""
+
+    def get_capabilities(self, *args: Any, **given: Any) -> types.ServerCapabilities:
+        return super().get_capabilities(*args, **given).model_copy(update={"tasks": CAPABILITY})
+
+
+def mcp_server(gateway: Gateway) -> Server[Any]:
+    """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
+    methods = Methods(gateway)
+    server = _WithTasks(
+        "perdure", title="Perdure's agents", on_list_tools=methods.list_tools, on_call_tool=methods.call_tool
+    )
+    server.middleware.append(methods.as_task)
+    server.add_request_handler("tasks/get", types.GetTaskRequestParams, methods.task)
+    server.add_request_handler("tasks/result", types.GetTaskPayloadRequestParams, methods.task_result)
+    server.add_request_handler("tasks/cancel", types.CancelTaskRequestParams, methods.cancel_task)
+    server.add_request_handler("tasks/list", types.PaginatedRequestParams, methods.list_tasks)
+    return server
+
+
+class Methods:
+    """Each takes what was asked, and whose token it was asked with."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def list_tools(self, context: Context, _: Any) -> types.ListToolsResult:
+        _caller(context).check("read", "look at agents")
+        return types.ListToolsResult(
+            tools=[tool_of(name, each) for name, each in self._gateway.agents.by_name().items()]
+        )
+
+    async def as_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """A call that asks for a task is answered with it at once."""
+        params = ctx.params or {}
+        if ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
+            return await call_next(ctx)
+        with _as_mcp():
+            run = await self._start(ctx, params)
+            task = task_of(await run.view(), now())
+        return types.CreateTaskResult(task=task).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Run the agent and wait for its end; who goes away, or cancels the request, cancels the run."""
+        try:
+            run = await self._start(context, {"name": params.name, "arguments": params.arguments})
+        except (PerdureError, HttpError) as error:
+            return error_of(str(error))
+        try:
+            await self._follow(context, run)
+            return result_of(await run.wait())
+        except asyncio.CancelledError:
+            if not self._gateway.stopping.is_set():  # else it goes on, and is found by its id
+                await asyncio.shield(run.cancel())
+            raise
+        except PerdureError as error:
+            return error_of(str(error))
+
+    async def task(self, context: Context, params: types.GetTaskRequestParams) -> types.GetTaskResult:
+        with _as_mcp():
+            task = await self._task(context, params.task_id)
+        return types.GetTaskResult(**task.model_dump())
+
+    async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> dict[str, Any]:
+        """What `tools/call` would have answered, once there is something."""
+        with _as_mcp():
+            run = await self._own(context, params.task_id)
+            result = result_of(await run.wait())
+        plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
+
+    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> types.CancelTaskResult:
+        with _as_mcp():
+            _caller(context).check("stop", "cancel a task")
+            run = await self._own(context, params.task_id)
+            view = await run.view()
+            if view.status != "running":
+                raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has ended already: {view.status}")
+            await run.cancel()
+            await run.waited(_CANCELLED_WITHIN)
+            task = await self._task(context, run.id)
+        return types.CancelTaskResult(**task.model_dump())
+
+    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> types.ListTasksResult:
+        caller = _caller(context)
+        with _as_mcp():
+            caller.check("read", "look at tasks")
+            page = await self._gateway.perdure.page_of_runs(
+                Selection(tenant=caller.tenant), size=LISTED, page=params.cursor
+            )
+            views = await asyncio.gather(
+                *(self._gateway.perdure.get_run(row.id).view() for row in page.rows), return_exceptions=True
+            )
+        rows = zip(page.rows, views, strict=True)
+        tasks = [task_of(view, row.started_at.isoformat()) for row, view in rows if not isinstance(view, BaseException)]
+        return types.ListTasksResult(tasks=tasks, next_cursor=page.following)
+
+    async def _start(self, context: Context, params: Mapping[str, Any]) -> Run[Any]:
+        caller = _caller(context)
+        caller.check("send", "run an agent")
+        agent = self._agent(params.get("name"))
+        arguments = params.get("arguments")
+        key = (context.meta or {}).get(_KEY)
+        return await self._gateway.perdure.start(
+            agent,
+            {} if arguments is None else arguments,
+            key=key if isinstance(key, str) else None,
+            sender=caller.sender,
+            tenant=caller.tenant,
+        )
+
+    def _agent(self, name: Any) -> Agent[Any]:
+        agents = self._gateway.agents.by_name()
+        if name not in agents:
+            raise HttpError(404, none_of(str(name), "tool", sorted(agents)))
+        return agents[name]
+
+    async def _follow(self, context: Context, run: Run[Any]) -> None:
+        """Say how far it is, to whoever wants to know, until it ends."""
+        token = (context.meta or {}).get("progress_token")
+        if not isinstance(token, str | int):
+            return
+        progress = Progress()
+        async with aclosing(self._gateway.perdure.events(run.id, topics=["request", "tool", "approval"])) as events:
+            async for event in events:
+                if (words := progress.of(event)) is not None:
+                    await context.session.send_progress_notification(
+                        token, progress.steps, message=words, related_request_id=str(context.request_id)
+                    )
+
+    async def _own(self, context: Context, id: str) -> Run[Any]:
+        caller = _caller(context)
+        caller.check("read", "look at a task")
+        return await self._gateway.own_run(caller, id)
+
+    async def _task(self, context: Context, id: str) -> types.Task:
+        run = await self._own(context, id)
+        return task_of(await run.view(), (await run.started_at()).isoformat(timespec="milliseconds"))
+
+
+@contextmanager
+def _as_mcp() -> Iterator[None]:
+    """What goes wrong, as MCP says it."""
+    try:
+        yield
+    except RunNotFoundError:
+        raise MCPError(types.INVALID_PARAMS, "there is no such task") from None
+    except (PerdureError, HttpError) as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from None
+
+
+def _caller(context: Context) -> Caller:
+    """As the gateway's frame has found it before this was called."""
+    assert context.request is not None
+    caller: Caller = context.request.state.caller
+    return caller

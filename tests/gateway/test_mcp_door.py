@@ -1,0 +1,192 @@
+"""Agents as MCP tools, played by that protocol's own client over streamable HTTP, and long ones as tasks (R17.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.gateway.mcp import mcp_door
+from perdure.testing.turns import ChatRequest
+from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
+from tests.support import ROOT, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+OBJECT = {"type": "object"}
+ADDS = {
+    "name": "adder",
+    "description": "Adds two numbers.",
+    "context": [
+        {"type": "system", "text": "Add."},
+        {
+            "type": "input",
+            "schema": {
+                **OBJECT,
+                "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+                "required": ["a", "b"],
+            },
+        },
+        {"type": "tool", "tool": "add"},
+    ],
+    "schema": {**OBJECT, "properties": {"sum": {"type": "number"}}, "required": ["sum"]},
+}
+PAYS = {"name": "payer", "context": [{"type": "system", "text": "Pay."}, {"type": "tool", "tool": "pay"}]}
+
+
+@tool
+def add(a: float, b: float) -> float:
+    """Add."""
+    return a + b
+
+
+@tool(dangerous=True)
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+
+def answer(request: ChatRequest) -> Any:
+    if "Pay." in request.text:
+        done = {"calls": [], "output": "†state.paid"}
+        return (
+            done
+            if "paid 5" in request.text
+            else {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
+        )
+    if '"s"' in request.text:
+        return {"calls": [], "output": {"sum": "†state.s"}}
+    return {"calls": [{"_tool": "add", "a": "†input.a", "b": "†input.b", "_outputPath": "†state.s"}], "output": None}
+
+
+@asynccontextmanager
+async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[tuple[Served, list[str]]]:
+    tokens = write_tokens(
+        tmp_path / "tokens.json", ("shop", "ann", ["*"]), ("other", "eve", ["*"]), ("shop", "ron", ["read"])
+    )
+    agents = write_agents(tmp_path / "agents", ADDS, PAYS)
+    async with (
+        harness(server.client, [add, pay], answer) as it,
+        gateway(
+            server.client, [mcp_door], task_queue=it.task_queue, agents=agents, gateway_tokens=tmp_path / "tokens.json"
+        ) as at,
+    ):
+        yield at, tokens
+
+
+@asynccontextmanager
+async def client(at: Served, token: str) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(headers=bearer(token), timeout=60) as http,
+        Client(streamable_http_client(f"{at.address}/mcp", http_client=http)) as found,
+    ):
+        yield found
+
+
+async def rpc(at: Served, token: str, method: str, **params: Any) -> Any:
+    """One request as the protocol of 2025-11-25 writes it, for what the client has no words for."""
+    headers = {**bearer(token), "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answered = await at.http.post("/mcp", json=body, headers=headers)
+    assert answered.status_code == 200, answered.text
+    if answered.headers["content-type"].startswith("application/json"):
+        return answered.json()
+    lines = [line[6:] for line in answered.text.splitlines() if line.startswith("data: ") and len(line) > 6]
+    return json.loads(lines[-1])
+
+
+async def test_r17_4_an_agent_is_a_tool_with_its_schemas_and_tells_how_far_it_is(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens), client(at, tokens[0]) as mcp:
+        tools = {each.name: each for each in (await mcp.list_tools()).tools}
+        assert tools["adder"].input_schema["required"] == ["a", "b"]
+        assert tools["adder"].output_schema == ADDS["schema"]
+        assert tools["payer"].input_schema["required"] == ["request"]
+        told: list[str | None] = []
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total
+            told.append(message)
+
+        result = await mcp.call_tool("adder", {"a": 2, "b": 3}, progress_callback=progress)
+        assert (result.is_error, result.structured_content) == (False, {"sum": 5})
+        assert "1.0 add done" in told
+        wrong = await mcp.call_tool("adder", {"a": "two"})
+        assert wrong.is_error
+        nobody = await mcp.call_tool("subtracter", {})
+        assert nobody.is_error
+        assert "adder" in nobody.content[0].text  # type: ignore[union-attr]
+        async with client(at, tokens[2]) as reader:
+            refused = await reader.call_tool("adder", {"a": 1, "b": 1})
+        assert refused.is_error
+        assert "'ron' may not run an agent" in refused.content[0].text  # type: ignore[union-attr]
+
+
+async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancelled(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        ann, eve, *_ = tokens
+        call = {"name": "payer", "arguments": {"request": "pay 5"}, "task": {"ttl": 60_000}}
+        begun = (await rpc(at, ann, "tools/call", **call))["result"]["task"]
+        id = begun["taskId"]
+        assert begun["status"] in ("working", "input_required")
+        async with asyncio.timeout(30):
+            while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
+                pass
+        assert task["statusMessage"] == "waits for a person: 1.0 pay"
+        assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "there is no such task"
+        await at.gateway.perdure.get_run(id).approve("1.0")
+        result = (await rpc(at, ann, "tasks/result", taskId=id))["result"]
+        assert (result["content"][0]["text"], result["isError"]) == ("paid 5", False)
+        assert (await rpc(at, ann, "tasks/get", taskId=id))["result"]["status"] == "completed"
+        again = (await rpc(at, ann, "tasks/cancel", taskId=id))["error"]
+        assert again["message"] == f"the task {id} has ended already: completed"
+        other = (await rpc(at, ann, "tools/call", **call))["result"]["task"]["taskId"]
+        cancelled = (await rpc(at, ann, "tasks/cancel", taskId=other))["result"]
+        assert cancelled["status"] == "cancelled"
+        async with asyncio.timeout(20):
+            while not {each["taskId"] for each in (await rpc(at, ann, "tasks/list"))["result"]["tasks"]} >= {id, other}:
+                pass
+        assert (await rpc(at, eve, "tasks/list"))["result"]["tasks"] == []
+
+
+async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        async with client(at, tokens[0]) as mcp:
+            calling = asyncio.create_task(mcp.call_tool("payer", {"request": "pay 5"}))
+            perdure = at.gateway.perdure
+            async with asyncio.timeout(30):
+                while not (found := (await perdure.approvals(tenant="shop")).waiting):
+                    pass
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        view = await perdure.get_run(found[0].run_id).wait(20)
+    assert view.status == "cancelled"
+
+
+async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "gateway" / "mcp.md").read_text(encoding="utf-8")
+    script = page.split("```python\n")[1].split("```")[0]
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        env = {**os.environ, "PERDURE_GATEWAY": at.address, "PERDURE_TOKEN": tokens[0]}
+        ran = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(ran.communicate(), 60)
+    assert ran.returncode == 0, err.decode()
+    assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5}"]
