@@ -189,4 +189,4 @@ async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
         )
         out, err = await asyncio.wait_for(ran.communicate(), 60)
     assert ran.returncode == 0, err.decode()
-    assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5}"]
+    assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5.0}"]
