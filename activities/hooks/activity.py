@@ -11,6 +11,7 @@ from perdure.activities.hooks.calling import call_hooks
 from perdure.activities.hooks.registered import HookRegistry
 from perdure.activities.secrets import masked_value
 from perdure.activities.underway.elsewhere import others_poll
+from perdure.hooks.answers import told
 from perdure.hooks.table import HOOKS
 from perdure.hooks.wire import (
     HOOK_ACTIVITY,
@@ -49,7 +50,7 @@ class HookActivity:
                     f"no event that this version knows: {error}", type="unknown_event", non_retryable=True
                 ) from None
             hearing = await call_hooks(self._registry, wanted.hooks, event)
-        answer: HookAnswer = HookAnswer.model_validate(masked_value(hearing.answer.as_json()))
+        answer: HookAnswer = HookAnswer.model_validate(masked_value(told(event, hearing).as_json()))
         return answer
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)

@@ -9,7 +9,7 @@ from perdure.errors import JsonError, clip
 from perdure.hooks.events import HookEvent
 from perdure.hooks.table import HOOKS
 from perdure.hooks.wire import HookAnswer, HookProblem, HookRef
-from perdure.values.jsons import check, dumps
+from perdure.values.jsons import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
 
 WITHHELD: Final = "was carried out, and its result is withheld"
@@ -78,6 +78,19 @@ class Hearing:
             self.answer.refused, self.answer.by = f"the hook {hook.name} {problem}", [hook.name]
         else:
             self.answer.failed.append(HookProblem(hook=hook.name, problem=problem))
+
+
+def told(before: HookEvent, hearing: Hearing) -> HookAnswer:
+    """The answer as it goes back: of parameters only what is another, for the rest is known where the question came from (R18.1)."""
+    answer = hearing.answer
+    if answer.changed is None or "params" not in answer.changed:
+        return answer
+    was: JsonObject = getattr(before, "params", {})
+    now: JsonObject = answer.changed["params"]
+    changed = {name: value for name, value in now.items() if name not in was or dumps(was[name]) != dumps(value)}
+    gone = [name for name in was if name not in now]
+    other: HookAnswer = answer.model_copy(update={"changed": {**answer.changed, "params": changed}, "gone": gone})
+    return other
 
 
 def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:

@@ -69,7 +69,9 @@ class HookAnswer(Wire):
     refused: str | None = None
     """Why; the hooks behind the one that says so were not called."""
     changed: JsonObject | None = None
-    """The fields that they may change, as they are now; `None`: as they were."""
+    """The fields that they may change, as they are now; of parameters only those that were changed. `None`: as they were."""
+    gone: list[str] = Field(default_factory=list)
+    """Parameters that were taken out."""
     by: list[str] = Field(default_factory=list)
     """The hooks that have changed it, or the one that refused."""
     failed: list[HookProblem] = Field(default_factory=list)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure import hook, refuse
 from perdure.errors import HookDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, ToolResultPersist
-from perdure.hooks.answers import Hearing, HookAnswerError
+from perdure.hooks.answers import Hearing, HookAnswerError, told
 from perdure.hooks.functions import hook_functions
 from perdure.hooks.matching import Hooks, matches
 from perdure.hooks.table import HOOKS
@@ -59,6 +59,16 @@ def test_each_hook_is_given_what_those_before_it_have_made_and_a_refusal_ends_it
     assert (hearing.event.as_json()["params"], hearing.answer.by, hearing.over) == ({"a": 2}, ["m:two"], False)
     hearing.hear(ref("before_tool_call", "m:four"), refuse(""))
     assert (hearing.answer.refused, hearing.answer.by, hearing.over) == ("no reason was given", ["m:four"], True)
+
+
+def test_of_parameters_only_what_was_changed_goes_back() -> None:
+    event = BeforeToolCall(params={"large": "x" * 1_000, "a": 1, "b": 2})
+    hearing = Hearing(event, 10_000)
+    hearing.hear(ref("before_tool_call"), event.changed(params={"large": "x" * 1_000, "a": True, "c": None}))
+    answer = told(event, hearing)
+    assert (answer.changed, answer.gone) == ({"params": {"a": True, "c": None}}, ["b"])
+    unchanged = Hearing(AfterToolCall(result=1), 100)
+    assert told(AfterToolCall(result=1), unchanged) is unchanged.answer
 
 
 def test_what_is_no_answer_changes_nothing() -> None:

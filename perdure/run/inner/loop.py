@@ -177,7 +177,8 @@ class InnerLoop:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
         if answer.changed is not None:
             before = list(call.changed)
-            problem = take_changed(call, answer.changed["params"], self.plan.checks)
+            stay = {name: value for name, value in call.params.items() if name not in answer.gone}
+            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks)
             if problem is not None:
                 words = f"the hook {by} gave {call.tool_name} parameters that do not fit: {problem.message}"
                 return Failed(CallError(REFUSED_BY_HOOK, words))
