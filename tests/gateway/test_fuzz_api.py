@@ -22,7 +22,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.samp
     ["", ".", "..", "a/b", "now", "1"]
 )
 JSON: Any = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | WORDS,
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=6,
 )
