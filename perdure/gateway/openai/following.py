@@ -27,8 +27,8 @@ _KNOWN_WITHIN: Final = 5.0
 _TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
 """What may end a response."""
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
-_SILENT: Final = 2.0
-"""Seconds without an event after which a run that waits for somebody is looked at all the same."""
+_SILENT: Final = (2.0, 60.0)
+"""Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
 _PAUSES: Final = (0.02, 1.0)
 """Seconds between looks for a run that has not begun: the first, and the longest."""
 
@@ -156,18 +156,20 @@ class Finder:
 async def _or_silence(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
     """The events, and `None` whenever none came for a while."""
     coming: asyncio.Future[Event] | None = None
+    pause = _SILENT[0]
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(events))
-            await asyncio.wait([coming], timeout=_SILENT)
+            await asyncio.wait([coming], timeout=pause)
             if not coming.done():
+                pause = min(2 * pause, _SILENT[1])
                 yield None
                 continue
             try:
                 event = coming.result()
             except StopAsyncIteration:
                 return
-            coming = None
+            coming, pause = None, _SILENT[0]
             yield event
     finally:
         if coming is not None:
