@@ -16,6 +16,7 @@ from perdure.run.events.journal import Journal
 from perdure.run.events.kinds import Event, Topic
 from perdure.run.events.stream import Live, Stream
 from perdure.run.events.wire import Noted, Piece, Written
+from tests.reader import Reader
 
 AT = "2026-01-01T00:00:00.000Z"
 
@@ -108,57 +109,6 @@ class Relay:
         while not self.stream.begun or self.stream.next < world.journal.count:
             self.stream.add(world.journal.page(self.stream.next, limit))
         self._looked = None
-
-
-class Reader:
-    """Applies what it is given, and complains of what is given twice, or out of order."""
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.texts: dict[int, tuple[int, str]] = {}
-        self.thoughts: dict[int, tuple[int, str]] = {}
-        self.seen: list[tuple[str, str]] = []
-        self.spoken: set[tuple[str, int, int, int]] = set()
-        self.jumped: set[int] = set()
-        self.missed = 0
-        self.cursor = ""
-
-    def apply(self, event: Event) -> None:
-        texts = self.thoughts if event.topic == "reasoning" else self.texts
-        self.cursor = event.cursor
-        if event.phase == "snapshot":
-            assert event.data["first"] == self.next < event.data["next"]
-            self.missed += event.data["next"] - self.next
-            self.next = event.data["next"]
-            return
-        assert event.offset == self.next
-        if event.phase == "delta":
-            self._delta(event, texts)
-        elif event.phase == "superseded":
-            if event.data["request"] in texts:
-                assert texts.pop(event.data["request"])[0] == event.data["attempt"]
-        else:
-            self.next += 1
-            self.seen.append((event.topic, event.phase))
-            if (event.topic, event.phase) == ("assistant", "end") and event.data["accepted"]:
-                request, text = event.data["request"], event.data["text"]
-                if request not in self.jumped:
-                    found = self.texts.get(request, (event.data["attempt"], ""))
-                    assert found == (event.data["attempt"], text)
-
-    def _delta(self, event: Event, texts: dict[int, tuple[int, str]]) -> None:
-        request, attempt, start = event.data["request"], event.data["attempt"], event.data["start"]
-        known, text = texts.get(request, (attempt, ""))
-        assert known == attempt, "another attempt's text was not superseded"
-        assert event.data["text"]
-        assert start >= len(text), "a word was given twice"
-        if start > len(text):
-            self.jumped.add(request)
-        for place in range(start, start + len(event.data["text"])):
-            word = (event.topic, request, attempt, place)
-            assert word not in self.spoken, "a word was given twice"
-            self.spoken.add(word)
-        texts[request] = (attempt, text.ljust(start, "?") + event.data["text"])
 
 
 @given(st.data(), runs(), st.sampled_from([4, 1_000]))
