@@ -14,10 +14,12 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import NoWorkerError, Perdure
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server, free_port
+from perdure.run.events.kinds import Event
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from tests.reader import Reader
 from tests.test_durability import CALLS, Bell, Site, finish, site
+from tests.test_sessions import desk, echo, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -123,3 +125,51 @@ async def test_the_server_is_restarted_while_it_writes(tmp_path: Path) -> None:
 
         result, readers = await followed(it, address, during)
         check(result, readers, {2: WORDS})
+
+
+async def test_a_session_is_followed_by_those_who_stay_and_those_who_come_back(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server, echo) as (session, it):
+        stays: list[Event] = []
+        comes: list[Event] = []
+
+        async def stay() -> None:
+            async for event in session.events():
+                stays.append(event)
+
+        async def come() -> None:
+            while not comes or comes[-1].data.get("status") != "deleted":
+                perdure = Perdure(Client(it.client.service_client, data_converter=it.client.data_converter))
+                again = perdure.session(session.key, tenant="acme")
+                async with contextlib.aclosing(again.events(comes[-1].cursor if comes else None)) as events:
+                    async for event in events:
+                        comes.append(event)
+                        if len(comes) % 3 == 0:
+                            break
+                    else:
+                        return
+
+        receipt = await session.send("hello", sender="ann")
+        reading = asyncio.gather(stay(), come())
+        assert await session.reply(receipt, 20) == "re: ann: hello"
+        await idles(session)
+        for text in ("and again", "once more"):
+            assert await session.reply(await session.send(text, sender="ann"), 20) == f"re: ann: {text}"
+        await session.handle.cancel()
+        await asyncio.wait_for(reading, 30)
+
+    def told(events: list[Event]) -> list[tuple[str, str, str]]:
+        return [(event.topic, event.phase, event.run_id) for event in events if event.phase not in ("delta", "update")]
+
+    assert told(stays) == told(comes)
+    runs = [event.run_id for event in stays if (event.topic, event.phase) == ("lifecycle", "start") and event.run_id]
+    assert len(runs) == len(set(runs)) == 3
+    for run_id in runs:
+        of_it = [f"{event.topic} {event.phase}" for event in stays if event.run_id == run_id]
+        assert of_it.index("lifecycle start") < of_it.index("request start") < of_it.index("lifecycle end")
+    for events in (stays, comes):
+        texts = dict.fromkeys(runs, "")
+        for event in events:
+            if (event.topic, event.phase) == ("assistant", "delta"):
+                assert event.data["start"] == len(texts[event.run_id])
+                texts[event.run_id] += event.data["text"]
+        assert list(texts.values()) == ["re: ann: hello", "re: ann: and again", "re: ann: once more"]
