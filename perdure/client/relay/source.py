@@ -120,7 +120,7 @@ class Source:
         clock = asyncio.get_running_loop().time
         changed_at = clock()
         while not self.stream.ended:
-            description, problem = None, self.problem
+            description, problem, changed = None, self.problem, False
             try:
                 description = await self._handle.describe()
                 changed = await self._look(description)
@@ -139,6 +139,8 @@ class Source:
 
     async def _note_failure(self, error: RPCError, description: WorkflowExecutionDescription | None) -> None:
         """The server was not reached, or nobody has answered."""
+        if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
+            return  # others ask it, too, and wait for a worker: it is tried again
         if description is not None and not _runs(description) and not await self._ever_worked():
             self.problem = None
             self.stream.end(_end_of(description))
