@@ -23,7 +23,7 @@ test: $(DEV) ## Run the suite; ARGS="-k name" picks tests.
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 tests/test_runs.py tests/test_plan_rules.py tests/test_streaming.py $(ARGS)
 
-soak: $(DEV) ## The tests that take minutes.
+soak: $(DEV) ## The tests that take minutes; SOAK=10 plays ten times as much.
 	@$(BIN)/python -m pytest -q -n 2 -m soak --timeout 1200 $(ARGS)
 
 lint: $(DEV) ## Lint, check the format, the directions of imports and the types.

@@ -34,6 +34,7 @@ from perdure.run.wire import RUN_QUERY, RunView
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Script
 from perdure.tools.functions import tool_function
+from tests.warm import FORKED, Warm
 
 ROOT = Path(__file__).parents[1]
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
@@ -169,17 +170,21 @@ class Command:
 async def perdure(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT, program: str = "client.py"
 ) -> Command:
-    """The command line as a process of its own, with nothing of this process's settings."""
+    """The command line as a process of its own, with nothing of this process's settings; see `tests.warm`."""
     clean = {
         key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))
     }
+    whole = clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {})
+    if program == "client.py" and all(key.startswith(FORKED) for key in env or {}):
+        code, said, erred = await Warm.run(list(arguments), whole, cwd, 60)
+        return Command(code, said.decode(), erred.decode())
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(ROOT / program),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {}),
+        env=whole,
         cwd=cwd,
     )
     out, err = await asyncio.wait_for(process.communicate(), 60)

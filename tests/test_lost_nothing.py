@@ -22,6 +22,7 @@ from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest
 from tests.lost_nothing import AGENT, SENDERS, Talk, answer, work, wrongs
+from tests.soak import times
 from tests.support import registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -96,7 +97,7 @@ async def test_r10_3_fifty_schedules_lose_nothing_while_the_worker_is_replaced(d
 
 @pytest.mark.soak
 async def test_r10_1_a_thousand_messages_lose_nothing_while_worker_and_server_are_killed(tmp_path: Path) -> None:
-    seed, count = int(os.environ.get("SEED", secrets.randbelow(10**6))), int(os.environ.get("MESSAGES", "1000"))
+    seed, count = int(os.environ.get("SEED", secrets.randbelow(10**6))), times(1000)
     print(f"SEED={seed} MESSAGES={count}")
     chance, port, key = random.Random(seed), free_port(), f"lost-{seed}"
     suggests = {"limit.historyCount.suggestContinueAsNew": 80}

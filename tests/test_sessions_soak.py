@@ -1,12 +1,11 @@
 """A long session stays as quick as a short one, and idle ones cost nothing (item 5 of sessions).
 
-`LONG` messages in one session (100,000 in the issue) and `IDLE` idle sessions (10,000) by the environment; by default what fits three minutes.
+400 messages in one session, and 200 idle ones, times `SOAK`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from statistics import median
 
@@ -14,6 +13,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
+from tests.soak import times
 from tests.support import harness
 from tests.test_sessions import ECHO, desk, echo, idles
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.soak]
 
 
 async def test_r10_13_a_long_session_is_as_quick_as_a_short_one(dev_server: WorkflowEnvironment) -> None:
-    count = int(os.environ.get("LONG", "400"))
+    count = times(400)
     async with desk(dev_server) as (session, _):
         seconds: list[float] = []
         events: list[int] = []
@@ -46,7 +46,7 @@ async def test_r10_13_a_long_session_is_as_quick_as_a_short_one(dev_server: Work
 
 
 async def test_r10_13_idle_sessions_hold_nothing(dev_server: WorkflowEnvironment) -> None:
-    count = int(os.environ.get("IDLE", "200"))
+    count = times(200)
     async with harness(dev_server.client, [], echo) as it:
         perdure = Perdure(it.client, task_queue=it.task_queue)
         sessions = [perdure.session(f"{it.task_queue}-{n}", agent=Agent.of(ECHO)) for n in range(count)]

@@ -31,6 +31,7 @@ from perdure.tools.tool import Tool, parse_tool
 from perdure.values.messages import TYPES
 from perdure.values.state import State, Write
 from tests.pure.strategies import json_values
+from tests.soak import times
 
 TOOLS = {
     "t": parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"]),
@@ -347,21 +348,21 @@ def test_any_signal_is_followed_or_refused(offered: list[Any], signals: Any, sco
 
 
 @pytest.mark.soak
-@settings(max_examples=4000, suppress_health_check=SLOW)
+@settings(max_examples=times(4000), suppress_health_check=SLOW)
 @given(st.tuples(*ANSWERS))
 def test_4000_answers(answer: tuple[Any, ...]) -> None:
     check_answer(*answer)
 
 
 @pytest.mark.soak
-@settings(max_examples=6000, suppress_health_check=SLOW)
+@settings(max_examples=times(6000), suppress_health_check=SLOW)
 @given(SCHEMAS, META, st.lists(odd, max_size=3))
 def test_6000_schemas(schema: Any, meta: dict[str, Any], values: list[Any]) -> None:
     check_schema(schema, meta, values)
 
 
 @pytest.mark.soak
-@settings(max_examples=3000, suppress_health_check=SLOW)
+@settings(max_examples=times(3000), suppress_health_check=SLOW)
 @given(OFFERED, SIGNALS, st.sampled_from(["calls", "plan"]))
 def test_3000_signals(offered: list[Any], signals: Any, scope: str) -> None:
     check_signals(offered, signals, scope)
