@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.server import free_port
 from perdure.testing.turns import Turn
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -218,6 +223,22 @@ async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
         assert words in demo.out
     freed = json.loads(demo.out[demo.out.index("{\n") : demo.out.rindex("}") + 1])["freedBytes"]
     assert f"really shrank by {freed:,} bytes" in demo.out
+    assert re.search(r"Its page  http://127\.0\.0\.1:\d+/runs/devops-\w+\n", demo.out)
+
+
+async def test_r17_5_the_demo_stays_with_its_page_until_it_is_interrupted() -> None:
+    demo = await asyncio.create_subprocess_exec(
+        *(sys.executable, "client.py", "demo", "--yes", "--stay"), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    assert demo.stdout is not None
+    address = ""
+    while b"stay up" not in (line := await asyncio.wait_for(demo.stdout.readline(), 60)):
+        address = line.decode().removeprefix("Its page  ").strip() if line.startswith(b"Its page") else address
+    async with httpx2.AsyncClient() as http:
+        page = await http.get(address)
+    assert (page.status_code, "1.3" in page.text, "completed" in page.text) == (200, True, True)
+    demo.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(demo.wait(), 30) == 0
 
 
 async def test_a_live_demo_needs_a_key() -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from perdure.activities.registry import Registry, load_tools
 from perdure.authoring.agent import Agent
 from perdure.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from perdure.cli.gateway.serving import gateway
 from perdure.cli.keys import next_key
 from perdure.cli.viewing.console import screen
 from perdure.cli.viewing.live import LiveRun
@@ -27,6 +28,7 @@ from perdure.client.run import Run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.hosting.server import embedded_server, free_port
+from perdure.hosting.settings import Settings, changed
 from perdure.hosting.signals import until_interrupted
 from perdure.hosting.worker import build_worker
 from perdure.run.wire import RunView, WaitingView
@@ -48,20 +50,26 @@ async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
         fill(folder)
         client_of_model = await stack.enter_async_context(_model(model, console))
         server = await stack.enter_async_context(embedded_server(ui_port=ui_port))
+        settings = changed(Settings.model_construct(), {"gateway_port": 0, "web_ui": f"http://localhost:{ui_port}"})
         await stack.enter_async_context(
             build_worker(server.client, _registry(), model=client_of_model, tools_only=False)
         )
+        perdure = Perdure(server.client)
+        pages = await stack.enter_async_context(gateway(perdure, settings, quiet=True))
         before = _size(folder)
         console.print(f"task    {TASK}\nfolder  {folder} ({before / 1e6:.1f} MB of real files)")
         if not yes and not sys.stdin.isatty():
             console.print("no terminal to ask at: whatever waits for a person is approved, as with --yes")
             yes = True
-        view = await _run(Perdure(server.client), folder, ui_port, console, yes=yes)
+        view = await _run(perdure, folder, ui_port, console, yes=yes)
         print_result(console, view)
         console.print(f"The folder really shrank by {before - _size(folder):,} bytes.", style="bold green")
+        console.print(Text(f"Its page  {pages}/runs/{view.run_id}"), soft_wrap=True)
         if stay:
-            console.print("The Web UI stays up; Ctrl-C ends it.")
+            console.print("The page and the Web UI stay up; Ctrl-C ends them.")
             await until_interrupted()
+        else:
+            console.print("The page is gone when the demo is: `make demo ARGS=--stay` keeps it up.")
     if view.status != "completed":
         raise CommandError(f"the demo's run ended as {view.status}", FAILED)
 

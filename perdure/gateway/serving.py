@@ -44,7 +44,7 @@ class _Patient(H11Protocol):
 @asynccontextmanager
 async def served(
     app: Starlette,
-    name: str,
+    name: str | None,
     host: str,
     port: int,
     *,
@@ -52,7 +52,7 @@ async def served(
     stopping: Callable[[], object] = lambda: None,
     grace: float = 1.0,
 ) -> AsyncIterator[str]:
-    """Serve while the context lasts; the address. At its end `stopping` is called, and what is being answered has `grace` seconds.
+    """Serve while the context lasts; the address, printed behind the `name`, if there is one. At its end `stopping` is called, and what is being answered has `grace` seconds.
 
     Raises `SettingsError` where the port is taken.
     """
@@ -64,7 +64,8 @@ async def served(
     async with app.router.lifespan_context(app):
         server = await _started(app, listening, connections)
         address = f"http://{host}:{listening.getsockname()[1]}"
-        print(f"{name}  {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        if name is not None:
+            print(f"{name}  {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
         try:
             yield address
         finally:

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from perdure.client.ages import age
+from perdure.errors import clip
 from perdure.gateway.callers import Caller
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.gateway.problems import HttpError
@@ -35,6 +36,7 @@ class Site:
         self._templates.globals.update(
             age=age,
             dumps=dumps,
+            clip=clip,
             shorten=shorten,
             path=path,
             prefix=PREFIX,

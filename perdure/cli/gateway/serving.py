@@ -30,8 +30,8 @@ DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, mcp_door, api, sign_
 
 
 @asynccontextmanager
-async def gateway(perdure: Perdure, settings: Settings) -> AsyncIterator[str]:
-    """Serve it while the context lasts; its address. Raises `SettingsError`."""
+async def gateway(perdure: Perdure, settings: Settings, *, quiet: bool = False) -> AsyncIterator[str]:
+    """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`."""
     check_reachable(settings)
     app = create_app(perdure, settings, DOORS)
     hooks = load_tools(settings.tools).hooks
@@ -39,7 +39,7 @@ async def gateway(perdure: Perdure, settings: Settings) -> AsyncIterator[str]:
     try:
         async with served(
             app,
-            "Gateway ",
+            None if quiet else "Gateway ",
             settings.gateway_host,
             settings.gateway_port,
             connections=settings.gateway_connections,
