@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, injection, latency, limits, loops, plan, programs, steer, stream
+from benchmarks import engine, events, injection, latency, limits, loops, plan, programs, steer, stream
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "injection": injection.table,
     "tokens": engine.run(stream.tokens),
     "actions": engine.run(stream.actions),
+    "events": engine.run(events.events),
 }
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "production.md")

@@ -138,7 +138,7 @@ KINDS = {
 async def actions() -> str:
     """Actions of one run by type, as the dev server itself counts them, and those of the hand-written loop."""
     lines = ["| task | Perdure | loop | ratio | Perdure's by type |", "|---|--:|--:|--:|---|"]
-    async with _counting() as (client, count):
+    async with counting() as (client, count):
         for name, steps in {**TASKS, "20 s and 1 s": LONG}.items():
             with model_process(functools.partial(plan_of, steps), PACE) as url:
                 async with perdure_worker(client, [work_tool], url) as queue:
@@ -163,7 +163,7 @@ _OURS = 'namespace="default"'
 
 
 @asynccontextmanager
-async def _counting() -> AsyncIterator[tuple[Client, Any]]:
+async def counting() -> AsyncIterator[tuple[Client, Any]]:
     """A server, and what it has counted so far in the namespace `default`."""
     port = free_port()
 
