@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -88,11 +89,18 @@ async def look() -> Look:
     try:
         if (looking := _looks.get(key)) is None:
             looking = _looks[key] = asyncio.create_task(_look(own_run()))
-            looking.add_done_callback(lambda _: _looks.pop(key, None))
+            looking.add_done_callback(functools.partial(_looked, key))
         working, events = await asyncio.shield(looking)
     except (RPCError, RuntimeError):
         return Look()
     return Look(working.get(info.activity_id) == info.attempt, events)
+
+
+def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:
+    """A look is over, also where it has failed and nobody waits for it any more."""
+    _looks.pop(key, None)
+    if not looking.cancelled():
+        looking.exception()
 
 
 async def _look(run: _Run) -> tuple[dict[str, int], int]:
