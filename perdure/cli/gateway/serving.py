@@ -8,6 +8,7 @@ from typing import Final
 
 from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
+from perdure.gateway.agui import agui_door
 from perdure.gateway.api import api
 from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.door import DoorMaker
@@ -25,7 +26,7 @@ from perdure.hosting.signals import interrupts
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.door import pages, sign_in
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, mcp_door, api, sign_in, pages)
+DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_door, mcp_door, agui_door, api, sign_in, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 

@@ -1,0 +1,69 @@
+"""The door's one address, `/ag-ui/AGENT`."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import APPROVE, SEND, Caller, caller_of
+from perdure.gateway.door import Door, Gateway
+from perdure.gateway.streams import EventStream
+from perdure.sessions.wire import session_id
+
+if TYPE_CHECKING:
+    from perdure.client.session import Session
+    from perdure.gateway.agui.reading import Asked
+    from perdure.values.rules import Mode
+
+
+def agui_door(gateway: Gateway) -> Door:
+    """Each agent answers in AG-UI's threads. Without the library (`pip install perdure[agui]`) there is no such door."""
+    if importlib.util.find_spec("ag_ui") is None:
+        return Door("ag-ui", [])
+
+    async def answer(request: Request) -> Response:
+        from perdure.gateway.agui.reading import read
+
+        caller = caller_of(request)
+        caller.check(SEND, "say something in threads")
+        agent = gateway.agents.get(request.path_params["agent"])
+        asked = read(await read_json(request))
+        session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
+        return await _answer(gateway, caller, session, asked)
+
+    return Door("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
+
+
+async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Asked) -> Response:
+    """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
+    from perdure.gateway.agui.deciding import decide
+    from perdure.gateway.agui.following import Following, only
+    from perdure.gateway.agui.telling import Telling
+
+    run_id: str | None = None
+    late: list[str] = []
+    before = 0
+    if asked.answers:
+        caller.check(APPROVE, "decide what waits for a person")
+        run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
+        found = await gateway.own_run(caller, run_id)
+        view = await found.view()
+        late = await decide(found, view, asked.answers, caller.sender)
+        before = max((each.number for each in view.log), default=0)
+    if asked.message is not None:
+        id, text = asked.message
+        mode: Mode | None = "steer" if asked.answers else None
+        receipt = await session.send(text, sender=caller.sender, rights=caller.rights, id=id, mode=mode)
+        run_id = run_id or receipt.run_id
+    if run_id is None:  # a command
+        telling = Telling(asked)
+        return EventStream(gateway, caller, only(telling.begin(), telling.done()), retry=False)
+    telling = Telling(asked, run_id.rpartition("/")[2], run_id, before)
+    run = gateway.perdure.get_run(run_id)
+    following = Following(run, session, telling, caller.may(APPROVE), late)
+    return EventStream(gateway, caller, following.frames(), retry=False)

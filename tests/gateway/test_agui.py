@@ -1,0 +1,226 @@
+"""AG-UI's door over real HTTP: threads, interrupts that outlive the connection, tenants (R17.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.gateway.agui import agui_door
+from perdure.testing.turns import Script, Turn
+from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
+from tests.support import Harness, harness
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+SHOPPER: dict[str, Any] = {
+    "name": "shopper",
+    "context": [{"type": "system", "text": "You help people shop."}, {"type": "tool", "tool": "pay"}],
+}
+PAYS: list[Any] = [
+    {"calls": [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]},
+    {"calls": [], "output": "{†state.receipt}"},
+]
+EVERYTHING = ("acme", "ann", ["*"])
+
+
+@tool(dangerous=True)
+def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+@dataclass
+class Played:
+    served: Served
+    it: Harness
+    tokens: list[str]
+
+    async def ask(self, token: int = 0, agent: str = "shopper", **said: Any) -> list[dict[str, Any]]:
+        """The events, each as the library reads it."""
+        events = []
+        async with self.served.http.stream(
+            "POST", f"/ag-ui/{agent}", json=asked(**said), headers=bearer(self.tokens[token])
+        ) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    TypeAdapter(Event).validate_json(line[6:])
+                    events.append(json.loads(line[6:]))
+        return events
+
+    async def refused(self, token: int = 0, agent: str = "shopper", **said: Any) -> tuple[int, str]:
+        answer = await self.served.http.post(f"/ag-ui/{agent}", json=asked(**said), headers=bearer(self.tokens[token]))
+        return answer.status_code, answer.json()["detail"]
+
+
+def asked(**said: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {"threadId": "t", "runId": some_name("r"), "messages": []}
+    return base | {"tools": [], "context": [], "state": {}, "forwardedProps": {}} | said
+
+
+def user(text: Any, id: str = "m1") -> dict[str, Any]:
+    return {"id": id, "role": "user", "content": text}
+
+
+def kinds(events: Sequence[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+def text(events: Sequence[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+@asynccontextmanager
+async def played(
+    client: Client, folder: Path, script: Script, who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,)
+) -> AsyncIterator[Played]:
+    tokens = write_tokens(folder / "tokens.json", *who)
+    agents = write_agents(folder / "agents", SHOPPER)
+    async with (
+        harness(client, [pay], script) as it,
+        gateway(
+            client, [agui_door], task_queue=it.task_queue, agents=agents, gateway_tokens=folder / "tokens.json"
+        ) as served,
+    ):
+        yield Played(served, it, tokens)
+
+
+async def test_a_thread_is_a_session(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    script = [{"calls": [], "output": "Which colour?"}, {"calls": [], "output": "These."}]
+    async with played(dev_server.client, tmp_path, script) as it:
+        thread = some_name()
+        first = await it.ask(threadId=thread, runId="mine", messages=[user("Shoes.")])
+        assert (kinds(first)[0], kinds(first)[-1]) == ("RUN_STARTED", "RUN_FINISHED")
+        assert {(event["threadId"], event["runId"]) for event in (first[0], first[-1])} == {(thread, "mine")}
+        assert text(first) == first[-1]["result"] == "Which colour?"
+        assert first[-1]["outcome"] == {"type": "success"}
+        assert kinds(first).count("STEP_STARTED") == kinds(first).count("STEP_FINISHED") == 1
+        # The same message again is the same run; what the client has it is not told again.
+        id = next(event["messageId"] for event in first if event["type"] == "TEXT_MESSAGE_START")
+        assert text(await it.ask(threadId=thread, messages=[user("Shoes.")])) == "Which colour?"
+        has = [user("Shoes."), {"id": id, "role": "assistant", "content": "Which colour?"}]
+        assert text(await it.ask(threadId=thread, messages=has)) == ""
+        second = await it.ask(threadId=thread, messages=[*has, user([{"type": "text", "text": "Red ones."}], "m2")])
+        assert text(second) == "These."
+        assert len(it.it.model.requests) == 2
+        assert "Which colour?" in it.it.model.requests[1].text
+
+
+async def test_an_interrupt_outlives_its_connection(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Whoever has the thread answers it, from anywhere; an answer that comes twice is taken once."""
+    async with played(dev_server.client, tmp_path, PAYS) as it:
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Pay.")])
+        (interrupt,) = first[-1]["outcome"]["interrupts"]
+        call = next(event for event in first if event["type"] == "TOOL_CALL_START")
+        assert (call["toolCallId"], call["toolCallName"]) == (interrupt["toolCallId"], "pay")
+        assert interrupt["metadata"]["perdure"]["params"] == {"amount": 5}
+        assert "approved" in interrupt["responseSchema"]["required"]
+        again = await it.ask(threadId=thread, messages=[user("Pay.")])
+        assert again[-1]["outcome"]["interrupts"] == [interrupt]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        second = await it.ask(threadId=thread, resume=[answer])
+        assert second[-1]["outcome"] == {"type": "success"}
+        assert text(second) == "paid 5"
+        (result,) = [event for event in second if event["type"] == "TOOL_CALL_RESULT"]
+        assert (result["toolCallId"], result["content"]) == (interrupt["toolCallId"], "paid 5")
+        states = [event for event in second if event["type"].startswith("STATE_")]
+        assert states[0]["type"] == "STATE_SNAPSHOT"
+        assert {"op": "add", "path": "/receipt", "value": "paid 5"} in [*states[-1].get("delta", [])] or states[0][
+            "snapshot"
+        ] == {"receipt": "paid 5"}
+        third = await it.ask(threadId=thread, resume=[answer])
+        assert [event["value"]["interruptId"] for event in third if event["type"] == "CUSTOM"] == [interrupt["id"]]
+        assert text(third) == "paid 5"
+
+
+@pytest.mark.parametrize(
+    ("answer", "paid"),
+    [
+        ({"status": "resolved", "payload": {"approved": True, "editedArgs": {"amount": 3}}}, "paid 3"),
+        ({"status": "resolved", "payload": {"approved": False, "reason": "too much"}}, None),
+        ({"status": "cancelled"}, None),
+    ],
+)
+async def test_what_a_person_may_answer(
+    answer: dict[str, Any], paid: str | None, dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    script = [PAYS[0], PAYS[1] if paid else {"calls": [], "output": "Not paid."}]
+    async with played(dev_server.client, tmp_path, script) as it:
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Pay.")])
+        (interrupt,) = first[-1]["outcome"]["interrupts"]
+        second = await it.ask(threadId=thread, resume=[{"interruptId": interrupt["id"], **answer}])
+        assert text(second) == (paid or "Not paid.")
+        if answer.get("payload", {}).get("reason"):
+            assert "too much" in it.it.model.requests[1].text
+
+
+async def test_who_may_not_decide_waits(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    who = [("acme", "bob", ["send"]), EVERYTHING, ("other", "eve", ["*"])]
+    async with played(dev_server.client, tmp_path, PAYS, who) as it:
+        thread = some_name()
+        bob = asyncio.ensure_future(it.ask(threadId=thread, messages=[user("Pay.")]))
+        perdure = it.served.gateway.perdure
+        while not (found := (await perdure.approvals(tenant="acme")).waiting):
+            pass
+        ann = await it.ask(1, threadId=thread, messages=[user("Pay.")])
+        (interrupt,) = ann[-1]["outcome"]["interrupts"]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        assert (await it.refused(0, threadId=thread, resume=[answer]))[0] == 403
+        # Another tenant's thread of the same name is another's; its interrupt is none.
+        assert (await it.refused(2, threadId=thread, resume=[answer]))[0] == 404
+        assert found[0].run_id.endswith(interrupt["id"].partition("/")[0])
+        assert text(await it.ask(1, threadId=thread, resume=[answer])) == "paid 5"
+        assert text(await bob) == "paid 5"
+
+
+async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with played(dev_server.client, tmp_path, []) as it:
+        tool = {"name": "x", "description": "", "parameters": {}}
+        picture = [{"type": "image", "source": {"type": "url", "value": "http://x/y.png"}}]
+        wrong: list[tuple[dict[str, Any], int, str]] = [
+            ({"messages": []}, 422, "a user's message"),
+            ({"messages": [user(" ")]}, 422, "without words"),
+            ({"messages": [user(picture)]}, 422, "only text"),
+            ({"messages": [user("x")], "tools": [tool]}, 422, "tools must be empty"),
+            ({"messages": [user("x")], "context": [{"description": "a", "value": "b"}]}, 422, "context"),
+            ({"messages": [user("x")], "threadId": ""}, 422, "threadId"),
+            ({"messages": 3}, 422, "messages"),
+            ({"resume": [{"interruptId": "x", "status": "resolved"}]}, 422, "no interrupt"),
+            (
+                {"resume": [{"interruptId": "abcdef-1/1.0/0123456789", "status": "resolved", "payload": 3}]},
+                422,
+                "payload",
+            ),
+            (
+                {"resume": [{"interruptId": "abcdef-1/1.0/0123456789", "status": "cancelled"}]},
+                404,
+                "",
+            ),
+            ({"messages": [user("x")], "agent": "nobody"}, 404, "nobody"),
+        ]
+        for said, status, words in wrong:
+            found, detail = await it.refused(**said)
+            assert (found, words in detail, "\n" in detail) == (status, True, False), (said, detail)
+
+
+async def test_a_run_that_fails_and_a_command(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with played(dev_server.client, tmp_path, [Turn(status=400)]) as it:
+        thread = some_name()
+        failed = await it.ask(threadId=thread, messages=[user("Go.")])
+        assert failed[-1]["type"] == "RUN_ERROR"
+        assert failed[-1]["message"]
+        command = await it.ask(threadId=thread, messages=[user("/new", "m2")])
+        assert kinds(command) == ["RUN_STARTED", "RUN_FINISHED"]
