@@ -175,7 +175,7 @@ async def test_who_may_not_decide_waits(dev_server: WorkflowEnvironment, tmp_pat
         perdure = it.served.gateway.perdure
         while not (found := (await perdure.approvals(tenant="acme")).waiting):
             pass
-        ann = await it.ask(1, threadId=thread, messages=[user("Pay.")])
+        ann = await it.ask(1, threadId=thread)
         (interrupt,) = ann[-1]["outcome"]["interrupts"]
         answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
         assert (await it.refused(0, threadId=thread, resume=[answer]))[0] == 403
@@ -184,6 +184,7 @@ async def test_who_may_not_decide_waits(dev_server: WorkflowEnvironment, tmp_pat
         assert found[0].run_id.endswith(interrupt["id"].partition("/")[0])
         assert text(await it.ask(1, threadId=thread, resume=[answer])) == "paid 5"
         assert text(await bob) == "paid 5"
+        assert (await it.refused(1, threadId=thread))[0] == 409
 
 
 async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -191,7 +192,8 @@ async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) 
         tool = {"name": "x", "description": "", "parameters": {}}
         picture = [{"type": "image", "source": {"type": "url", "value": "http://x/y.png"}}]
         wrong: list[tuple[dict[str, Any], int, str]] = [
-            ({"messages": []}, 422, "a user's message"),
+            ({"messages": [{"id": "m", "role": "assistant", "content": "x"}]}, 422, "a user's message"),
+            ({"messages": []}, 404, "no session"),
             ({"messages": [user(" ")]}, 422, "without words"),
             ({"messages": [user(picture)]}, 422, "only text"),
             ({"messages": [user("x")], "tools": [tool]}, 422, "tools must be empty"),

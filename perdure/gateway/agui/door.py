@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from perdure.gateway.bounds import read_json
-from perdure.gateway.callers import APPROVE, SEND, Caller, caller_of
+from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.door import Door, Gateway
+from perdure.gateway.problems import HttpError
 from perdure.gateway.streams import EventStream
 from perdure.sessions.wire import session_id
 
@@ -30,7 +31,6 @@ def agui_door(gateway: Gateway) -> Door:
         from perdure.gateway.agui.reading import read
 
         caller = caller_of(request)
-        caller.check(SEND, "say something in threads")
         agent = gateway.agents.get(request.path_params["agent"])
         asked = read(await read_json(request))
         session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
@@ -48,6 +48,8 @@ async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Ask
     run_id: str | None = None
     late: list[str] = []
     before = 0
+    if asked.message is not None:
+        caller.check(SEND, "say something in threads")
     if asked.answers:
         caller.check(APPROVE, "decide what waits for a person")
         run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
@@ -59,7 +61,13 @@ async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Ask
         id, text = asked.message
         mode: Mode | None = "steer" if asked.answers else None
         receipt = await session.send(text, sender=caller.sender, rights=caller.rights, id=id, mode=mode)
-        run_id = run_id or receipt.run_id
+        before = before if receipt.run_id in (run_id, None) else 0
+        run_id = receipt.run_id or run_id
+    elif not asked.answers:
+        caller.check(READ, "follow what runs in a thread")
+        if (running := await session.run()) is None:
+            raise HttpError(409, "nothing runs in this thread: say something in it", kind="nothing-runs")
+        run_id = running.id
     if run_id is None:  # a command
         telling = Telling(asked)
         return EventStream(gateway, caller, only(telling.begin(), telling.done()), retry=False)

@@ -38,7 +38,7 @@ class Asked:
     run: str
     """What the client calls it."""
     message: tuple[str, str] | None
-    """The id and the text of what a user says."""
+    """The id and the text of what a user says; where there are no answers either, it asks for what runs there."""
     answers: list[Answer]
     messages: list[JsonObject] = field(default_factory=list)
     """All that the client has."""
@@ -67,7 +67,7 @@ def read(body: JsonObject) -> Asked:
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("resume", "must answer the interrupts of one run")
     message = _message(said, follows=bool(answers))
-    if message is None and not answers:
+    if message is None and not answers and said.messages:
         raise _wrong("messages", "has nothing to answer: it needs a user's message")
     raw = body["messages"]
     return Asked(said.thread_id, said.run_id, message, answers, [each for each in raw if isinstance(each, dict)])
