@@ -52,5 +52,5 @@ async def test_the_script_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
         ran = await asyncio.create_subprocess_exec("node", "script.mjs", env=env, cwd=modules, stdout=pipe, stderr=pipe)
         out, err = await ran.communicate()
         lines = out.decode().splitlines()
-        assert (lines[0], lines[-2:], err.decode()) == ('pay {"amount":5}', ["paid 5", '{"receipt":"paid 5"}'], "")
+        assert (lines[0], lines[-2:], err.decode()) == ("pay { amount: 5 }", ["paid 5", '{"receipt":"paid 5"}'], "")
         assert len(lines) == 4
