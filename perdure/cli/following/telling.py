@@ -66,6 +66,7 @@ def _lifecycle(phase: str, data: JsonObject, event: Event) -> str:
     if phase == "snapshot":
         return f"what happened before is not kept any more: events {data['first']} to {data['next'] - 1} of {whose}"
     why = data.get("error") or data.get("stopReason")
+    why = "" if why == "output" else why
     return f"{whose} {data.get('status', phase)}{f': {why}' if why else ''}"
 
 
