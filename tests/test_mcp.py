@@ -503,4 +503,4 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     assert "worker:" in lines[-1] or lines[-1].startswith("worker ")
     assert any("needs" in line or "has no tool 'gone.do'" in line for line in lines)
     # Nothing but lines of ours.
-    assert [line for line in lines if not line.startswith(("worker", "Temporal  ", "Web UI  "))] == []
+    assert [line for line in lines if not line.startswith(("worker", "Temporal  ", "Web UI  ", "Gateway  "))] == []
