@@ -44,13 +44,16 @@ def main() -> int:
         [sys.executable, "client.py", "demo", "--yes", "--stay"], stdout=subprocess.PIPE, text=True, cwd=DOCS.parent
     )
     try:
-        address = ""
+        address, page = "", ""
         assert demo.stdout is not None
         for line in demo.stdout:
             if line.startswith("Web UI"):
                 address = line.split()[-1]
-            if "stays up" in line:
+            if line.startswith("Its page"):
+                page = line.split()[-1]
+            if "stay up" in line:
                 break
+        photograph(chromium, page, DOCS / "run-page.png", "1180,1060")
         photograph(chromium, f"{address}/timeline", DOCS / "web-ui-timeline.png", "1400,1250")
         photograph(chromium, f"{address}/user-metadata", DOCS / "web-ui-details.png", "1400,1000")
         draw_plan()
