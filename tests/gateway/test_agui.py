@@ -13,19 +13,24 @@ from typing import Any
 import pytest
 from ag_ui.core import Event
 from pydantic import TypeAdapter
-from temporalio.client import Client
+from temporalio.client import Client as Temporal
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.gateway.agui import agui_door
-from perdure.testing.turns import Script, Turn
+from perdure.testing.turns import Script, Turn, cut
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
+from tests.gateway.test_agui_telling import Client
 from tests.support import Harness, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SHOPPER: dict[str, Any] = {
     "name": "shopper",
-    "context": [{"type": "system", "text": "You help people shop."}, {"type": "tool", "tool": "pay"}],
+    "context": [
+        {"type": "system", "text": "You help people shop."},
+        {"type": "tool", "tool": "pay"},
+        {"type": "tool", "tool": "ask_person"},
+    ],
 }
 PAYS: list[Any] = [
     {"calls": [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]},
@@ -45,8 +50,10 @@ class Played:
     it: Harness
     tokens: list[str]
 
-    async def ask(self, token: int = 0, agent: str = "shopper", **said: Any) -> list[dict[str, Any]]:
-        """The events, each as the library reads it."""
+    async def ask(
+        self, token: int = 0, agent: str = "shopper", written: asyncio.Event | None = None, **said: Any
+    ) -> list[dict[str, Any]]:
+        """The events, each as the library reads it. `written`: set once some text has come."""
         events = []
         async with self.served.http.stream(
             "POST", f"/ag-ui/{agent}", json=asked(**said), headers=bearer(self.tokens[token])
@@ -57,6 +64,8 @@ class Played:
                 if line.startswith("data: "):
                     TypeAdapter(Event).validate_json(line[6:])
                     events.append(json.loads(line[6:]))
+                    if written is not None and events[-1]["type"] == "TEXT_MESSAGE_CONTENT":
+                        written.set()
         return events
 
     async def refused(self, token: int = 0, agent: str = "shopper", **said: Any) -> tuple[int, str]:
@@ -83,7 +92,7 @@ def text(events: Sequence[dict[str, Any]]) -> str:
 
 @asynccontextmanager
 async def played(
-    client: Client, folder: Path, script: Script, who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,)
+    client: Temporal, folder: Path, script: Script, who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,)
 ) -> AsyncIterator[Played]:
     tokens = write_tokens(folder / "tokens.json", *who)
     agents = write_agents(folder / "agents", SHOPPER)
@@ -226,3 +235,41 @@ async def test_a_run_that_fails_and_a_command(dev_server: WorkflowEnvironment, t
         assert failed[-1]["message"]
         command = await it.ask(threadId=thread, messages=[user("/new", "m2")])
         assert kinds(command) == ["RUN_STARTED", "RUN_FINISHED"]
+
+
+async def test_a_question_is_answered_through_another_gateway(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    asks = {"_tool": "ask_person", "question": "Which size?", "_outputPath": "†state.size"}
+    script = [{"calls": [asks]}, {"calls": [], "output": "{†state.size}"}]
+    async with played(dev_server.client, tmp_path, script) as it:
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Shoes.")])
+        (interrupt,) = first[-1]["outcome"]["interrupts"]
+        assert (interrupt["reason"], interrupt["message"]) == ("input_required", "Which size?")
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        assert (await it.refused(threadId=thread, resume=[answer]))[0] == 422
+        answer["payload"] = {"answer": "42"}
+        given: dict[str, Any] = {"agents": tmp_path / "agents", "gateway_tokens": tmp_path / "tokens.json"}
+        async with gateway(dev_server.client, [agui_door], task_queue=it.it.task_queue, **given) as other:
+            second = await Played(other, it.it, it.tokens).ask(threadId=thread, resume=[answer])
+        assert text(second) == second[-1]["result"] == "42"
+
+
+async def test_what_was_written_and_does_not_count_does_not_stay(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """A connection to the model that breaks: the client ends up with the answer alone, and with what was thought beside it."""
+    words = " ".join(f"word{n}" for n in range(60))
+    gate = asyncio.Event()
+    script = [
+        cut({"calls": [], "output": "Never. " + words}, 60),
+        Turn({"calls": [], "output": words}, reasoning="Hm. " * 20, gate=gate, gate_after=200),
+    ]
+    async with played(dev_server.client, tmp_path, script) as it:
+        events = await it.ask(written=gate, threadId=some_name(), messages=[user("Go.")])
+        client = Client([])
+        for event in events:
+            client.take(TypeAdapter(Event).validate_python(event))
+        assert client.ended
+        assert client.texts == [words]
+        names = kinds(events)
+        assert names.count("REASONING_START") == names.count("REASONING_END") == names.count("REASONING_MESSAGE_END")
