@@ -57,12 +57,12 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
     if front is None:
         return f"skill {folder!r}: {SKILL_FILE} does not begin with front matter: ---, name and description, ---"
     try:
-        about = yaml.safe_load(front)
+        about = _texts(front)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         return f"skill {folder!r}: {SKILL_FILE}, line {line}: its front matter is no YAML"
-    name, description = (about.get("name"), about.get("description")) if isinstance(about, dict) else (None, None)
-    if not isinstance(name, str) or not isinstance(description, str) or not description.strip():
+    name, description = about.get("name"), about.get("description")
+    if name is None or description is None or not description.strip():
         return f"skill {folder!r}: {SKILL_FILE} needs 'name' and 'description', each a text"
     if name != folder or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         return (
@@ -72,6 +72,19 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
     if len(description) > LONGEST_DESCRIPTION:
         return f"skill {folder!r}: its description has {len(description):,} characters; {LONGEST_DESCRIPTION:,} is the most"
     return Skill(name=name, description=description.encode(errors="replace").decode().strip())
+
+
+def _texts(front: str) -> dict[str, str]:
+    """The texts of its outermost keys. Nothing is made of the others: what merges its parts again and again would fill the memory, and tags
+    that fit no value raise whatever they like. Raises what YAML's syntax is broken with."""
+    root = yaml.compose(front, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        return {}
+    return {key.value: value.value for key, value in root.value if _is_text(key) and _is_text(value)}
+
+
+def _is_text(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == yaml.SafeLoader.DEFAULT_SCALAR_TAG
 
 
 def _split(text: str) -> tuple[str | None, str]:

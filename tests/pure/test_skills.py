@@ -51,6 +51,23 @@ def test_a_skill_as_the_format_has_it() -> None:
     assert skills_text(Parts(skills=[Skill(name="a-b", description="One:\ntwo")]), no).endswith("- a-b: One: two")
 
 
+BOMB = "a: &a {k: v}\n" + "".join(
+    f"{after}: &{after} {{<<: [{', '.join([f'*{before}'] * 9)}]}}\n"
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [BOMB, "x: !!int ''", "x: !!bool no-bool", "x: !!timestamp never", "x: !!float ''", "? [a]\n: b", "x: &x [*x]"],
+    ids=["parts merged into parts", "int", "bool", "timestamp", "float", "a list as a key", "a list in itself"],
+)
+def test_keys_that_are_not_looked_at_do_no_harm(hostile: str) -> None:
+    found = read_skill_file("a", f"---\nname: a\ndescription: d\n{hostile}\n---\nBody")
+    assert found == Skill(name="a", description="d")
+    assert isinstance(read_skill_file("a", f"---\nname: !!int ''\ndescription: !!bool no\n{hostile}\n---\n"), str)
+
+
 @given(st.text(), st.text())
 def test_no_text_of_a_skill_raises(front: str, body: str) -> None:
     read_skill_file("a", f"---\n{front}\n---\n{body}")
