@@ -98,10 +98,13 @@ def read_since(text: str, now: datetime) -> datetime:
         if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
             return now - timedelta(seconds=float(found[1]) * _UNITS[found[2]])
         time = datetime.fromisoformat(text.strip())
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise RunError(f"{shorten(text, 40)} is no time: say 90min, 2h, 3d, or 2026-01-31T08:00") from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _quoted(text: str) -> str:
+    """Raises `RunError` for what no server can read in a query."""
+    if "\0" in text:
+        raise RunError(f"{shorten(text, 40)} has a character that cannot be printed")
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

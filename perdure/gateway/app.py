@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -141,7 +141,8 @@ class _Framed(BaseRoute):
             scope.setdefault("state", {})["caller"] = caller
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
-            await self.route.handle(scope, body, sending)
+            with nullcontext() if self.door.access == "open" else self._gateway.held.one_of(caller):
+                await self.route.handle(scope, body, sending)
         except Exception as error:
             if started:
                 raise
@@ -176,7 +177,7 @@ class _Framed(BaseRoute):
             raise HttpError(421, "this gateway does not answer under this name")
         origin = headers.get("origin")
         # A browser sends what another site's page asks for in the name of whoever sits before it, and on loopback nothing else is asked for.
-        if origin is not None and urlsplit(origin).netloc != host and origin not in settings.gateway_origins:
+        if origin is not None and _site(origin) != host and origin not in settings.gateway_origins:
             raise HttpError(403, "pages of this site may not ask here", kind="foreign-origin")
         if (
             origin is None
@@ -210,6 +211,13 @@ class _Framed(BaseRoute):
 def _name(host: str) -> str:
     """Without the port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def _site(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # as no browser says it
+        return None
 
 
 def _add_headers(headers: MutableHeaders, id: str) -> None:

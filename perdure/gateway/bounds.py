@@ -21,6 +21,8 @@ HEADERS: Final = 32_768
 MINUTE: Final = 60.0
 BURST: Final = 0.25
 """Share of a minute's requests that may come at once."""
+SENT_WITHIN: Final = 60.0
+"""Seconds in which a whole body has to come, whoever sends it: also one who has shown no token holds a connection."""
 _LINGER: Final = 2.0
 _REMEMBERED: Final = 10_000
 """Callers whose rates are known; of the one that has not asked for longest nothing needs to be."""
@@ -72,17 +74,48 @@ class Streams:
                 del self.open[caller.token]
 
 
+class Held:
+    """Requests of each caller that are being answered, streams among them: so many at most, and the connections that are left are for others."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def one_of(self, caller: Caller) -> Iterator[None]:
+        """Counts as one while the context lasts. Raises `HttpError` (429) where there are too many."""
+        if self._held[caller.token] >= self._most:
+            words = f"{self._most} requests of this token are being answered already: let one end first"
+            raise HttpError(429, words, headers={"Retry-After": "10"})
+        self._held[caller.token] += 1
+        try:
+            yield
+        finally:
+            self._held[caller.token] -= 1
+            if not self._held[caller.token]:
+                del self._held[caller.token]
+
+
 class Body:
-    """What a request's body is received by: so many bytes at most. Raises `HttpError` (413) for more, as soon as it comes."""
+    """What a request's body is received by: so many bytes at most, and within `SENT_WITHIN` seconds. Raises `HttpError` (413, 408) for more, as
+    soon as it comes, and for one that does not."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
         self._most = most
         self._seen = 0
         self._ended = False
+        self._until = time.monotonic() + SENT_WITHIN
 
     async def __call__(self) -> Message:
-        message = await self._next()
+        if self._ended:  # now it is waited for whoever asks to go away
+            return await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
+                message = await self._next()
+        except TimeoutError:
+            words = f"a body has to come within {SENT_WITHIN:g} seconds"
+            raise HttpError(408, words, kind="too-slow") from None
         if self._seen > self._most:
             raise too_large(self._most)
         return message

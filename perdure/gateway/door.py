@@ -17,7 +17,7 @@ from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import RunNotFoundError
 from perdure.gateway.agents import Agents
-from perdure.gateway.bounds import Rates, Streams
+from perdure.gateway.bounds import Held, Rates, Streams
 from perdure.gateway.callers import Caller
 from perdure.gateway.guards import Guards
 from perdure.gateway.problems import HttpError, as_problem_json
@@ -58,6 +58,7 @@ class Gateway:
         self.agents = Agents(settings.agents_folder)
         self.rates = Rates(settings.gateway_rate)
         self.streams = Streams(settings.gateway_streams)
+        self.held = Held(settings.gateway_streams + settings.gateway_connections // 4)
         self.under_way = 0
         """Requests that are being answered."""
         self.stopping = asyncio.Event()
