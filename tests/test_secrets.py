@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import re
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import MASK, keep_secret, masked, masked_details, masked_value
+from perdure.activities.secrets import MASK, keep_secret, known_secrets, masked, masked_details, masked_value
 from perdure.errors import ServerError
 from perdure.hosting.connection import connect
 from perdure.hosting.embedding.parts import Parts
 from perdure.hosting.settings import Settings
+from perdure.run.events.masks import MaskedText
 from tests.support import DONE, agent, harness, logged, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -44,6 +46,18 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ([KEY], (KEY,), {KEY}, Deep(KEY), [(1, {"x": (KEY,)})], KEY.encode()):
         assert KEY not in str(masked_details({"said": said})), said
     assert masked_details((same, 7)) == (same, 7)
+
+
+async def test_a_key_is_masked_as_it_is_and_as_json_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told while it is written has the same characters as what is told at its end."""
+    key = '-----BEGIN KEY-----\n"a+/\\b"\n-----END KEY-----'
+    monkeypatch.setenv("SIGNING_KEY", key)
+    for text in (f"it is {key}.", f"it is {json.dumps(key)}."):
+        live = MaskedText(known_secrets(), MASK)
+        told = "".join(map(live.push, text))
+        assert told == masked(text) == masked_value([text])[0], text
+    assert key not in masked(f"it is {key}.")
+    assert "BEGIN" not in masked(f"it is {json.dumps(key)}.")
 
 
 async def test_keys_that_are_given_otherwise_are_masked_too() -> None:

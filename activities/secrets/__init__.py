@@ -66,6 +66,7 @@ def _walk(value: Json) -> Json:
 
 
 def known_secrets() -> list[str]:
-    """The longest first: one may hold another."""
+    """As they are, and as JSON writes them inside a text; the longest first: one may hold another."""
     ours = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
-    return sorted(_known | ours, key=len, reverse=True)
+    secrets = _known | ours
+    return sorted(secrets | {dumps(secret)[1:-1] for secret in secrets}, key=len, reverse=True)
