@@ -459,3 +459,29 @@ async def test_in_loops_and_delegates_each_call_has_its_hooks(time_skipping: Wor
     assert sorted(seen) == ["1.0[0]", "1.0[1]", "1.0[2]"]
     assert sorted(sent) == ["a", "c"]
     assert view.state["sent"][1]["error"]["code"] == "refused_by_hook"
+
+
+async def test_a_hook_that_makes_an_event_of_the_wrong_types_is_one_that_failed(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    @hook("before_tool_call", tools=["pay"])
+    def no_object(event: BeforeToolCall) -> BeforeToolCall:
+        return event.model_copy(update={"params": ["all of it"]})
+
+    @hook("after_tool_call", tools=["post"])
+    def no_text(event: AfterToolCall) -> AfterToolCall:
+        return event.model_copy(update={"message": 5})
+
+    @tool(retries=3)
+    def post(text: str) -> str:
+        """Post a text."""
+        sent.append(text)
+        return f"posted {text}"
+
+    calls = [{"_tool": "pay", "amount": 5, "to": "ann"}, {"_tool": "post", "text": "hello"}]
+    async with harness(time_skipping.client, [pay, post, no_object, no_text], [{"calls": calls}, DONE]) as it:
+        view = await it.run(agent("pay", "post"))
+        asked = await activities(it, view.run_id)
+    assert [call.error and call.error["code"] for call in view.calls] == ["refused_by_hook"] * 2
+    assert "no params that BeforeToolCall can have" in str(view.calls[0].error)
+    assert (sent, asked.count("perdure.hook")) == (["hello"], 1)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -20,6 +22,7 @@ from perdure import Perdure
 from perdure.cli.following.telling import Telling
 from perdure.errors import CursorError, ProtocolError, RunNotFoundError
 from perdure.run.events.kinds import Event
+from perdure.run.events.stream import KEPT
 from perdure.run.wire import AGENT_WORKFLOW
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from tests.noting import NotingRun, NotingSession
@@ -210,6 +213,35 @@ async def test_what_was_ended_from_outside_has_an_end(dev_server: WorkflowEnviro
         last = (await all_of(it.perdure, run.id))[-1]
         assert (last.topic, last.phase, last.offset, last.data) == ("lifecycle", "error", 1, {"status": "terminated"})
         assert await all_of(it.perdure, run.id, last.cursor) == []
+
+
+async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_server: WorkflowEnvironment) -> None:
+    """Also for one that has missed something: nobody can tell any more how things stand."""
+    async with desk(dev_server) as it:
+        run = await it.begin()
+        await run.calls(0, 3)
+        slow = it.perdure.events(run.id)
+        assert (await anext(slow)).data["call"] == "1.0"
+        quick: list[Event] = []
+
+        async def read() -> None:
+            async for event in it.perdure.events(run.id):
+                quick.append(event)
+
+        reading = asyncio.create_task(read())
+        for some in range(3, 503 + KEPT, 500):
+            await asyncio.gather(*(run.calls(number, number + 1) for number in range(some, some + 500)))
+            await until(reading, lambda upto=some + 500: len(quick) == upto)
+        await it.client.workflow_service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(
+                namespace=it.client.namespace, workflow_execution=WorkflowExecution(workflow_id=run.id)
+            )
+        )
+        await asyncio.wait_for(reading, 30)
+        rest = [event async for event in slow]
+        assert (rest[-1].offset, len(quick)) == (KEPT + 502, KEPT + 503)
+        missed = [event.data for event in rest if event.phase == "snapshot"]
+        assert [each["view"] for each in missed] == [{}]
 
 
 async def test_what_was_ended_before_a_worker_took_it_has_an_end(dev_server: WorkflowEnvironment) -> None:

@@ -68,7 +68,11 @@ class Hearing:
         if (size := len(dumps(fields).encode(errors="surrogatepass"))) > self._most:
             raise HookAnswerError(f"what it returned has {size:,} bytes, and {self._most:,} is the most")
         if dumps(fields) != dumps({name: getattr(self.event, name) for name in rule.changes}):
-            self.event = self.event.changed(**fields)
+            try:
+                self.event = self.event.changed(**fields)
+            except ValueError:  # made past `changed`, which says so to the hook itself
+                names = ", ".join(rule.changes)
+                raise HookAnswerError(f"what it returned has no {names} that {rule.event.__name__} can have") from None
             self.answer.changed = fields
             self.answer.by.append(hook.name)
 

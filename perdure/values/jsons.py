@@ -87,6 +87,8 @@ def check(value: Json, *, source: str = "the JSON") -> None:
                 raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed")
             if isinstance(item, dict):
                 for key in item:
+                    if not isinstance(key, str):
+                        raise JsonError(f"{source} has a key that is no text, but {type(key).__name__}")
                     _check_text(key, source)
                 stack.extend((child, depth + 1) for child in item.values())
             else:

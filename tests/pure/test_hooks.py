@@ -88,6 +88,17 @@ def test_what_is_no_answer_changes_nothing() -> None:
     assert hearing.answer.changed is None
 
 
+@pytest.mark.parametrize("params", [None, "x", ["all"]])
+def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> None:
+    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    with pytest.raises(HookAnswerError, match="has no params that BeforeToolCall can have"):
+        hearing.hear(ref("before_tool_call"), hearing.event.model_copy(update={"params": params}))
+    assert (hearing.event.as_json()["params"], hearing.answer.changed) == ({"a": 1}, None)
+    after = Hearing(AfterToolCall(), 100)
+    with pytest.raises(HookAnswerError, match="has a key that is no text, but int"):
+        after.hear(ref("after_tool_call"), after.event.changed(result={1: 2}))
+
+
 def test_what_fails_refuses_or_is_gone_past() -> None:
     hearing = Hearing(AfterToolCall(), 100)
     hearing.fail(ref("after_tool_call", closed=False), "is slow")

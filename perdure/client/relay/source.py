@@ -231,9 +231,9 @@ class Source:
         return None
 
     async def _summarised(self) -> JsonObject:
-        is_session = (await self._handle.describe()).workflow_type != AGENT_WORKFLOW
         view: JsonObject = {}
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+            is_session = (await self._handle.describe()).workflow_type != AGENT_WORKFLOW
             view = await answer_of(self._handle, SHOW if is_session else RUN_QUERY)
         small, _, _ = clipped(view, MAX_EVENT_DATA)
         return small if isinstance(small, dict) else {}
