@@ -31,6 +31,7 @@ lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 	@$(BIN)/ruff format --check .
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo 2>/dev/null || PYTHONPATH=. $(BIN)/lint-imports
 	@$(BIN)/mypy
+	@$(BIN)/mypy docs/scaling.py
 
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
@@ -77,7 +78,14 @@ format: $(DEV) ## Format, and fix what can be fixed.
 
 bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency runs one of them.
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench$(if $(findstring injection,$(ARGS)),$(comma)injection)]'
+	@$(if $(or $(findstring gateway,$(ARGS)),$(if $(ARGS),,all)),$(MAKE) -s .venv-load/.ready)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# An environment of its own: Locust brings a plugin of pytest's along.
+.venv-load/.ready: Makefile
+	@$(PYTHON) -m venv .venv-load
+	@.venv-load/bin/python -m pip install -q --disable-pip-version-check locust==2.47.0
+	@touch $@
 
 histories: $(DEV) ## Record a history of each kind of run anew, until their version is released.
 	@$(BIN)/python -m scripts.record_histories
@@ -96,7 +104,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
+	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, events, injection, latency, limits, loops, plan, programs, steer, stream
+from benchmarks import engine, events, injection, latency, limits, load, loops, plan, programs, scaling, steer, stream
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -24,6 +24,8 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "tokens": engine.run(stream.tokens),
     "actions": engine.run(stream.actions),
     "events": engine.run(events.events),
+    "scaling": engine.run(scaling.scaling),
+    "gateway": engine.run(load.gateway),
 }
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "production.md")

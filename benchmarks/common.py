@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import multiprocessing.connection
+import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
+import httpx2
 from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
@@ -118,4 +121,21 @@ async def executions(client: Client, run_id: str) -> list[tuple[int, int]]:
         found.append((info.history_length, info.history_size_bytes))
         last = (await handle.fetch_history()).events[-1]
         execution = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    return found
+
+
+_ACTION = re.compile(r"^action\{(?P<labels>[^}]*)\} (?P<value>[\d.e+]+)$", re.MULTILINE)
+_TYPE = re.compile(r'action_type="([^"]*)"')
+_OURS = 'namespace="default"'
+
+
+async def counted(port: int) -> Counter[str]:
+    """Actions by type that the server whose metrics are at this port has counted."""
+    await asyncio.sleep(1.5)  # until the server has counted what it has just answered
+    async with httpx2.AsyncClient() as web:
+        text = (await web.get(f"http://127.0.0.1:{port}/metrics")).text
+    found: Counter[str] = Counter()
+    for line in _ACTION.finditer(text):
+        if _OURS in line["labels"] and (kind := _TYPE.search(line["labels"])):
+            found[kind[1]] += int(float(line["value"]))
     return found

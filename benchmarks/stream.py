@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import statistics
 import time
 import uuid
@@ -13,10 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx2
 from temporalio.client import Client
 
-from benchmarks.common import asking, bench_server, loop_worker, model_process, perdure_worker, start
+from benchmarks.common import asking, bench_server, counted, loop_worker, model_process, perdure_worker, start
 from benchmarks.engine import nothing, one_plan, one_turn
 from benchmarks.latency import TASKS, Step, solution, turns, work_tool
 from benchmarks.peer import ReActLoop
@@ -157,25 +155,13 @@ async def actions() -> str:
     return "\n".join(lines)
 
 
-_ACTION = re.compile(r"^action\{(?P<labels>[^}]*)\} (?P<value>[\d.e+]+)$", re.MULTILINE)
-_TYPE = re.compile(r'action_type="([^"]*)"')
-_OURS = 'namespace="default"'
-
-
 @asynccontextmanager
 async def counting() -> AsyncIterator[tuple[Client, Any]]:
     """A server, and what it has counted so far in the namespace `default`."""
     port = free_port()
 
     async def count() -> Counter[str]:
-        await asyncio.sleep(1.5)  # until the server has counted what it has just answered
-        async with httpx2.AsyncClient() as web:
-            text = (await web.get(f"http://127.0.0.1:{port}/metrics")).text
-        counted: Counter[str] = Counter()
-        for found in _ACTION.finditer(text):
-            if _OURS in found["labels"] and (kind := _TYPE.search(found["labels"])):
-                counted[kind[1]] += int(float(found["value"]))
-        return counted
+        return await counted(port)
 
     async with bench_server(metrics_port=port) as server:
         yield server.client, count
