@@ -17,8 +17,12 @@ def without(value: Json) -> Json:
     if isinstance(value, str):
         return MAIL.sub(r"\1…@\2", CARD.sub(r"card ending in \1", value))
     if isinstance(value, list):
-        return [without(item) for item in value]
-    return {without(key): without(item) for key, item in value.items()} if isinstance(value, dict) else value
+        items: list[Json] = value
+        return [without(item) for item in items]
+    if isinstance(value, dict):
+        members: dict[str, Json] = value
+        return {without(name): without(each) for name, each in members.items()}
+    return value
 
 
 @hook("after_tool_call")

@@ -79,6 +79,8 @@ class SessionOptions(TypedDict, total=False):
     """Seconds without another message after which those collected begin a run; 0.5 by default."""
     context_tokens: int
     """Tokens of a context from which on the conversation is compacted; 100,000 by default (R10.11)."""
+    verbose: Sequence[Literal["reasoning", "tools"]]
+    """What is delivered before an answer, to people whose messages name a route; nothing by default (R10.16)."""
 
 
 class PromptOptions(TypedDict, total=False):

@@ -14,6 +14,8 @@ from perdure.run.views.observing import (
     call_ended,
     decided,
     fell_back,
+    hook_failed,
+    hook_refused,
     name_of,
     refused,
     request_ended,
@@ -50,6 +52,8 @@ def told() -> list[Told]:
         waits("1.0", "pay", question=False),
         decided("1.0", "approve", "person", 3.0),
         refused(),
+        hook_failed("after_tool_call", SENTENCE),
+        hook_refused("before_tool_call", SENTENCE),
     ]
 
 
