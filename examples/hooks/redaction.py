@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 from perdure import hook
 from perdure.hooks import AfterToolCall, MessageSending
@@ -17,11 +18,9 @@ def without(value: Json) -> Json:
     if isinstance(value, str):
         return MAIL.sub(r"\1…@\2", CARD.sub(r"card ending in \1", value))
     if isinstance(value, list):
-        items: list[Json] = value
-        return [without(item) for item in items]
+        return [without(item) for item in cast("list[Json]", value)]
     if isinstance(value, dict):
-        members: dict[str, Json] = value
-        return {without(name): without(each) for name, each in members.items()}
+        return {without(name): without(each) for name, each in cast("dict[str, Json]", value).items()}
     return value
 
 
