@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import cast
+from typing import TypeAlias
 
 from perdure import hook
 from perdure.hooks import AfterToolCall, MessageSending
 from perdure.values.jsons import Json
 
+Value: TypeAlias = str | list[Json] | dict[str, Json] | float | None
+
 CARD = re.compile(r"\b(?:\d[ -]?){12,15}(\d{4})\b")
 MAIL = re.compile(r"\b([\w.+-])[\w.+-]*@([\w-]+(?:\.[\w-]+)+)\b")
 
 
-def without(value: Json) -> Json:
+def without(value: Value) -> Json:
     """The value with both in short: `card ending in 1881`, `a…@example.com`."""
     if isinstance(value, str):
         return MAIL.sub(r"\1…@\2", CARD.sub(r"card ending in \1", value))
     if isinstance(value, list):
-        return [without(item) for item in cast("list[Json]", value)]
-    if isinstance(value, dict):
-        return {without(name): without(each) for name, each in cast("dict[str, Json]", value).items()}
-    return value
+        return [without(item) for item in value]
+    return {without(name): without(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 @hook("after_tool_call")
