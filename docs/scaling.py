@@ -142,17 +142,22 @@ def report(figures: dict[str, dict[str, float]], rates: list[float]) -> str:
     return "\n".join(lines)
 
 
+def rates(text: str) -> list[float]:
+    """Runs a second, with commas between. Raises `ValueError`."""
+    return [float(rate) for rate in text.split(",")]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="What so many runs a second need, from measured figures.")
     parser.add_argument("figures", nargs="?", type=Path, default=Path(__file__).with_name("scaling.json"))
-    parser.add_argument("--rates", default="1,100,10000", help="runs a second, with commas between")
+    parser.add_argument("--rates", type=rates, default="1,100,10000", help="runs a second, with commas between")
     given = parser.parse_args()
     try:
-        figures = json.loads(given.figures.read_text(encoding="utf-8"))
-        print(report(figures, [float(rate) for rate in given.rates.split(",")]))
+        told = report(json.loads(given.figures.read_text(encoding="utf-8")), given.rates)
     except (OSError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         parser.error(f"{given.figures}: {error}")
+    print(told)
 
 
 if __name__ == "__main__":
