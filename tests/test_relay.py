@@ -269,6 +269,14 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
             await all_of(it.perdure, session.id, "7")
         with pytest.raises(CursorError, match="'later' is no place among events"):
             await all_of(it.perdure, session.id, "later")
+        await run.calls(0, 2)
+        await run.leave()
+        assert await all_of(it.perdure, run.id, "2") == []
+        for id, behind in ((run.id, "3"), (run.id, "99.1.1.5.0"), (session.id, "1.0.0")):
+            with pytest.raises(
+                CursorError, match=f"'{behind}' is no place among the events of '{id}': it has [02] so far"
+            ):
+                await asyncio.wait_for(all_of(it.perdure, id, behind), 20)
 
 
 async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEnvironment) -> None:

@@ -41,6 +41,7 @@ class Relay:
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
             await _begun(source, bell, patient=patient)
+            _check_place(from_, 0 if cursor is None else cursor.events, source)
             feed = Feed(run_id, cursor or Cursor(source.stream.next))
             while True:
                 bell.clear()
@@ -58,6 +59,7 @@ class Relay:
         bell = asyncio.Event()
         with self._watching(id, bell, topics) as own, ExitStack() as stack:
             await _begun(own, bell)
+            _check_place(from_, 0 if cursor is None else cursor.session or 0, own)
             feed = SessionFeed(cursor or own.stream.now())
             run: Source | None = None
             skips = cursor is None
@@ -136,6 +138,14 @@ async def _begun(source: Source, bell: asyncio.Event, *, patient: bool = False) 
         if error is not None and not (patient and isinstance(error, NoWorkerError)):
             raise error
         await bell.wait()
+
+
+def _check_place(from_: str | None, number: int, source: Source) -> None:
+    """Raises `CursorError` for a place behind all that there is: what follows would be left out there, and nobody told."""
+    if number > source.stream.next:
+        raise CursorError(
+            f"{from_!r} is no place among the events of {source.id!r}: it has {source.stream.next:,} so far; whose cursor is it?"
+        )
 
 
 async def _page(source: Source, number: int) -> tuple[EventsPage, Live]:
