@@ -62,7 +62,8 @@ def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker])
 
     def nothing_there(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return _finish(as_problem_json(HttpError(error.status_code, "there is nothing at this address")))
+        words = "there is nothing at this address" if error.status_code in (404, 405) else str(error.detail)
+        return _finish(as_problem_json(HttpError(error.status_code, words, headers=error.headers)))
 
     app = Starlette(
         routes=[_Framed(gateway, door, route) for door in opened for route in door.routes],

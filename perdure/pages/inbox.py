@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
-from perdure.errors import JsonError, RunError, ServerError
+from perdure.errors import JsonError, RunError, RunNotFoundError, ServerError
 from perdure.gateway.callers import Caller
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.gateway.problems import HttpError, problem_of
@@ -114,7 +114,8 @@ class Inbox:
             listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
             gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
         except (RunError, ServerError) as error:
-            return self._site.guards.finish(request, PlainTextResponse(str(error), 503))
+            status = 404 if isinstance(error, RunNotFoundError) else 503
+            return self._site.guards.finish(request, PlainTextResponse(str(error), status))
         return self._site.fragment(request, "list.html", found=found, key=key, gone=gone)
 
     async def _events(self, request: Request) -> Response:

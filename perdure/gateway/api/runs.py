@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.gateway.api.forms import Decide, ListRuns, Paged, Started, StartRun, Tell, Told, Waits, Whole
 from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
@@ -77,18 +78,23 @@ async def decide(asked: Asked[Decide]) -> Response:
     return answered(await (await asked.run()).decide({**decision, "by": asked.caller.sender}))
 
 
-async def tell(asked: Asked[Tell]) -> Response:
+async def _of_no_session(asked: Asked[Any, Any], otherwise: str) -> Run[Any]:
+    """A session compares the rights of who asks with those of who has begun the run, or has said the message (R10.9)."""
     run = await asked.run()
-    if run.id.startswith(
-        SESSION_PREFIX
-    ):  # which compares the rights of who says it with those of who has begun the run (R10.9)
-        raise HttpError(409, "this is a run of a session: say it there")
+    if run.id.startswith(SESSION_PREFIX):
+        raise HttpError(409, f"this is a run of a session: {otherwise}")
+    return run
+
+
+async def tell(asked: Asked[Tell]) -> Response:
+    run = await _of_no_session(asked, "say it there")
     id = await run.steer(asked.body.text, by=asked.caller.sender, id=asked.body.message_id)
     return answered({"messageId": id}, 202)
 
 
 async def withdraw(asked: Asked) -> Response:
-    await (await asked.run()).withdraw(asked.named("message"))
+    run = await _of_no_session(asked, "take it back there")
+    await run.withdraw(asked.named("message"))
     return Response(status_code=204)
 
 

@@ -34,4 +34,5 @@ def mcp_door(gateway: Gateway) -> Door:
         async with manager.run():
             yield
 
-    return Door("mcp", [Route("/mcp", Address(), methods=["GET", "POST", "DELETE"])], lifespan=lifespan)
+    # Without sessions there is nothing to end (DELETE), nor to say unasked: a GET would hold a connection for nothing.
+    return Door("mcp", [Route("/mcp", Address(), methods=["POST"])], lifespan=lifespan)

@@ -151,7 +151,7 @@ class Methods:
 
     def _agent(self, name: Any) -> Agent[Any]:
         agents = self._gateway.agents.by_name()
-        if name not in agents:
+        if not isinstance(name, str) or name not in agents:
             raise HttpError(404, none_of(str(name), "tool", sorted(agents)))
         return agents[name]
 

@@ -131,6 +131,8 @@ class Routes:
         found = await self._stored(caller, id)
         if found.record.sender != caller.sender:
             caller.check("stop", "cancel what others have started")
+        elif not caller.may("stop"):  # a sender may have tokens that only read
+            caller.check(SEND, "cancel responses")
         if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
             with contextlib.suppress(TimeoutError):
                 await self._finder.run(caller.tenant, id).cancel()
