@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from perdure.client.lists import Offered
 from perdure.client.run import Run
+from perdure.errors import clip
 from perdure.gateway.callers import Caller
 from perdure.pages.forms import PREFIX, Field, FormError, make_fields, read_fields
 from perdure.run.views.drawing import Drawing, draw_run
@@ -19,6 +20,8 @@ from perdure.values.marks import changes
 Find: TypeAlias = Callable[[Caller, str], Awaitable[Run]]
 """A run by its id, for whoever may look at it. Raises `RunNotFoundError` for a run of another tenant as for none."""
 
+ACTIONS: Final = ("approve", "remember", "endorse", "answer", "replace", "reject")
+"""What a form's buttons say."""
 DECIDED: Final = {
     "approve": "approved",
     "reject": "rejected",
@@ -35,6 +38,8 @@ async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
     """
     if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
         raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
+    if form["action"] not in ACTIONS:  # and nothing else is taken for a yes
+        raise FormError(f"an action is {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}")
     decision = await _decision(run, form)
     done = await run.decide(decision if by is None else decision | {"by": by})
     return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}"
