@@ -239,6 +239,21 @@ async def test_r7_7_remember_and_a_change_of_policy_judge_anew_what_waits(dev_se
     assert [call.approval for call in result.calls[3:]] == [None] * 3
 
 
+async def test_r7_3_a_worker_that_replays_the_run_takes_a_decision_where_nothing_is_listed(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    """Its server schedules a task without commands for a query that comes early, and the offer's own would be another behind it."""
+    calls = [{"_tool": "look", "path": "/p", "_outputPath": "†state.a"}]
+    async with harness(
+        time_skipping.client, TOOLS, lambda _: {"calls": calls, "output": None}, cached_workflows=0
+    ) as it:
+        for _ in range(3):
+            handle = await it.start(asking(scope="plan"))
+            await it.until_waiting(handle.id, "1")
+            assert (await decide(it, handle.id, call="1", decision="approve"))["decision"] == "approve"
+            await it.client.get_workflow_handle(handle.id).terminate()
+
+
 async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) -> None:
     calls: list[dict[str, Any]] = [
         {"_tool": "look", "path": "/p", "_outputPath": "†state.a"},

@@ -226,16 +226,20 @@ class People:
         self.desk.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def show(self, agent: str) -> None:
-        """Keep up to date what visibility tells of the run, so that lists ask no run (R7.8)."""
+        """Keep up to date what visibility tells of the run, so that lists ask no run (R7.8).
+
+        The memo also where nothing lists it: where a task had no commands, the SDK's core replays it together with the next one, and hands
+        out an update before what the task had taken in (sdk-rust #1606): a decision would be refused because nothing waits yet.
+        """
         known = {entry.call: entry for entry in self._listed[1]}
         waiting = [offer for offer in self.desk.waiting.values() if offer.id not in self._with_program]
         oldest = islice(waiting, WAITING_NAMED)
         listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
-        if not self.searchable or listed == self._listed:
+        if listed == self._listed:
             return
         self._listed = listed
         count, calls = listed
-        if may_list("waiting"):
+        if self.searchable and may_list("waiting"):
             workflow.upsert_search_attributes([_WAITING.value_set(count)])
         memo = WaitingMemo(agent=agent, calls=calls).as_json() if calls else None
         workflow.upsert_memo({WAITING_MEMO: memo})
