@@ -41,6 +41,7 @@ class HookEvent(Wire):
 
     @classmethod
     def fields(cls) -> tuple[str, ...]:
+        """The names of all that it is given."""
         return tuple(cls.model_fields)
 
 
