@@ -100,6 +100,8 @@ def test_r13_1_the_distributions_own_one_name(distributions: list[Path]) -> None
         "workflows/agent.py",
         "activities/calling.py",
         "pages/templates/inbox.html",
+        "pages/static/vendor/htmx.min.js",
+        "pages/static/vendor/LICENSES.txt",
         "demo/agents/devops.json",
     ):
         assert f"perdure/{needed}" in names
