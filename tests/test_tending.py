@@ -17,7 +17,9 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.transcripts import archiving
 from perdure.activities.transcripts.summarizing import SummaryActivity
 from perdure.activities.underway.ending import Underway
+from perdure.run.events.journal import Journal
 from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
+from perdure.sessions.noting import SessionNoting
 from perdure.sessions.segments import Index, Remembered, asked, is_said, joined_below, segment_of
 from perdure.sessions.tending import ENTRIES_QUERY, AtHand
 from perdure.sessions.transcript import Carried, Transcript
@@ -40,6 +42,11 @@ class Tended(Tending):
         super().__init__()
         self._kept = Transcript(carried)
         self._over = False
+        self._noted = SessionNoting(Journal(None))
+
+    @property
+    def _notes(self) -> SessionNoting:
+        return self._noted
 
     @property
     def _transcript(self) -> Transcript:

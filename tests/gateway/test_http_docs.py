@@ -85,4 +85,5 @@ async def test_the_pages_name_what_there_is() -> None:
         "agent-not-found",
         "foreign-origin",
         "too-many-streams",
+        "too-slow",
     }

@@ -13,8 +13,8 @@ from perdure.values.jsons import MAX_DEPTH, dumps, loads
 from perdure.values.templates import EXPR
 
 _CHARACTERS: Final = re.compile(
-    r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
-    r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))*+"
+    r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))*"
 )
 """Of a string, as far as whole characters have come: one beyond the 16-bit plane may be written as two escapes."""
 _LONGEST_ESCAPE: Final = len(r"\ud83d\ude00")

@@ -16,9 +16,9 @@ _ESCAPE: Final = (
 )
 _BODIES: Final = {
     quote: re.compile(
-        rf"(?:[^\\{quote[0]}]++|{_ESCAPE}|{quote[0]}{{1,2}}(?=[^{quote[0]}]))*+"
+        rf"(?:[^\\{quote[0]}]+|{_ESCAPE}|{quote[0]}{{1,2}}(?=[^{quote[0]}]))*"
         if len(quote) == 3
-        else rf"(?:[^\\\n{quote}]++|{_ESCAPE})*+"
+        else rf"(?:[^\\\n{quote}]+|{_ESCAPE})*"
     )
     for quote in ('"""', "'''", '"', "'")
 }
