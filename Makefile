@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-uncached soak lint lint-deploy docs package release audit licences format bench histories picture settings constraints clean env
+.PHONY: help demo test test-loaded test-uncached test-clients clients soak lint lint-deploy docs package release audit licences format bench histories replay-coverage picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,11 +20,37 @@ demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARG
 test: $(DEV) ## Run the suite; ARGS="-k name" picks tests.
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
+test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends on the machine's seconds.
+	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(ARGS)
+
+UNCACHED := runs plan_rules streaming approvals hooks hooks_lasting sessions session_hooks replies
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
-	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 tests/test_runs.py tests/test_plan_rules.py tests/test_streaming.py $(ARGS)
+	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/test_%.py) $(ARGS)
 
 soak: $(DEV) ## The tests that take minutes; SOAK=10 plays ten times as much.
 	@$(BIN)/python -m pytest -q -n 2 -m soak --timeout 1200 $(ARGS)
+	@for round in 1 2 3; do $(MAKE) -s test-loaded ARGS= || exit 1; done
+
+test-clients: $(DEV) clients ## Run the clients that others wrote against the gateway; CLIENTS=required fails where one is not installed.
+	@$(BIN)/python -m pytest -q -n 0 -m clients tests/clients $(ARGS)
+
+# Environments of their own: nothing of them comes along with anything, and not all go with the newest `openai`.
+clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.node .venv-clients/.copilotkit
+
+.venv-clients/.openai%: tests/clients/openai%.txt
+	@$(PYTHON) -m venv .venv-clients/openai$*
+	@if .venv-clients/openai$*/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<; then touch $@; \
+	  else echo "the clients of $< are skipped: their registry does not answer" >&2; fi
+
+.venv-clients/.node: tests/clients/package.json tests/clients/package-lock.json
+	@mkdir -p .venv-clients
+	@if npm --prefix tests/clients ci --silent --no-audit --no-fund; then touch $@; \
+	  else echo "the clients for Node are skipped: npm, or its registry, does not answer" >&2; fi
+
+.venv-clients/.copilotkit: tests/clients/copilotkit/package.json tests/clients/copilotkit/package-lock.json
+	@mkdir -p .venv-clients
+	@if npm --prefix tests/clients/copilotkit ci --legacy-peer-deps --silent --no-audit --no-fund; then touch $@; \
+	  else echo "CopilotKit is skipped: npm, or its registry, does not answer" >&2; fi
 
 lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 	@$(BIN)/ruff check .
@@ -88,7 +114,10 @@ bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency 
 	@touch $@
 
 histories: $(DEV) ## Record a history of each kind of run anew, until their version is released.
-	@$(BIN)/python -m scripts.record_histories
+	@$(BIN)/python -m scripts.record_histories $(ARGS)
+
+replay-coverage: $(DEV) ## Say how much of workflows/ the recorded histories replay, and which lines none reaches.
+	@$(BIN)/python -m scripts.replay_coverage $(ARGS)
 
 picture: $(DEV) ## Make the README's pictures anew (needs Chromium).
 	@$(BIN)/python -m scripts.picture
@@ -104,7 +133,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) .venv-audit .venv-deploy .venv-docs .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
+	@rm -rf $(VENV) tests/clients/node_modules tests/clients/copilotkit/node_modules .venv-audit .venv-clients .venv-deploy .venv-docs .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -16,7 +16,9 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
+from perdure.model.availability import LONGEST_QUIET, SHORTEST_PAUSE, Away, pause_after, read_away
 from perdure.model.refusals import Refusal, RefusalError, refusal_of
+from perdure.model.wire import RequestInput
 from perdure.plan.patience import RESERVED_CODES
 from perdure.run.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
@@ -55,13 +57,14 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
             refusal = dataclasses.replace(refusal, words=words)
         return _refused(refusal, headers)
     if isinstance(error.__cause__ or error, _UNREACHABLE):
-        return _failure(_unreachable(error, setting), type="Connection")
+        return _away("no connection", _unreachable(error, setting), type="Connection")
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return _failure("the model did not answer in time", type="Timeout")
+        return _away("no answer", "the model did not answer in time", type="Timeout")
     if isinstance(error, openai.APIConnectionError | httpx2.HTTPError):
-        return _failure(f"the connection to the model was lost: {error.__cause__ or error}", type="Connection")
+        words = f"the connection to the model was lost: {error.__cause__ or error}"
+        return _away("connection lost", words, type="Connection")
     if isinstance(error, openai.APIError):
-        return _failure(f"the model reported an error: {error.message}", type=kind)
+        return _away("an error", f"the model reported an error: {error.message}", type=kind)
     if isinstance(error, openai.OpenAIError):
         return _failure(str(error), type=kind, non_retryable=True)
     raise error
@@ -97,8 +100,9 @@ def refusal_in(error: Exception) -> Refusal | None:
 
 
 def _failure(message: str, *details: Any, **options: Any) -> ApplicationError:
-    """All failures are made here: none tells a key that the worker was configured with."""
-    return ApplicationError(_text(masked(message)), *details, **options)
+    """All failures are made here: none tells a key that the worker was configured with. Each says last which attempt failed."""
+    attempt = (activity.info().attempt,) if activity.in_activity() else ()
+    return ApplicationError(_text(masked(message)), *details, *attempt, **options)
 
 
 def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
@@ -111,8 +115,34 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
         return _failure(message, type="NoMoney", non_retryable=True)
     if status is not None and status in _FINAL and refusal.kind != "bad_answer":
         return _failure(message, type=_FINAL[status], non_retryable=True)
-    kind = "RateLimitError" if status == 429 else "ServerError"
-    return _failure(message, type=kind, next_retry_delay=_retry_after(headers, refusal.wait))
+    kind, pause = "RateLimitError" if status == 429 else "ServerError", _retry_after(headers, refusal.wait)
+    if refusal.kind == "bad_answer":  # it was there, and threw the answer away
+        return _failure(message, type=kind, next_retry_delay=pause)
+    return _away("an error" if status is None else str(status), message, type=kind, next_retry_delay=pause)
+
+
+def _away(reason: str, message: str, *, next_retry_delay: timedelta | None = None, **options: Any) -> ApplicationError:
+    """A failure that waiting may mend: the run can say what it waits for (R20.5)."""
+    pause = None if next_retry_delay is None else next_retry_delay.total_seconds()
+    details = Away(reason=reason, pause=pause).as_json()
+    return _failure(message, details, next_retry_delay=next_retry_delay, **options)
+
+
+def within_patience(failure: ApplicationError, request: RequestInput) -> ApplicationError:
+    """The failure of an attempt, as far as the Request's patience allows another one (R20.5).
+
+    The times are the server's: a worker's clock may differ. The last attempt comes when the patience ends.
+    """
+    info, away = activity.info(), read_away(failure.details)
+    if away is None or failure.non_retryable or request.patience is None:
+        return failure
+    left = request.patience - (info.started_time - info.scheduled_time).total_seconds()
+    pause = pause_after(info.attempt, away.pause, request.first_pause)
+    handed_back = request.hands_back and pause > LONGEST_QUIET and away.pause is not None
+    if left > SHORTEST_PAUSE and not handed_back:
+        delay = failure.next_retry_delay if pause <= left else timedelta(seconds=left)
+        return _failure(failure.message, away.as_json(), type=failure.type, next_retry_delay=delay)
+    return _failure(failure.message, away.as_json(), type=failure.type, non_retryable=True)
 
 
 def _unreachable(error: Exception, setting: str) -> str:
@@ -130,21 +160,17 @@ def _at(error: Exception) -> str:
 
 def tool_failure(error: Exception) -> ApplicationError:
     """A tool's failure: final if the tool says so, else retried by the tool's policy; its class name is the code."""
-    attempt = activity.info().attempt
     if isinstance(error, ToolError):
         # Benign: what a tool says by itself is an answer, not a fault of the worker to fill its log with.
         return _failure(
             error.message,
-            attempt,
             type=_own_code(_text(error.code)),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # What cannot be encoded or decoded is no better the next time.
     final = isinstance(error, UnicodeError | RecursionError)
-    return _failure(
-        str(error) or type(error).__name__, attempt, type=_own_code(type(error).__name__), non_retryable=final
-    )
+    return _failure(str(error) or type(error).__name__, type=_own_code(type(error).__name__), non_retryable=final)
 
 
 def _own_code(code: str) -> str:

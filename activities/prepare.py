@@ -15,9 +15,11 @@ from perdure.activities.folder import AgentFolder
 from perdure.activities.named import NamedFunctions
 from perdure.activities.prompting.recording import Shelf, reading_tool
 from perdure.activities.registry import Registry
+from perdure.activities.transcripts.recalling import recall
 from perdure.activities.underway.elsewhere import others_poll
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import ProtocolError, ToolDefinitionError
+from perdure.model.availability import PATIENCE
 from perdure.model.usage import PRICES, Price
 from perdure.people.flows import Flow
 from perdure.people.policies import Ask
@@ -36,6 +38,7 @@ from perdure.run.wire import (
 )
 from perdure.tools.limited import Limited
 from perdure.tools.tool import Tool, resolve_tools
+from perdure.values.jsons import JsonObject
 from perdure.values.limits import MAX_PAYLOAD, said
 from perdure.values.packing import Packed, pack
 
@@ -56,9 +59,11 @@ class PrepareActivity:
         flows: Iterable[Flow] = (),
         shelf: Shelf | None = None,
         pages: str = "",
+        model_patience: float = PATIENCE,
     ) -> None:
         self._shelf = shelf or Shelf()
         self._pages = pages
+        self._model_patience = model_patience
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
         self._limited = limited or Limited()
@@ -104,8 +109,10 @@ class PrepareActivity:
         await self._attribute.ensure(activity.client())
         prepared = Prepared(
             tools=[self._declared(tool) for tool in tools.values()],
+            recall=self._recall(definitions),
             models=models,
             prices=self._known_prices(models, wanted),
+            model_patience=self._model_patience,
             floor=self._floor,
             floor_flows=self._flows,
             delegates=delegates,
@@ -123,6 +130,13 @@ class PrepareActivity:
             message = f"the agent's tools and delegates have {said(len(packed.data))} packed; {self._max_payload:,} is the most"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return packed
+
+    def _recall(self, definitions: Mapping[str, JsonObject]) -> Tool | None:
+        """The tool that comes with Perdure; `None` where the worker has another of that name."""
+        function = self._registry.get(recall.__name__)
+        if function is None or function.function is not recall:
+            return None
+        return self._declared(resolve_tools([recall.__name__], definitions)[recall.__name__])
 
     def _declared(self, tool: Tool) -> Tool:
         """The tool with what the worker says of it by its name, or by that of its code (R15.2)."""

@@ -18,7 +18,7 @@ from perdure.activities.arriving.streaming import Deliverer
 from perdure.activities.arriving.telling import Telling
 from perdure.activities.asking import ask_run, look, own_run
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import context_failure, model_failure, refusal_in
+from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.secrets import MASK, known_secrets, masked_value
 from perdure.activities.tracing import TOLD
@@ -93,16 +93,18 @@ class RequestActivity:
                     if deliverer.attempted:  # whatever it was, a fault of ours too: the calls stand
                         return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
+                    if refusal is not None and refusal.kind == "filtered":
+                        return _masked(answer.refused(refusal.words))
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
                     if learnt and not telling.told:  # else another attempt says that its text is another
                         continue
-                    raise failure from None
+                    raise within_patience(failure, request) from None
 
 
 def _masked(result: RequestResult) -> RequestResult:
     """A server may say a key back in an answer too; each call as it was delivered."""
-    names = ("calls", "output", "text", "reasoning", "problem")
+    names = ("calls", "output", "text", "reasoning", "problem", "refusal")
     said = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
     clean = masked_value(said)
     if clean is said:

@@ -19,6 +19,7 @@ from benchmarks.beside import Used, command, server_pid, used, worker
 from benchmarks.common import bench_server, model_process
 from benchmarks.scaling import agent, note, script
 from perdure.errors import PerdureError
+from perdure.gateway.bounds import VALUES
 from perdure.gateway.tokens import new_token
 from perdure.hosting.server import free_port
 
@@ -96,7 +97,53 @@ async def _played(folder: Path, url: str, tokens: list[str], pids: dict[str, int
         began = time.monotonic()
         receipts = await _lost(web, tokens, folder)
         until = time.monotonic() - began
-    return _table(folder, before, moments, silent, pids, receipts, until)
+        beside = await answered_beside(web, tokens)
+    return _table(folder, before, moments, silent, pids, receipts, until) + beside
+
+
+def large_bodies() -> dict[str, bytes]:
+    """By path bodies that cost the most to read: of as many values as are accepted, and of many more."""
+    thread = {"threadId": "t", "runId": "r", "tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    bodies: list[tuple[str, Any]] = []
+    for count in (VALUES - 100, 400_000):
+        messages = [{"id": "m", "role": "user", "content": "x"}] * (count // 7) + [{}]  # which is none: nothing is said
+        bodies += [
+            ("/v1/runs", {"agent": "talk", **{f"k{n}": n for n in range(count // 2)}}),
+            ("/v1/responses", {"model": "talk", "input": [{}] * count}),
+            ("/ag-ui/talk", {**thread, "messages": messages}),
+        ]
+    return {f"{path}?{n}": json.dumps(body).encode() for n, (path, body) in enumerate(bodies)}
+
+
+async def answered_beside(web: httpx2.AsyncClient, tokens: list[str], seconds: float = 5.0) -> str:
+    """How long `/livez` takes, by itself and while such bodies come, one after another on each path."""
+    took: list[float] = []
+
+    async def look() -> list[float]:
+        took.clear()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            began = time.monotonic()
+            (await web.get("/livez")).raise_for_status()
+            took.append((time.monotonic() - began) * 1e3)
+        return sorted(took)
+
+    async def send(path: str, body: bytes, number: int) -> None:
+        head = _by(tokens, number) | {"Content-Type": "application/json"}
+        while True:
+            await web.post(path, content=body, headers=head)
+
+    alone = await look()
+    sending = [asyncio.create_task(send(path, body, n)) for n, (path, body) in enumerate(large_bodies().items())]
+    try:
+        beside = await look()
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+    row = " | ".join(f"{each[len(each) // 2]:.0f} | {each[-1]:.0f}" for each in (alone, beside))
+    head = "| `/livez`, ms alone: p50 | the slowest | while large bodies come (at most 250): p50 | the slowest |"
+    return f"\n\n{head}\n|--:|--:|--:|--:|\n| {row} |"
 
 
 def _all(pids: dict[str, int]) -> dict[str, Used]:

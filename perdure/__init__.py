@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.authoring.agent import Agent
-    from perdure.client.errors import RunFailedError
+    from perdure.client.errors import RunFailedError, RunRefusedError
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
     from perdure.client.selection import Selection
@@ -45,6 +45,7 @@ _LATER: Final = {
     "Reply": "perdure.sessions.replies.routes",
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
+    "RunRefusedError": "perdure.client.errors",
     "RunView": "perdure.run.wire",
     "Selection": "perdure.client.selection",
     "ToolContext": "perdure.tools.functions",
@@ -72,6 +73,7 @@ __all__ = [
     "RunError",
     "RunExistsError",
     "RunFailedError",
+    "RunRefusedError",
     "RunNotFoundError",
     "RunTimeoutError",
     "RunView",

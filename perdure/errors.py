@@ -17,9 +17,11 @@
     ├── SettingsError            an option, a variable or a file that a program was given cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
     ├── RunError                 what was asked of a run from outside cannot be done; the run is as it was
+    │   ├── ServerRefusalError   the Temporal server refused it; the message quotes the server
     │   ├── RunNotFoundError     there is no run of this id in this namespace
     │   ├── RunExistsError       the id is taken: one id names one run for good
     │   ├── RunFailedError       it ended without an output; `view` is all that is known of it (`perdure.client.errors`)
+    │   │   └── RunRefusedError  its model refused; `view.error` is the model's words
     │   ├── RunTimeoutError      it has not ended within the time that the caller gave; it goes on
     │   ├── RunEndedError        it has ended, and what was asked only a running one could do
     │   ├── NoWorkerError        no worker answers for it now
@@ -158,6 +160,10 @@ class ServerError(PerdureError):
 
 class RunError(PerdureError):
     """What was asked of a run from outside cannot be done, and why; the run is as it was."""
+
+
+class ServerRefusalError(RunError):
+    """The Temporal server refused what was asked of a run, or a list; the message quotes the server."""
 
 
 class RunNotFoundError(RunError):

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
-from perdure.client.errors import RunFailedError
+from perdure.client.errors import run_failed
 from perdure.errors import RunError, RunExistsError
 from perdure.people.policies import parse_policy
 from perdure.run.agents import check_run_id
@@ -89,7 +89,7 @@ async def run_agent(
         task = asyncio.current_task()
         if isinstance(error.cause, CancelledError) and task is not None and task.cancelling():
             raise asyncio.CancelledError from error
-        raise RunFailedError(_view(run_id, error)) from error
+        raise run_failed(_view(run_id, error)) from error
     return agent.read_output(result.output)
 
 

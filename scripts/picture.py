@@ -98,7 +98,7 @@ async def photograph_inbox(chromium: str, target: Path) -> None:
             browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = await browser.new_page(viewport={"width": 1280, "height": 960})
             await page.goto(address)
-            await page.get_by_role("heading", name="clean_logs").wait_for(timeout=20_000)
+            await page.get_by_role("heading", name="clean logs").wait_for(timeout=20_000)
             await page.screenshot(path=target)
             await browser.close()
         inbox.terminate()

@@ -1,6 +1,7 @@
 """Records a history of each kind of run, which `tests/test_replay.py` replays: a worker of today goes on with a run of yesterday.
 
-    make histories
+    make histories                    # all of them
+    make histories ARGS=sessions      # one part: first, runs, sessions or archive
 
 Histories stand under the version that made them. Those of a released version are never written again: a history that no longer
 replays is a finding, and the change that broke it goes behind `workflow.patched` (R13.7).
@@ -9,28 +10,65 @@ replays is a finding, and the change that broke it goes behind `workflow.patched
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import re
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
-from importlib.metadata import version
+import tomllib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from openai import AsyncOpenAI
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHistory
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, ToolContext, ToolError, tool
+from perdure import Agent, Perdure, ToolContext, ToolError, hook, refuse, tool
+from perdure.activities.transcripts.recalling import recall
+from perdure.client.histories import WORKFLOWS
 from perdure.client.runs import AgentHandle
+from perdure.client.session import Session
+from perdure.errors import PerdureError, ServerError
+from perdure.hooks import (
+    AfterCompaction,
+    AfterToolCall,
+    AgentEnd,
+    BeforeAgentStart,
+    BeforeCompaction,
+    BeforeToolCall,
+    Command,
+    MessageReceived,
+    MessageSending,
+    MessageSent,
+    Refused,
+    SessionEnd,
+    SessionStart,
+    ToolResultPersist,
+)
 from perdure.hosting.server import embedded_server
+from perdure.hosting.worker import build_worker
+from perdure.run.choosing import Situation
 from perdure.run.wire import DECIDE
-from perdure.testing.turns import Fault, Turn
-from scripts.release import write_digests
-from tests.support import DONE, Harness, agent, harness
+from perdure.sessions.wire import END
+from perdure.testing.scripted_model import ScriptedModel
+from perdure.testing.turns import ChatRequest, Fault, Turn
+from perdure.testing.workers import Workers
+from scripts.release import is_released, write_digests
+from tests.support import DONE, Harness, agent, harness, registry
+from tests.test_existing import AGENT as KEEPER
+from tests.test_existing import plan, shop
+from tests.test_replies import Channel, having
+from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
 
 ROOT: Final = Path(__file__).parents[1]
+STARTS: Final = 5
+"""Attempts to start a server: it has five seconds for each."""
 IMPATIENT: Final = {"limit.historyCount.suggestContinueAsNew": 60}
 """A server that suggests to continue as new early."""
 
@@ -67,7 +105,29 @@ async def linger(context: ToolContext) -> str:
         await asyncio.sleep(0.2)
 
 
-TOOLS: Final[list[Callable[..., Any]]] = [look, fail, remove, double, linger]
+@tool
+async def large(size: int) -> str:
+    """Make a text."""
+    return "x" * size
+
+
+@tool
+async def measure(text: str) -> int:
+    """Measure a text."""
+    return len(text)
+
+
+def allows(request: Any) -> Any:
+    """An approver of the worker's: one path may be removed."""
+    return "approve" if request["params"].get("path") == "/0" else None
+
+
+def chooses(situation: Situation) -> str:
+    """A policy of the worker's own."""
+    return situation.models.smart
+
+
+TOOLS: Final[list[Callable[..., Any]]] = [look, fail, remove, double, linger, large, measure]
 NAMES: Final = [function.__name__ for function in TOOLS]
 LOOK: Final = {"_tool": "look", "path": "/a", "_outputPath": "†state.a"}
 BRANCH: Final = {"_tool": "fail", "code": "no", "_outputPath": "†state.good || †state.bad"}
@@ -106,10 +166,11 @@ REPEATED: Final = agent(
 class Recorder:
     """One folder of histories."""
 
-    def __init__(self, folder: Path, client: Client, impatient: Client) -> None:
+    def __init__(self, folder: Path, server: WorkflowEnvironment, impatient: WorkflowEnvironment) -> None:
         self.folder = folder
-        self.client = client
-        self.impatient = impatient
+        self.server = server
+        self.client = server.client
+        self.impatient = impatient.client
 
     async def play(self, name: str, document: dict[str, Any], script: list[Any], **more: Any) -> None:
         """Run an agent to its end, however it ends, and write down every execution that belongs to it."""
@@ -119,7 +180,8 @@ class Recorder:
             if child is not None:
                 (Path(agents) / "child.json").write_text(json.dumps(child), encoding="utf-8")
             options: dict[str, Any] = {"agents": Path(agents)} if child is not None else {}
-            async with harness(client, TOOLS, script, sandboxed=False, **options) as it:
+            options |= more.get("options", {})
+            async with harness(client, [*TOOLS, *more.get("tools", ())], script, sandboxed=False, **options) as it:
                 it.model.dialect = document.get("config", {}).get("dialect", "solution")
                 handle = await it.start(document, more.get("input"), run_id=name)
                 meanwhile: Callable[[Harness, AgentHandle], Awaitable[None]] | None = more.get("meanwhile")
@@ -130,7 +192,25 @@ class Recorder:
                 except WorkflowFailureError:
                     if not more.get("fails"):
                         raise
-        await self._write(client, name)
+        await self.write(client, name)
+
+    @contextlib.asynccontextmanager
+    async def conversation(
+        self,
+        name: str,
+        script: Any = echo,
+        document: Any = None,
+        tools: Sequence[Any] = (),
+        *,
+        most: int = 2,
+        **options: Any,
+    ) -> AsyncIterator[tuple[Session, Harness]]:
+        """A session; its executions, runs and segments are written down at its end, at most so many of each."""
+        async with harness(self.client, tools, script, sandboxed=False, **options) as it:
+            perdure = Perdure(it.client, task_queue=it.task_queue)
+            session = perdure.session(name, agent=Agent.of(document or ECHO))
+            yield session, it
+            await self.write(self.client, name, session.id, most=most)
 
     async def talk(self, name: str) -> None:
         """A session of three messages, one of them while a run is under way; its executions, idle ones too."""
@@ -144,29 +224,30 @@ class Recorder:
             receipts.append(await session.send("then that", sender="bob", id="3", mode="followup"))
             for receipt in receipts:
                 await session.wait(receipt)
-            await self._write(self.client, name, session.id)  # its worker still has it go on as new to idle
+            await self.write(self.client, name, session.id)  # its worker still has it go on as new to idle
 
-    async def _write(self, client: Client, name: str, id: str | None = None) -> None:
+    async def write(self, client: Client, name: str, id: str | None = None, *, most: int = 2) -> None:
         """The run, or the session of this id, and all below it, every execution in the order in which they began, a few of each."""
         id = id or name
-        async with asyncio.timeout(20):
-            while not [
-                run async for run in client.list_workflows(f"WorkflowId = '{id}' AND ExecutionStatus != 'Running'")
-            ]:
+        ended = f"WorkflowId = '{id}' AND ExecutionStatus != 'Running'"
+        async with asyncio.timeout(60):
+            while not [run async for run in client.list_workflows(ended)]:
                 pass
         found = [run async for run in client.list_workflows(f"WorkflowId STARTS_WITH '{id}'")]
         own = [run for run in found if run.id == id or run.id.startswith(f"{id}/")]
         counts: dict[str, int] = {}
         for run in sorted(own, key=lambda run: run.start_time):
+            if run.workflow_type not in WORKFLOWS:
+                continue
             kind = name if run.id == id else f"{name}.{run.workflow_type.lower()}"
             number = counts[kind] = counts.get(kind, 0) + 1
-            if number > 2:
+            if number > most:
                 continue
             history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
             target = self.folder / f"{kind}{'' if number == 1 else f'.{number}'}.json"
             content = {"workflowId": run.id, **plain(history)}
             target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            print(f"{target.name}: {len(history.events)} events, {target.stat().st_size:,} bytes")
+            print(f"{target.name}: {len(history.events)} events, {target.stat().st_size:,} bytes", flush=True)
 
 
 def plain(history: WorkflowHistory) -> Any:
@@ -206,6 +287,309 @@ async def cancels(it: Harness, handle: AgentHandle) -> None:
         while not [call for call in (await it.view(handle.id)).calls if call.status == "running"]:
             pass
     await handle.cancel()
+
+
+async def steers(it: Harness, handle: AgentHandle) -> None:
+    """Two messages while a call waits: one is taken back. Then the call is decided."""
+    run = Perdure(it.client).get_run(handle.id)
+    await it.until_waiting(handle.id, "1.0")
+    await run.steer("only /a", by="ann", id="m1")
+    taken_back = await run.steer("never mind", by="ann")
+    with contextlib.suppress(PerdureError):
+        await run.withdraw(taken_back)
+    await it.model.wait_for_request(2)
+    with contextlib.suppress(PerdureError):
+        await run.reject("1.0", reason="not now")
+
+
+async def stops_child(it: Harness, handle: AgentHandle) -> None:
+    """The delegate's run is cancelled by itself."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(RPCError):
+                await it.client.get_workflow_handle(f"{handle.id}/1.0").cancel()
+                return
+
+
+async def resets(it: Harness, handle: AgentHandle) -> None:
+    """The run goes on from its first task, in a new execution."""
+    await handle.result()
+    events = (await handle.fetch_history()).events
+    last = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED][-2]
+    await it.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=it.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            reason="recorded",
+            workflow_task_finish_event_id=last.event_id,
+            request_id=uuid.uuid4().hex,
+        )
+    )
+    await it.client.get_workflow_handle(handle.id).result()
+
+
+def hooks_of_runs() -> list[Any]:
+    """One of each kind, changing and refusing."""
+
+    @hook("before_agent_start")
+    def begins(event: BeforeAgentStart) -> BeforeAgentStart | None:
+        return event.changed(input={"path": "/given"}) if event.input else None
+
+    @hook("agent_end")
+    def ends(_: AgentEnd) -> None: ...
+
+    @hook("before_tool_call")
+    def passes(event: BeforeToolCall) -> BeforeToolCall | Refused | None:
+        if event.params.get("path") == "/secret":
+            return refuse("it is secret")
+        return event.changed(params={"path": "/changed"}) if event.params.get("path") == "/old" else None
+
+    @hook("after_tool_call")
+    def hides(event: AfterToolCall) -> AfterToolCall | None: ...
+
+    @hook("tool_result_persist")
+    def keeps(_: ToolResultPersist) -> None: ...
+
+    return [begins, ends, passes, hides, keeps]
+
+
+def hooks_of_sessions() -> list[Any]:
+    """One of each kind."""
+
+    @hook("session_start")
+    def starts(_: SessionStart) -> None: ...
+
+    @hook("session_end")
+    def ends(_: SessionEnd) -> None: ...
+
+    @hook("message_received")
+    def receives(event: MessageReceived) -> MessageReceived | Refused | None:
+        if "forbidden" in event.text:
+            return refuse("not here")
+        return event.changed(text=event.text.upper()) if "loud" in event.text else None
+
+    @hook("command")
+    def commands(_: Command) -> None: ...
+
+    @hook("before_compaction")
+    def compacts(_: BeforeCompaction) -> None: ...
+
+    @hook("after_compaction")
+    def compacted(_: AfterCompaction) -> None: ...
+
+    @hook("message_sending")
+    def sends(event: MessageSending) -> MessageSending | None:
+        return event.changed(text=f"{event.text}!")
+
+    @hook("message_sent")
+    def sent(_: MessageSent) -> None: ...
+
+    return [starts, ends, receives, commands, compacts, compacted, sends, sent]
+
+
+def with_memory(request: ChatRequest) -> Any:
+    """Sums up when it is asked to, and else says much."""
+    if "You keep the memory" in request.text:
+        return Turn("They spoke of many things.", dialect="tools")
+    return {"calls": [], "output": "and so on, and so on. " * 2_000}
+
+
+async def record_runs(to: Recorder) -> None:
+    """What `record` does not: hooks, lost workers, what is large, what is limited, what changes a run under way."""
+    paths = ("/old", "/secret", "/a")
+    looked = [{"_tool": "look", "path": path, "_outputPath": f"†state.s{n}"} for n, path in enumerate(paths)]
+    await to.play(
+        "hooks",
+        agent("look", "remove", context=[{"type": "input"}]),
+        [{"calls": [*looked, {"_tool": "remove", "path": "/old"}], "output": None}, DONE],
+        input={"path": "/"},
+        tools=hooks_of_runs(),
+        options={},
+        meanwhile=approves("1.3"),
+    )
+    big = [{"_tool": "large", "size": 300_000, "_outputPath": f"†state.t{n}"} for n in range(2)]
+    reads = [{"_tool": "measure", "text": f"{{†state.t{n}}}", "_outputPath": f"†state.m{n}"} for n in range(2)]
+    await to.play("large", agent("large", "measure"), [{"calls": [*big, *reads], "output": None}, DONE])
+    limits = {"model_limits": {"gpt-4o-mini": 50.0, "gpt-4o": 50.0}, "tool_limits": {"look": 50.0}}
+    await to.play("limited", agent(*NAMES), SEVERAL, options=limits)
+    slow = Turn("slow down", status=429, headers={"retry-after": "5.5"})
+    await to.play("model-away", agent("look"), [slow, *SEVERAL[1:]])
+    other = {"models": {"fast": "small", "smart": "large", "policy": "scripts.record_histories:chooses"}}
+    await to.play("policy", agent(*NAMES, config=other), SEVERAL, options={"named": ["scripts.record_histories"]})
+    approver = {"approval": {"approver": "scripts.record_histories:allows", "timeout": 1}}
+    removes = [{"_tool": "remove", "path": f"/{n}"} for n in range(2)]
+    await to.play(
+        "approver",
+        agent("remove", config=approver),
+        [{"calls": removes, "output": None}, DONE],
+        options={"named": ["scripts.record_histories"]},
+    )
+    each = {"_tool": "double", "_each": list(range(5)), "n": "†item", "_outputPath": "†state.all"}
+    until = {"_tool": "double", "n": "†state.last.n || 1", "_until": "†output.done", "_outputPath": "†state.last"}
+    await to.play("loops", agent("double"), [{"calls": [each, until], "output": None}, DONE])
+    hundreds = {"_tool": "double", "_each": list(range(130)), "n": "†item", "_outputPath": "†state.all"}
+    await to.play("hundreds", agent("double"), [{"calls": [hundreds], "output": None}, DONE])
+    await to.play(
+        "steered",
+        agent("remove", "look"),
+        [{"calls": [{"_tool": "remove", "path": "/b"}, LOOK], "output": None}, {"calls": [LOOK], "output": None}, DONE],
+        meanwhile=steers,
+    )
+    lingering = agent("linger", name="child")
+    waits = {"_tool": "linger"}
+    await to.play(
+        "cancelled-delegate",
+        agent(DELEGATE),
+        [{"calls": [ONCE], "output": None}, {"calls": [waits], "output": None}, DONE],
+        child=lingering,
+        meanwhile=stops_child,
+    )
+    shared = {"token_budget": 100_000}
+    two = [{"_tool": "child", "text": f"{n}" * 70_000, "_outputPath": f"†state.c{n}"} for n in range(2)]
+    great = {"calls": [], "output": {"text": "y" * 70_000}}
+    await to.play(
+        "large-delegate",
+        agent(DELEGATE, config=shared),
+        [{"calls": two, "output": None}, great, great, DONE],
+        child=CHILD,
+    )
+    await to.play("reset", agent(*NAMES), [*SEVERAL, *SEVERAL], meanwhile=resets)
+    await lost(to)
+    async with shop(
+        to.server,
+        plan(
+            {"_tool": "ship", "street": "Main", "_outputPath": "†state.ship"},
+            {"_tool": "charge", "euros": 2.5},
+            {"_tool": "pay", "input": 3, "_outputPath": "†state.pay"},
+            {"_tool": "deliver", "number": 7, "_outputPath": "†state.deliver"},
+            {"_tool": "left", "fruit": "apple", "count": 3, "_outputPath": "†state.left"},
+            output={"ok": True},
+        ),
+    ) as (perdure, client):
+        run = await perdure.start(KEEPER, id="existing")
+        async for view in run.views():
+            if view.waiting:
+                await run.approve(view.waiting[0])
+                break
+        await run.result()
+        await to.write(client, "existing")
+
+
+def approves(*calls: str) -> Callable[[Harness, AgentHandle], Awaitable[None]]:
+    """Whoever approves these once they wait."""
+
+    async def meanwhile(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, *calls)
+        for call in calls:
+            await handle.execute_update(DECIDE, {"call": call, "decision": "approve", "by": "Ann"})
+
+    return meanwhile
+
+
+async def lost(to: Recorder) -> None:
+    """A worker that is lost while its calls run: one may be tried again, the other may not."""
+    begun = asyncio.Event()
+    seen: list[str] = []
+
+    async def first_never_ends(name: str) -> str:
+        seen.append(name)
+        if len(seen) == 2:
+            begun.set()
+        if seen.count(name) == 1:
+            await asyncio.sleep(3_600)
+        return name
+
+    @tool(heartbeat=1, retries=0, timeout=60)
+    async def fragile() -> str:
+        """Is not tried again."""
+        return await first_never_ends("fragile")
+
+    @tool(heartbeat=1, retries=2, timeout=60)
+    async def sturdy() -> str:
+        """Is tried again."""
+        return await first_never_ends("sturdy")
+
+    both = [
+        {"_tool": "fragile", "_outputPath": "†state.f || †state.lost"},
+        {"_tool": "sturdy", "_outputPath": "†state.s"},
+    ]
+    async with ScriptedModel([{"calls": both, "output": None}, DONE], strict=False) as model:
+        asked = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+        queue = f"lost-{uuid.uuid4().hex[:8]}"
+        workers = Workers(to.client, mortal=True)
+        await workers.start(
+            lambda client: [build_worker(client, registry([fragile, sturdy]), task_queue=queue, model=asked, grace=0.0)]
+        )
+        try:
+            handle = await Harness(to.client, model, queue).start(agent("fragile", "sturdy"), run_id="lost-worker")
+            await asyncio.wait_for(begun.wait(), 60)
+            await workers.kill()
+            await handle.result()
+        finally:
+            await workers.close()
+    await to.write(to.client, "lost-worker")
+
+
+async def record_sessions(to: Recorder) -> None:
+    """Sessions: replies on their way, commands, hooks, decisions, what is taken back, cut, archived and read again, and their end."""
+    everybody: dict[str, Any] = {"sender": "ann", "rights": ["*"]}
+    channel = Channel(refuse("nobody lives there"), OSError("the line is dead"))
+    chatting = {"registry": having(channel, *hooks_of_sessions())}
+    async with to.conversation("session-replies", registry=chatting["registry"], most=6) as (session, _):
+        with contextlib.suppress(PerdureError):
+            await session.send("forbidden", **everybody)
+        for number in range(3):
+            receipt = await session.send(f"loud {number}", id=f"m{number}", route="chat:C1", **everybody)
+            await session.wait(receipt, 60)
+        await channel.until(2)
+        await session.new(**everybody)
+        await session.reset(**everybody)
+        await idles(session)
+        await session.handle.execute_update(END, everybody)  # `delete` would have the server forget it
+    gate = Gate()
+    async with to.conversation("session-modes", gate.answer, HOLD, [gate.tool], most=4, session_runs=1) as (session, _):
+        await session.send("hold", id="1", **everybody)
+        await gate.asked.wait()
+        await session.send("steers", id="2", mode="steer", **everybody)
+        await session.send("follows", id="3", mode="followup", **everybody)
+        await session.send("goes", id="4", mode="followup", **everybody)
+        await session.withdraw("4", **everybody)
+        with contextlib.suppress(PerdureError):
+            await session.withdraw("2", **everybody)
+        await session.send("interrupts", id="5", mode="interrupt", **everybody)
+        await session.wait("5", 60)
+        await session.wait("3", 60)
+        await session.send("a", id="6", mode="collect", **everybody)
+        await session.send("b", id="7", mode="collect", **everybody)
+        await session.wait("7", 60)
+        await session.stop(**everybody)
+        await idles(session)
+    removing = {**agent("remove", name="desk"), "schema": True}
+    turns = [{"calls": [{"_tool": "remove", "path": "/a"}], "output": None}, DONE]
+    async with to.conversation("session-decided", turns, removing, TOOLS) as (session, _):
+        receipt = await session.send("remove it", id="1", **everybody)
+        async with asyncio.timeout(30):
+            while not (waiting := await session.waiting()):
+                pass
+        await session.decide({"call": waiting[0].call, "decision": "approve"}, **everybody)
+        await session.wait(receipt)
+        await idles(session)
+    forgetful = {**ECHO, "config": {"session": {"context_tokens": 2_000}}}
+    async with to.conversation("session-kept", with_memory, forgetful, [recall, *hooks_of_sessions()], most=3) as (
+        session,
+        _,
+    ):
+        for number in range(8):
+            receipt = await session.send(f"{number} {'y' * 20_000}", id=f"m{number}", **everybody)
+            await session.wait(receipt, 60)
+        await session.compact(**everybody)
+        await session.new(**everybody)
+        for number in range(4):
+            await session.wait(await session.send("short", id=f"n{number}", **everybody), 60)
+        await session.send(f"0 {'y' * 20_000}", id="m0", **everybody)  # known, though it is archived
+        with contextlib.suppress(PerdureError):
+            await session.recall("short")
+        await idles(session)
 
 
 async def record(to: Recorder) -> None:
@@ -273,14 +657,48 @@ async def record(to: Recorder) -> None:
     await to.talk("session")
 
 
-def is_released(number: str, changelog: Path) -> bool:
-    """Whether the changelog has a section of this version."""
-    return re.search(rf"^## \[?{re.escape(number)}\b", changelog.read_text(encoding="utf-8"), re.MULTILINE) is not None
+async def record_archive(to: Recorder) -> None:
+    """A session whose old entries are archived, and found again."""
+
+    def short(request: ChatRequest) -> Any:
+        if "You keep the memory" in request.text:
+            return Turn("They spoke of many things.", dialect="tools")
+        return {"calls": [], "output": str(echo(request)["output"])[:40]}
+
+    everybody: dict[str, Any] = {"sender": "ann", "rights": ["*"]}
+    async with to.conversation("session-archived", short, most=6) as (session, _):
+        await session.wait(await session.send(f"the first {'x' * 40_000}", id="first", **everybody), 60)
+        for number in range(20):
+            await session.wait(await session.send(f"{number} {'y' * 2_000}", id=f"m{number}", **everybody), 60)
+        await session.new(**everybody)
+        await session.wait(await session.send("short", id="last", **everybody), 60)
+        for number in range(10):
+            await session.send("short", id=f"n{number}", mode="followup", **everybody)
+            await session.wait(f"n{number}", 60)
+        await idles(session)
+        await session.send(f"the first {'x' * 40_000}", id="first", **everybody)  # known, though it is archived
+        await idles(session)
+
+
+async def record_part(part: Callable[[Recorder], Awaitable[None]], folder: Path) -> None:
+    """Record one part on servers of its own. A server that a loaded machine does not start in time is started again."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers: list[WorkflowEnvironment] = []
+        for settings in ({}, IMPATIENT):
+            for left in reversed(range(STARTS)):
+                try:
+                    servers.append(await stack.enter_async_context(embedded_server(ui=False, settings=settings)))
+                    break
+                except ServerError:
+                    if not left:
+                        raise
+        await part(Recorder(folder, *servers))
 
 
 async def main() -> int:
-    """Refuses to write over the histories of a version that is released."""
-    current = version("perdure")
+    """Record all parts anew, or those that the command names. Refuses to write over the histories of a version that is released."""
+    current = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    current = current.partition(".dev")[0]
     folder = ROOT / "tests" / "histories" / current
     if is_released(current, ROOT / "CHANGELOG.md"):
         print(
@@ -289,11 +707,13 @@ async def main() -> int:
         )
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.json"):
-        old.unlink()
-    async with embedded_server(ui=False) as server, embedded_server(ui=False, settings=IMPATIENT) as impatient:
-        clients: list[WorkflowEnvironment] = [server, impatient]
-        await record(Recorder(folder, *(each.client for each in clients)))
+    parts = {"first": record, "runs": record_runs, "sessions": record_sessions, "archive": record_archive}
+    wanted = sys.argv[1:] or list(parts)
+    if not sys.argv[1:]:
+        for old in folder.glob("*.json"):
+            old.unlink()
+    for part in wanted:
+        await record_part(parts[part], folder)
     write_digests(folder)
     return 0
 

@@ -45,6 +45,11 @@ def changed_histories(folder: Path) -> list[str]:
     return sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name))
 
 
+def is_released(number: str, changelog: Path) -> bool:
+    """Whether the changelog has a section of this version."""
+    return re.search(rf"^## \[?{re.escape(number)}\b", changelog.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
 def problems(version: str, changelog: str, histories: Path) -> list[str]:
     """Why this version cannot be released."""
     found = []

@@ -52,6 +52,8 @@ class Talk:
     refused: dict[str, str] = field(default_factory=dict)
     said: dict[str, list[str]] = field(default_factory=dict)
     """By sender what was accepted, in the order of sending."""
+    archived: int = 0
+    """Entries in the archive, once it has settled."""
     different: list[str] = field(default_factory=list)
 
     async def speak(self, sender: str, count: int, *, commands: bool = True) -> None:
@@ -84,14 +86,19 @@ class Talk:
                 await asyncio.sleep(0.2)  # nobody was there; sent again with its id it is the same message
 
     async def settled(self, timeout: float) -> list[dict[str, Any]]:
-        """All entries, once nothing waits and nothing runs."""
+        """All entries, archived ones too, once nothing waits and nothing runs."""
         async with asyncio.timeout(timeout):
             for id in self.receipts:
                 await self.session.wait(id, timeout)
             view = await self.session.show()
             while view.status != "idle":
                 view = await self.session.show()
-        return view.entries
+        entries = await self.session.read_entries()
+        assert [entry["n"] for entry in entries] == list(range(1, len(entries) + 1))
+        self.archived = view.archived_through
+        known = {entry["n"]: entry["type"] for entry in entries}
+        assert [entry for entry in view.entries if known.get(entry["n"]) != entry["type"]] == []
+        return entries
 
 
 def wrongs(talk: Talk, entries: Sequence[dict[str, Any]]) -> list[str]:

@@ -29,15 +29,15 @@ class Reader:
         texts = self.thoughts if event.topic == "reasoning" else self.texts
         self.cursor = event.cursor
         self.applied.set()
-        if event.phase == "update" and parse_cursor(event.cursor).events == event.offset:
-            assert event.offset == self.next
+        events = parse_cursor(event.cursor).events
+        if event.phase == "update" and events == self.next:
             return  # how things stand: not noted, and said again
         if event.phase == "snapshot":
             assert event.data["first"] == self.next < event.data["next"]
             self.missed += event.data["next"] - self.next
             self.next = event.data["next"]
             return
-        assert event.offset == self.next
+        assert events == self.next + (event.phase not in ("delta", "superseded"))
         if event.phase == "delta":
             self._delta(event, texts)
         elif event.phase == "superseded":

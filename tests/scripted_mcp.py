@@ -2,7 +2,8 @@
 
 SCRIPT is a JSON file: `tools` as they are listed, and `answers`, by tool the results of its calls, one after another, the last for all
 that follow. An answer may hold `_progress` (a list of params), `_error` (a JSON-RPC error), `_raw` (a line as it stands), `_exit`, `_tools` (the list
-from now on, announced), and `_silent` (never answered). `silent: true` reads and answers nothing; `words` go to stderr first.
+from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), and `_silent` (never answered). `capabilities` are added to those of tools.
+`silent: true` reads and answers nothing; `words` go to stderr first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main(path: str) -> None:
             continue
         reply, method, params = {"id": message["id"]}, message["method"], message.get("params", {})
         if method == "initialize":
-            capabilities = {"tools": {"listChanged": True}}
+            capabilities = {"tools": {"listChanged": True}, **script.get("capabilities", {})}
             about = {"protocolVersion": params["protocolVersion"], "serverInfo": {"name": "scripted", "version": "1"}}
             say({**reply, "result": {**about, "capabilities": capabilities}})
         elif method == "tools/list":
@@ -43,6 +44,8 @@ def main(path: str) -> None:
             if "_tools" in answer:
                 tools = answer.pop("_tools")
                 say({"method": "notifications/tools/list_changed"})
+            while flood := answer.get("_flood"):
+                print(flood.replace("TOKEN", json.dumps(params["_meta"]["progressToken"])), end="", flush=True)
             if "_exit" in answer:
                 os._exit(answer["_exit"])
             if "_raw" in answer:

@@ -56,7 +56,7 @@ async def test_r7_8_all_that_waits_is_listed_and_decided(dev_server: WorkflowEnv
         other = json.dumps({"_tool": "archive", "path": "/d"})
         replaced = await perdure("replace", handle.id, "1.3", other, env=env)
         again = await perdure("approve", handle.id, "1.0", env=env)
-        wrong = await perdure("edit", handle.id, "1.4", '{"path": 4}', env=env)
+        wrong = await perdure("edit", handle.id, "1.4", '{"path": [4]}', env=env)
         released = await perdure("policy", handle.id, "--ask", "never", env=env)
         result = await handle.result()
         ended = await perdure("approve", handle.id, "1.4", env=env)

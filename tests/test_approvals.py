@@ -109,6 +109,8 @@ async def test_r7_2_each_decision_and_r7_5_what_the_model_is_told(dev_server: Wo
     feedback = [line for line in shown.splitlines() if line.startswith('{"call"') and '"decision"' in line]
     assert len(feedback) == 3
     assert '"reason":"still needed"' in feedback[0]
+    assert ['"_status":"rejected"' in feedback[0], '"_status":"done"' in feedback[1]] == [True, True]
+    assert '"_status":"waiting"' not in shown
     assert '"before":{"path":"/c"},"after":{"path":"/c2"}' in feedback[1]
     assert '"_tool":"archive"' in feedback[2]
 
@@ -120,7 +122,7 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
         refused = [
             await decide(it, handle.id, call="9.9", decision="approve"),
             await decide(it, handle.id, call="1.0", decision="approve", digest="0" * 16),
-            await decide(it, handle.id, call="1.0", decision="edit", params={"path": 7}),
+            await decide(it, handle.id, call="1.0", decision="edit", params={"path": [7]}),
             await decide(it, handle.id, call="1.0", decision="edit", params={"path": {"_ref": "†state.nowhere"}}),
             await decide(it, handle.id, call="1.0", decision="edit"),
             await decide(it, handle.id, call="1.0", decision="replace", with_={"_tool": "nope"}),

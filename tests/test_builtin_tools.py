@@ -34,6 +34,7 @@ from perdure.client.run import Run
 from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
+from tests.cpu import lap
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -159,17 +160,18 @@ async def test_commands(folder: Path) -> None:
 
 async def test_a_command_that_takes_too_long_is_stopped_with_what_it_started(folder: Path) -> None:
     run = tools(commands=["sh"], files=folder)["run_command"]
-    started = time.monotonic()
-    assert await refusal(run, argv=["sh", "-c", "(sleep 30; touch late) & sleep 30"], timeout=0.3) == "timeout"
-    assert time.monotonic() - started < 5
+    # Who waited for the program would be ended by pytest.
+    assert await refusal(run, argv=["sh", "-c", "(sleep 600; touch late) & sleep 600"], timeout=0.3) == "timeout"
     assert not (folder / "late").exists()
 
 
 @contextmanager
 def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
-    """Whoever opens `alive` for writing holds it until its end: the function waits until nobody does."""
+    """Whoever opens `alive` for writing holds it until its end: the function waits until nobody does. `ready` says that it is open."""
     os.mkfifo(folder / "alive")
+    os.mkfifo(folder / "ready")
     handle = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    own = os.open(folder / "alive", os.O_WRONLY)  # without any writer its end would never come
     closed = asyncio.Event()
 
     def look() -> None:
@@ -180,8 +182,9 @@ def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
     async def wait() -> None:
         loop = asyncio.get_running_loop()
         loop.add_reader(handle, look)
+        os.close(own)
         try:
-            await asyncio.wait_for(closed.wait(), 10)
+            await asyncio.wait_for(closed.wait(), 60)
         finally:
             loop.remove_reader(handle)
 
@@ -191,11 +194,11 @@ def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
         os.close(handle)
 
 
-HOLD = "exec 9>alive; echo up >&9; sleep 60"
+HOLD = "exec 9>alive; echo up >ready; sleep 600"
 ESCAPES = {
-    "setsid": ["sh", "-c", f"setsid sh -c '{HOLD}' & sleep 0.3; echo done"],
-    "orphan": ["sh", "-c", f"(setsid sh -c '(setsid sh -c \"{HOLD}\" &)' &); sleep 0.3; echo done"],
-    "git alias": ["git", "-c", f"alias.x=!setsid sh -c '{HOLD}' & sleep 0.3; echo done", "x"],
+    "setsid": ["sh", "-c", f"setsid sh -c '{HOLD}' & read up <ready; echo done"],
+    "orphan": ["sh", "-c", f"(setsid sh -c '(setsid sh -c \"{HOLD}\" &)' &); read up <ready; echo done"],
+    "git alias": ["git", "-c", f"alias.x=!setsid sh -c '{HOLD}' & read up <ready; echo done", "x"],
 }
 
 
@@ -215,21 +218,21 @@ async def test_nothing_that_a_command_starts_outlives_it(
         without_namespaces(folder.parent, monkeypatch)
     run = tools(commands=["sh", "git"], files=folder)["run_command"]
     with gone_when_closed(folder) as gone:
-        started = time.monotonic()
-        ended = await call(run, argv=ESCAPES[escape], timeout=20)
+        ended = await call(run, argv=ESCAPES[escape])  # which does not wait for who keeps the pipes
         assert (ended["exitCode"], ended["stdout"]) == (0, "done\n")
-        assert time.monotonic() - started < 15  # it does not wait for who keeps the pipes
         await gone()
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled", "killed from inside"])
 async def test_a_command_that_is_stopped_ends_with_all_it_started(how: str, folder: Path) -> None:
     run = tools(commands=["sh"], files=folder)["run_command"]
-    script = f"setsid sh -c '{HOLD}' & " + ("sleep 0.3; kill -9 $PPID; sleep 60" if "inside" in how else "sleep 60")
+    script = f"setsid sh -c '{HOLD}' & " + (
+        "read up <ready; kill -9 $PPID; sleep 600" if "inside" in how else "sleep 600"
+    )
     with gone_when_closed(folder) as gone:
         if how == "cancelled":
             task = asyncio.create_task(call(run, argv=["sh", "-c", script]))
-            reader = await asyncio.to_thread(open, folder / "alive", "rb")  # opens when the child has
+            reader = await asyncio.to_thread(open, folder / "ready", "rb")  # opens when the child has
             task.cancel()
             reader.close()
             await asyncio.gather(task, return_exceptions=True)
@@ -245,14 +248,23 @@ async def test_a_program_that_kills_its_jail_does_not_outlive_it(
     """The attack, where there are no namespaces: the jail is a process of the same user. Another call goes on meanwhile."""
     without_namespaces(folder.parent, monkeypatch)
     monkeypatch.setattr(commands, "_GRACE", 0.5)
+    os.mkfifo(folder / "sent")
     run = tools(commands=["sh", "cat"], files=folder)["run_command"]
     lower = "import resource, os; resource.setrlimit(10, (5, 5)); os.setsid()"  # to shed the mark that all of them bear
-    script = f"python3 -c '{lower}; os.system(\"{HOLD}\")' & sleep 0.5; kill -{signal} $PPID; sleep 60"
+    script = (
+        f"python3 -c '{lower}; os.system(\"{HOLD}\")' & read up <ready; kill -{signal} $PPID; echo up >sent; sleep 600"
+    )
     os.mkfifo(folder / "gate")
     other = asyncio.create_task(call(run, argv=["cat", "gate"]))
     with gone_when_closed(folder) as gone:
-        code = {"KILL": "killed", "STOP": "timeout"}[signal]
-        assert await refusal(run, argv=["sh", "-c", script], timeout=2) == code
+        if signal == "KILL":
+            assert await refusal(run, argv=["sh", "-c", script]) == "killed"
+        else:
+            task = asyncio.create_task(call(run, argv=["sh", "-c", script]))
+            reader = await asyncio.to_thread(open, folder / "sent", "rb")  # opens when the jail was stopped
+            task.cancel()
+            reader.close()
+            await asyncio.gather(task, return_exceptions=True)
         await gone()
     gate = os.open(folder / "gate", os.O_WRONLY | os.O_NONBLOCK)  # fails where nobody reads any more
     os.write(gate, b"through")
@@ -268,7 +280,7 @@ async def test_a_command_ends_when_its_worker_is_killed(folder: Path) -> None:
     )
     with gone_when_closed(folder) as gone:
         worker = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
-        reader = await asyncio.to_thread(open, folder / "alive", "rb")  # opens when the command has
+        reader = await asyncio.to_thread(open, folder / "ready", "rb")  # opens when the command has
         worker.kill()
         await worker.wait()
         reader.close()
@@ -471,22 +483,20 @@ async def test_an_answer_in_chunks_of_one_byte_holds_nobody_up() -> None:
 
     ask = tools(http_hosts=["127.0.0.1"], http_private=True)["http_request"]
     async with raw_server(answer) as (url, _):
-        started = time.monotonic()
         longest = 0.0
 
         async def beat() -> None:
             nonlocal longest
-            last = time.monotonic()
+            last = time.thread_time()
             while True:
                 await asyncio.sleep(0.01)
-                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                longest, last = max(longest, time.thread_time() - last), time.thread_time()
 
         beats = asyncio.create_task(beat())
         with contextlib.suppress(ToolError):  # a fast machine is through with it in time
             assert len((await call(ask, url=url, timeout=0.5))["body"]) == 900_000
         beats.cancel()
-    assert time.monotonic() - started < 3
-    assert longest < 1
+    assert longest / lap() < 100
 
 
 async def test_a_redirect_to_another_origin_carries_no_secrets() -> None:

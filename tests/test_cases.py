@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolError, branch, tool
-from perdure.client.histories import read_history, replay_each
+from perdure.client.histories import read_history, replay_each, replay_running
 from perdure.errors import RunError, SettingsError
 from perdure.testing import (
     CaseDifferenceError,
@@ -25,7 +25,7 @@ from perdure.testing import (
     run_locally,
     write_case,
 )
-from tests.support import DONE, perdure
+from tests.support import DONE, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 real: list[str] = []
@@ -179,14 +179,45 @@ async def test_r13_7_histories_are_replayed_and_what_would_break_is_told(
     files = [str(history), str(broken)]
     client = dev_server.client
     found = [each async for each in replay_each(client, [run_id, *files], files, client.data_converter)]
-    assert [name for name, _, _ in found] == [run_id, f"{run_id}/1.4", *files]
-    assert [problem is None for _, problem, _ in found] == [True, True, True, False]
-    assert "another" in (found[3][1] or "")
-    assert found[0][2] == found[2][2] > 20
+    assert [each.name for each in found] == [run_id, f"{run_id}/1.4", *files]
+    assert [each.problem is None for each in found] == [True, True, True, False]
+    assert "another" in (found[3].problem or "")
+    assert found[0].events == found[2].events > 20
     write_case(await record(Perdure(client).get_run(run_id)), tmp_path / "case.json")
     for name, words in (("case.json", "is a case, not a history"), ("none.json", "cannot be read as a history")):
         with pytest.raises(SettingsError, match=words):
             read_history(tmp_path / name)
+
+
+async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    client = dev_server.client
+    async with harness(client, [], [DONE, DONE]) as it:
+        session = Perdure(client, task_queue=it.task_queue).session("desk-22", agent=Agent.of(agent()))
+        await session.wait(await session.send("hello", sender="ann"))
+        found = [each async for each in replay_each(client, [session.id], [], client.data_converter)]
+        assert found[0].name == session.id
+        assert [each.name for each in found if each.name.startswith(f"{session.id}/")]
+        assert [each.problem for each in found] == [None] * len(found)
+        mine = f"TaskQueue = '{it.task_queue}'"
+        async with asyncio.timeout(20):
+            while session.id not in [each.name async for each in replay_running(client, mine)]:
+                pass
+        open_ones = [each async for each in replay_running(client, mine)]
+        assert [each.problem for each in open_ones] == [None] * len(open_ones)
+        with pytest.raises(RunError, match="the query is refused"):
+            _ = [each async for each in replay_running(client, "no query")]
+        text = (await client.get_workflow_handle(session.id).fetch_history()).to_json()
+    (mine_file := tmp_path / "session.json").write_text(text, encoding="utf-8")
+    (their_file := tmp_path / "others.json").write_text(text.replace('"name": "Session"', '"name": "Theirs"'), "utf-8")
+    files = [str(mine_file), str(their_file)]
+    ours, theirs = [each async for each in replay_each(None, files, files, client.data_converter)]
+    assert ours.problem is None
+    assert (theirs.left_out, theirs.line()) == (
+        True,
+        f"{files[1]}: left out: a workflow of type 'Theirs', which is none of Perdure's: replay it with the worker that has it",
+    )
 
 
 @pytest.mark.soak  # the same by two processes

@@ -133,9 +133,9 @@ async def test_in_a_pipe_ctrl_c_leaves_also_while_nothing_comes(desk: str, dev_s
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"hello\n")
-        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"re: hello\n"
+        assert await process.stdout.readline() == b"re: hello\n"
         process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(process.wait(), 20) == 130
+        assert await process.wait() == 130  # what hangs, pytest ends
 
 
 class Told:
@@ -152,9 +152,7 @@ class Told:
 
     async def events(self, from_: str | None) -> AsyncIterator[Event]:
         self.asked.append(from_)
-        yield Event(
-            "reply", "end", "", "r", len(self.asked), {"text": f"part {len(self.asked)}"}, f"{len(self.asked)}.0.0"
-        )
+        yield Event("reply", "end", "", "r", {"text": f"part {len(self.asked)}"}, f"{len(self.asked)}.0.0")
         if len(self.asked) < 3:
             raise ServerError("the server is gone")
 

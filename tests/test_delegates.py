@@ -162,7 +162,7 @@ async def test_r8_4_upfront_the_model_knows_the_delegates_schemas(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     upfront = {"name": "write", "_delegate": "writer", "_resolution": "upfront"}
-    script = parts(PARENT=[write(7), write(), DONE], WRITER=[TEXT])
+    script = parts(PARENT=[write([7]), write(), DONE], WRITER=[TEXT])
     folder = save(tmp_path, WRITER)
     async with harness(dev_server.client, TOOLS, script, agents=folder) as it:
         view = await it.run(agent(upfront))

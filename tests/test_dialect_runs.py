@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.activities.transcripts.recalling import recall
 from perdure.client.audit import exchanges
 from perdure.model.dialects import DIALECTS
+from perdure.run.events.wire import EVENTS_QUERY, EventsPage
+from perdure.run.wire import RECALL_QUERY
 from perdure.testing.dialects import write_answer
 from perdure.testing.turns import ChatRequest, Fault, Turn
 from tests.support import DONE, agent, harness, impatient, perdure
@@ -202,3 +207,56 @@ async def test_r16_4_a_script_loops_and_decides_and_the_model_is_shown_it_as_it_
     )
     assert "for at, word in enumerate([" in shown
     assert '    said = echo(value=f"{at}{word}"' in shown or "    said = echo(value=f'{at}{word}'" in shown
+
+
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 129).decode()
+
+
+@tool
+def report(rows: int) -> str:
+    """A long text."""
+    return "".join(f"row {n:>6}\n" for n in range(rows))[: rows * 10 - 4] + "END."
+
+
+@tool
+def picture() -> dict[str, Any]:
+    """A picture of 44,000 characters."""
+    return {"shot": PICTURE}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_r10_18_a_model_is_shown_results_cut_and_reads_the_rest_by_recall(
+    dialect: str, dev_server: WorkflowEnvironment
+) -> None:
+    first = [
+        {"_tool": "report", "rows": 5000},
+        {"_tool": "report", "rows": 6000, "_outputPath": "†state.kept"},
+        {"_tool": "picture", "_outputPath": "†state.shot"},
+        {"_tool": "picture"},
+    ]
+    rest = [{"_tool": "recall", "what": "1.0", "page": 5}, {"_tool": "recall", "what": "state.kept", "page": 5}]
+    rest.append({"_tool": "echo", "value": "†state.kept", "_outputPath": "†state.copy"})
+    turns = [{"calls": first}, {"calls": rest}, DONE]
+    async with harness(dev_server.client, [report, picture, echo, recall], turns) as it:
+        it.model.dialect = dialect
+        handle = await it.start(agent("report", "picture", "echo", config={"dialect": dialect}))
+        result = await handle.result()
+        before, shown, after = (json.dumps(request.body, ensure_ascii=False) for request in it.model.requests)
+        env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+        printed = (await perdure("show", handle.id, env=env)).out
+        page: EventsPage = await handle.query(EVENTS_QUERY, args=[0, 1000], result_type=EventsPage)
+        whole = await handle.query(RECALL_QUERY, args=["1.0", 1])
+    assert (result.status, len(result.state["kept"])) == ("completed", 60_000)
+    assert result.state["copy"] == result.state["kept"]
+    assert result.state["shot"] == {"shot": PICTURE}
+    assert "recall" not in before
+    assert "[50,000 characters; the rest: recall 1.0]" in shown
+    assert "[60,000 characters; the rest: recall " in shown
+    assert "END." not in shown
+    assert "Read again, word for word" in shown
+    assert [call.status for call in result.calls[4:]] == ["done"] * 3
+    assert after.count("END.") == 2
+    assert (whole["page"], whole["pages"]) == (1, 5)
+    for text in (shown, after, printed, page.model_dump_json()):
+        assert PICTURE[:200] not in text
+        assert "[image/png, 33,032 bytes" in text

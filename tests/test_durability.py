@@ -21,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.client.runs import AgentHandle, start_run
 from perdure.hosting.server import embedded_server, free_port
 from perdure.run.agents import parse_agent
-from perdure.run.wire import RunResult
+from perdure.run.wire import REQUEST_ACTIVITY, RunResult
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest, Turn
 from tests.support import DONE, ROOT, agent
@@ -72,7 +72,7 @@ class Bell:
 
     async def wait_for(self, count: int) -> None:
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.rings) >= count), 30)
+            await self._changed.wait_for(lambda: len(self.rings) >= count)
 
 
 class Site:
@@ -92,7 +92,7 @@ class Site:
 
     async def wait_for_death(self) -> None:
         assert self._worker is not None
-        await asyncio.wait_for(self._worker.wait(), 30)
+        await self._worker.wait()
 
     async def kill(self) -> None:
         assert self._worker is not None
@@ -123,7 +123,7 @@ async def site(server: WorkflowEnvironment, script: Any, folder: Path) -> AsyncI
 
 
 async def finish(handle: AgentHandle) -> RunResult:
-    return await asyncio.wait_for(handle.result(), 60)
+    return await handle.result()
 
 
 POINTS = {
@@ -171,18 +171,47 @@ async def test_the_worker_is_killed_during_a_tool(dev_server: WorkflowEnvironmen
     assert [call.attempts for call in result.calls] == [2, 2, 1]
 
 
+async def answered(client: Client, run_id: str) -> None:
+    """Return once the history has the result of a Request."""
+    requests: set[int] = set()
+    handle = client.get_workflow_handle(run_id)
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        if event.activity_task_scheduled_event_attributes.activity_type.name == REQUEST_ACTIVITY:
+            requests.add(event.event_id)
+        if event.activity_task_completed_event_attributes.scheduled_event_id in requests:
+            return
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["the answer is recorded", "the model still writes"])
 async def test_the_worker_is_killed_between_a_tools_end_and_its_report(
-    dev_server: WorkflowEnvironment, tmp_path: Path
+    dev_server: WorkflowEnvironment, tmp_path: Path, *, recorded: bool
 ) -> None:
-    calls = [CALLS[0] | {"die": True}, *CALLS[1:]]
-    async with site(dev_server, [{"calls": calls, "output": {"ok": True}}], tmp_path) as it:
+    """An answer that the worker had not reported is lost with it: a second Request is asked for the rest. The tool's effect is not."""
+    text = json.dumps({"calls": [CALLS[0] | {"die": True}, *CALLS[1:]], "output": {"ok": True}}, ensure_ascii=False)
+    gate = asyncio.Event()
+    turn = Turn(text, gate=gate, gate_after=len(text) if recorded else text.index('"two"'))
+    rest = {
+        "calls": [{"_tool": "note", "text": "{†state.a}, and the rest", "_outputPath": "†state.c"}],
+        "output": {"ok": True},
+    }
+    async with site(dev_server, [turn] if recorded else [turn, rest], tmp_path) as it:
+        it.bell.quiet = True
+        if recorded:
+            gate.set()
         handle = await it.start_run()
+        await it.bell.wait_for(2 if recorded else 1)
+        if recorded:
+            await answered(it.client, handle.id)
+        it.bell.answer()
         await it.wait_for_death()
+        gate.set()
         await it.start_worker()
         result = await finish(handle)
-    assert (result.status, result.state["c"]) == ("completed", "one and two")
-    assert it.effects() == ["1.0", "1.1", "1.2"]
-    assert result.calls[0].attempts > 1
+        it.model.check()
+    assert result.calls[0].attempts == 2
+    assert (result.status, result.state["c"]) == ("completed", "one and two" if recorded else "one, and the rest")
+    assert it.effects() == (["1.0", "1.1", "1.2"] if recorded else ["1.0", "2.0"])
+    assert [error["error"]["code"] for error in result.errors] == ([] if recorded else ["interrupted"])
 
 
 async def test_the_server_is_restarted(tmp_path: Path) -> None:
@@ -198,9 +227,7 @@ async def test_the_server_is_restarted(tmp_path: Path) -> None:
         async with embedded_server(port=port, db=db, ui=False) as server:
             bell.answer()
             try:
-                result = await asyncio.wait_for(
-                    server.client.get_workflow_handle(handle.id, result_type=RunResult).result(), 60
-                )
+                result = await server.client.get_workflow_handle(handle.id, result_type=RunResult).result()
             finally:
                 await it.kill()
     assert (result.status, result.state["c"]) == ("completed", "one and two")

@@ -84,7 +84,11 @@ async def test_desk_hears_two_senders_and_goes_on_after_a_restart(dev_server: Wo
     replies = [entry["text"] for entry in view.entries if entry["type"] == "reply"]
     assert (len(replies), replies[-1]) == (5, "You had B-4 paid back.")
     corrected = [entry for entry in view.entries if entry["type"] == "run"][1]
-    assert [(call["tool"], call["params"]["order"], call["status"]) for call in corrected["calls"]] == [
+    assert [
+        (call["tool"], call["params"]["order"], call["status"])
+        for call in corrected["calls"]
+        if "order" in call["params"]
+    ] == [
         ("pay_back", "A-17", "skipped"),
         ("pay_back", "B-4", "done"),
     ]

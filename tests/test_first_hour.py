@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
     path.write_text(json.dumps(agent("ask_person")), encoding="utf-8")
     env = address(dev_server)
     async with harness(dev_server.client, [], [{"calls": ASKING, "output": "†state.said"}]) as it:
-        words = ["run", str(path), "--id", "waits here", "--task-queue", it.task_queue]
+        id = f"waits {uuid.uuid4().hex[:8]}"
+        words = ["run", str(path), "--id", id, "--task-queue", it.task_queue]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(ROOT / "client.py"),
@@ -56,16 +58,16 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
         )
         assert process.stderr is not None
         said: list[str] = []
-        async with asyncio.timeout(30):
-            while not said or not said[-1].startswith("perdure answer"):
-                said.append((await process.stderr.readline()).decode())
-        listed = await command("approvals", env=env)
+        while not said or not said[-1].startswith("perdure answer"):
+            said.append((await process.stderr.readline()).decode())
+            assert said[-1], said
+        listed = await command("approvals", id, env=env)
         words = shlex.split(said[-1])
         answered = await command(*words[1:-1], "yes", env=env)
         out, _ = await process.communicate()
     assert "perdure: 1.0 waits for a person: Really?\n" in said
-    assert words == ["perdure", "answer", "waits here", "1.0", "TEXT"]
-    assert "perdure answer 'waits here' 1.0 TEXT" in listed.out
+    assert words == ["perdure", "answer", id, "1.0", "TEXT"]
+    assert f"perdure answer '{id}' 1.0 TEXT" in listed.out
     assert (answered.code, process.returncode) == (0, 0)
     assert "yes" in out.decode()
 

@@ -312,6 +312,8 @@ async def test_a_run_is_refused_or_given_another_input_and_its_end_is_told(time_
     def check(event: BeforeAgentStart) -> BeforeAgentStart | Refused | None:
         if event.input == {"city": "Atlantis"}:
             return refuse("there is no such city")
+        if event.input == {"city": "Bonn"}:
+            return event.changed(system=f"{event.system} Say please.")
         return event.changed(input={"city": "Köln"}) if event.input == {"city": "Cologne"} else None
 
     @hook("agent_end")
@@ -325,6 +327,14 @@ async def test_a_run_is_refused_or_given_another_input_and_its_end_is_told(time_
         refused = await failure(it, agent(context=[where]), {"city": "Atlantis"})
         view = await it.run(agent(context=[where]), {"city": "Cologne"})
         other = await it.run(agent(context=[where]), {"city": "Bonn"})
+        said = [str(request.messages[0]["content"]) for request in it.model.requests]
+    assert said[0].startswith("Plan.\n")
+    assert said[1].startswith("Plan. Say please.\n")
+    assert [each.messages[0]["content"] for each in ended] == said
+    assert [each.messages[-1] for each in ended] == [
+        {"role": "assistant", "content": "Köln"},
+        {"role": "assistant", "content": "Bonn"},
+    ]
     assert (refused.type, refused.message) == ("refused_by_hook", "there is no such city")
     assert (view.output, other.output) == ({"to": "Köln"}, {"to": "Bonn"})
     assert [(each.status, each.output, each.requests) for each in ended] == [

@@ -109,13 +109,13 @@ async def test_a_call_is_changed_in_the_form_and_approved(server: WorkflowEnviro
     async with inbox(server) as address, waiting(server, script, agent("deploy", "look"), "1.0") as (it, run_id):
         page = await browser.new_page()
         await page.goto(address)
-        await expect(page.get_by_role("heading", name="1.0 deploy")).to_be_visible()
+        await expect(page.get_by_role("heading", name="deploy service shop, 3 replicas")).to_be_visible()
         await expect(page.locator("figure svg text").filter(has_text="1.1 look")).to_be_visible()
         await expect(page.locator("figure rect[stroke-width='4']")).to_have_count(1)
         await page.set_viewport_size({"width": 500, "height": 900})
         sizes = "e => { const b = e.getBoundingClientRect(); return [b.top, b.bottom] }"
         nav, main = await page.locator("nav").evaluate(sizes), await page.locator("main").evaluate(sizes)
-        assert main[0] - nav[1] < 2  # one below the other, with no hole between them
+        assert nav[0] - main[1] < 2  # the decision before the list, with no hole between them
         assert nav[1] - nav[0] < 200
         colour = "e => getComputedStyle(e).backgroundColor"
         field, ground = page.get_by_label("replicas"), page.locator("body")
@@ -150,14 +150,14 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
         await page.goto(address)
         await expect(page.get_by_text("Nothing waits for a person.").first).to_be_visible()
         async with waiting(server, plan("/keys", "/elsewhere"), asking(), "1.0", "1.1") as (it, run_id):
-            await expect(page.get_by_role("heading", name="1.0 remove")).to_be_visible(timeout=15_000)
+            await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible(timeout=15_000)
             await expect(page).to_have_title("(2) Perdure inbox")
             await _tab_to(page, "reason")
             await page.keyboard.type("not today")
             await _tab_to(page, "", "Reject")
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1.0: rejected")
-            await expect(page.get_by_role("heading", name="1.1 remove")).to_be_visible()
+            await expect(page.get_by_role("heading", name="remove path /elsewhere")).to_be_visible()
             await it.client.get_workflow_handle(run_id).signal("approve", {"call": "1.1"})
             await expect(page.get_by_text("This was decided elsewhere")).to_be_visible(timeout=15_000)
             await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
@@ -182,7 +182,7 @@ async def test_it_works_without_javascript(server: WorkflowEnvironment, browser:
         context = await browser.new_context(java_script_enabled=False)
         page = await context.new_page()
         await page.goto(address)
-        await page.get_by_role("link", name="plan").click()
+        await page.get_by_role("link", name="run a plan").click()
         await expect(page.get_by_text("1 calls in 1 levels")).to_be_visible()
         await page.get_by_label("The whole plan").fill('[{"_tool": "look", "path": "/instead"}]')
         await page.get_by_role("button", name="Approve").click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import re
 import subprocess
@@ -13,9 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, ToolError, tool
+from perdure import Agent, Reply, ToolError, reply_route, tool
+from perdure.errors import ToolDefinitionError
 from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
@@ -272,3 +277,62 @@ def test_a_dev_server_for_a_whole_session(perdure_dev_server: str) -> None:
             assert known[AGENT_ATTRIBUTE] == ["payer"], "lists find the first run of a new server too"
 
     asyncio.run(use())
+
+
+async def test_several_runs_are_waited_for_at_once_and_each_is_decided_once() -> None:
+    people = [approve("pay", after="1h", every=True)]
+    async with run_locally(payer, model=lambda _: PLAN, people=people) as local:
+        runs = [await local.start() for _ in range(6)]
+        views = await asyncio.gather(*(run.wait() for run in runs))
+        assert len(local.executions("pay")) == 6
+    assert [view.status for view in views] == ["completed"] * 6
+
+
+async def test_nobody_looks_at_a_run_that_has_ended(dev_server: WorkflowEnvironment) -> None:
+    """Else each run of a test makes each wait longer. One that the server has forgotten would be waited for."""
+    async with run_locally(payer, model=lambda _: DONE, server=dev_server) as local:
+        view = await local.run()
+        gone = WorkflowExecution(workflow_id=view.run_id)
+        service = local.client.workflow_service
+        await service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(namespace=local.client.namespace, workflow_execution=gone)
+        )
+        with contextlib.suppress(RPCError):  # there is none any more
+            while True:
+                await local.client.get_workflow_handle(view.run_id).describe()
+        look = await local.following.clock.look([view.run_id])
+        assert not look.busy
+        assert (await local.run()).status == "completed"
+
+
+async def test_r14_3_a_sessions_people_routes_and_waits_are_those_of_a_run() -> None:
+    tried: list[tuple[str, str]] = []
+
+    @reply_route("desk")
+    async def deliver(reply: Reply) -> None:
+        tried.append((reply.key.rpartition("/")[2], reply.text))
+        if reply.attempt < 4:
+            raise OSError("the desk is closed")
+
+    talker = Agent("talker", tools=[pay], output=str)
+    plans = [{"calls": [PAY], "output": "†state.receipt"}, {"calls": [], "output": "again"}]
+    people = [approve("pay", after="2 days")]
+    async with run_locally(talker, model=plans, people=people, routes=[deliver]) as local:
+        begun = await local.now()
+        session = local.session("ann")
+        receipt = await session.send("pay", sender="ann", route="desk:1")
+        run = await session.run()
+        assert await session.reply(receipt) == "paid 40"
+        assert run is not None
+        assert (await run.wait()).status == "completed"
+        assert (await local.now() - begun).total_seconds() > 2 * 86_400
+        local.assert_once("pay")
+        await local.settle()
+        assert tried == [("1", "paid 40")] * 4
+        assert await session.reply(await session.send("once more", sender="ann")) == "again"
+
+
+async def test_a_function_without_a_route_is_refused_as_one() -> None:
+    with pytest.raises(ToolDefinitionError, match="is no route: decorate the function with @reply_route"):
+        async with run_locally(payer, routes=[pay]):
+            raise AssertionError

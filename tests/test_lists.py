@@ -65,6 +65,7 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
             "agent": name,
             "stopReason": "output",
             "cost": row["cost"],
+            "tokens": row["tokens"],
             "sender": "ann",
             "tenant": "acme",
         }

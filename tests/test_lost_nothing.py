@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
+from perdure.errors import ServerError
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ScriptedModel
@@ -95,6 +96,20 @@ async def test_r10_3_fifty_schedules_lose_nothing_while_the_worker_is_replaced(d
     assert sum(len(talk.receipts) for talk in talks) > 100
 
 
+@asynccontextmanager
+async def started_server(**how: Any) -> AsyncIterator[WorkflowEnvironment]:
+    """A server of its own; on a busy machine it may need more than one attempt."""
+    async with AsyncExitStack() as stack:
+        for left in reversed(range(5)):
+            try:
+                server = await stack.enter_async_context(embedded_server(**how))
+                break
+            except ServerError:
+                if not left:
+                    raise
+        yield server
+
+
 @pytest.mark.soak
 async def test_r10_1_hundreds_of_messages_lose_nothing_while_worker_and_server_are_killed(tmp_path: Path) -> None:
     seed, count = int(os.environ.get("SEED", secrets.randbelow(10**6))), times(300)
@@ -112,7 +127,7 @@ async def test_r10_1_hundreds_of_messages_lose_nothing_while_worker_and_server_a
             """A server, and workers one after the other; both are replaced, the worker more often."""
             nonlocal perdure, servers
             while not over.is_set():
-                async with embedded_server(**how) as server:
+                async with started_server(**how) as server:
                     servers += 1
                     perdure = perdure or await Perdure.connect(f"127.0.0.1:{port}", task_queue=key)
                     there.set()
@@ -126,19 +141,20 @@ async def test_r10_1_hundreds_of_messages_lose_nothing_while_worker_and_server_a
                         if over.is_set():
                             return
 
-        serving = asyncio.create_task(serve())
-        await asyncio.wait_for(there.wait(), 30)
-        assert perdure is not None
-        talk = Talk(perdure.session(key, agent=Agent.of(AGENT), quiet=0.1), chance)
-        async with asyncio.TaskGroup() as speaking:
-            for sender in SENDERS:
-                speaking.create_task(talk.speak(sender, count // len(SENDERS)))
-        entries = await talk.settled(max(300, count))
-        history = [each async for each in perdure.client.list_workflows(f"WorkflowId = '{talk.session.id}'")]
-        executions |= {each.run_id for each in history}
-        over.set()
-        await serving
+        async with asyncio.TaskGroup() as serving:  # a server that cannot start ends the test
+            serving.create_task(serve())
+            await asyncio.wait_for(there.wait(), 30)
+            assert perdure is not None
+            talk = Talk(perdure.session(key, agent=Agent.of(AGENT), quiet=0.1), chance)
+            async with asyncio.TaskGroup() as speaking:
+                for sender in SENDERS:
+                    speaking.create_task(talk.speak(sender, count // len(SENDERS)))
+            entries = await talk.settled(max(300, count))
+            history = [each async for each in perdure.client.list_workflows(f"WorkflowId = '{talk.session.id}'")]
+            executions |= {each.run_id for each in history}
+            over.set()
     assert wrongs(talk, entries) == [], f"SEED={seed}"
     assert len(executions) > count // 50  # of 300 messages 6 times as new
     assert servers > 1
-    print(f"{len(talk.receipts)} accepted, {len(executions)} executions, {servers} servers, {mortal.deaths} workers")
+    said = f"{len(talk.receipts)} accepted, {len(entries)} entries, {talk.archived} of them archived"
+    print(f"{said}, {len(executions)} executions, {servers} servers, {mortal.deaths} workers")

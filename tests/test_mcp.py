@@ -15,11 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities import mcp
-from perdure.activities.mcp import McpConfig, McpServer, connection, mcp_tools
+from perdure.activities.mcp import McpConfig, McpServer, bounds, connection, mcp_tools
 from perdure.activities.registry import Registry
 from perdure.client.watching import watch_run
 from perdure.errors import ToolError
@@ -208,6 +210,21 @@ async def test_a_tool_that_cannot_be_one_is_left_out_with_a_line() -> None:
         assert registry.get("notes.read")
     assert len(refused) == 1
     assert refused[0].startswith("the MCP server 'notes': tool 'notes.odd': its schema is no JSON Schema")
+
+
+@pytest.mark.parametrize("has_tasks", [True, False])
+async def test_a_tool_that_requires_tasks_is_left_out_where_the_server_has_them(
+    has_tasks: bool, tmp_path: Path
+) -> None:
+    tools = [{**PLAIN, "name": each, "execution": {"taskSupport": each}} for each in ("required", "optional")]
+    capabilities: dict[str, Any] = {"tasks": {"requests": {"tools": {"call": {}}}}} if has_tasks else {}
+    script = scripted(tmp_path / "script", tools=tools, capabilities=capabilities)
+    told: list[str] = []
+    async with offered_by(script, told.append) as registry:
+        found = [name for name in registry.definitions() if name.startswith("x.")]
+    assert found == (["x.optional"] if has_tasks else ["x.required", "x.optional"])
+    line = "the MCP server 'x': the tool 'required' runs as a task alone (taskSupport); it is not offered"
+    assert told == ([line] if has_tasks else [])
 
 
 async def test_variables_come_from_the_workers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,3 +521,89 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     assert any("needs" in line or "has no tool 'gone.do'" in line for line in lines)
     # Nothing but lines of ours.
     assert [line for line in lines if not line.startswith(("worker", "Temporal  ", "Web UI  ", "Gateway  "))] == []
+
+
+PROGRESS = json.dumps(
+    {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "@", "progress": 1}}
+)
+
+
+@pytest.mark.parametrize("flood", ["x" * 10_000, PROGRESS.replace('"@"', "TOKEN") + "\n", "no message\n"])
+async def test_a_server_that_prints_without_end_ends_its_connection(
+    flood: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line, progress, or anything else: it takes no memory and no time of the worker's beyond its bounds."""
+    monkeypatch.setattr(bounds, "MAX_MESSAGE", 1_000_000)
+    monkeypatch.setattr(bounds, "BURST", 1000)
+    config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [{"_flood": flood}]})
+    async with asyncio.timeout(60), offered_by(config) as registry:
+        code, message = await refusal(registry, "x.do")
+        assert code == "connection_lost"
+        assert len(message) < 1000
+        assert (await refusal(registry, "x.do"))[0] == "connection_lost"  # made anew, and lost again
+
+
+async def test_more_than_a_server_may_say_is_an_error_of_the_call(tmp_path: Path) -> None:
+    many = {"content": [{"type": "text", "text": "x"}] * 10_001}
+    long = {"_error": {"code": 1, "message": "x" * 100_000}}
+    config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [many, long]})
+    async with offered_by(config) as registry:
+        code, message = await refusal(registry, "x.do")
+        assert (code, "10,000 are accepted" in message) == ("invalid_answer", True)
+        code, message = await refusal(registry, "x.do")
+        assert (code, len(message) < 20_000) == ("mcp_error", True)
+
+
+async def test_a_list_of_tools_has_its_bounds(tmp_path: Path) -> None:
+    """So many tools, so long definitions, and so many lines of the log for those that are none."""
+    tools = [PLAIN, {**PLAIN, "name": "long", "description": "x" * 70_000}]
+    tools += [{**PLAIN, "name": f"no tool\n{n}" * 1000} for n in range(150)]
+    tools += [{**PLAIN, "name": f"t{n}"} for n in range(500)]
+    told: list[str] = []
+    config = scripted(tmp_path / "s.json", tools=tools, answers={})
+    async with offered_by(config, told.append) as registry:
+        assert len(registry) == 500 - 151
+        assert registry.get("x.do") is not None
+        assert registry.get("x.long") is None
+    assert "lists more than 500 tools" in told[0]
+    assert "is defined in 70," in told[1]
+    assert len(told) == 101
+    assert max(map(len, told)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "head", ["content-type: application/json", "content-type: text/event-stream", "content-encoding: gzip"]
+)
+async def test_an_answer_over_http_has_its_bounds(head: str) -> None:
+    """Neither a body nor an event without end is taken in, nor one that is compressed: who knows how much that is."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\nconnection: close\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 100_000)
+                await writer.drain()
+        writer.close()
+
+    served = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/"
+    allowed = bounds.Allowance(lambda: None)
+    async with served, httpx2.AsyncClient(transport=bounds.BoundedTransport(allowed)) as http, asyncio.timeout(60):
+        with pytest.raises(httpx2.RemoteProtocolError, match=r"more than a server may|compresses"):
+            await http.get(url)
+
+
+async def test_an_event_stream_is_counted_event_by_event() -> None:
+    clock = [0.0]
+    messages = bounds.Messages(bounds.Allowance(lambda: None), lambda: clock[0])
+    for _ in range(3):
+        messages.take(3_000_000)
+        messages.take(0, 1)
+    for _ in range(10):
+        clock[0] += 1
+        messages.take(0, bounds.A_SECOND)
+    with pytest.raises(anyio.BrokenResourceError):
+        messages.take(bounds.MAX_LIST + 1)
+    with pytest.raises(anyio.BrokenResourceError):
+        messages.take(0, bounds.BURST + 1)

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolError, tool
+from perdure import Perdure, ToolError, tool
 from perdure.cli.viewing.exchanges import print_exchanges
 from perdure.cli.viewing.render import print_run
 from perdure.client.audit import exchanges
@@ -236,7 +236,11 @@ async def test_r9_4_fallback_to_another_model(down: Turn, dev_server: WorkflowEn
 
     async with harness(dev_server.client, [check_cpu], answer) as it:
         view = await it.run(agent("check_cpu", config={"models": {"fallback": ["backup-1"]}}))
+        events = [each async for each in Perdure(it.client).get_run(view.run_id).events()]
+        asked = len(it.model.requests)
     assert (view.status, view.requests, view.log[0].model) == ("completed", 1, "backup-1")
+    [end] = [each for each in events if (each.topic, each.phase) == ("request", "end")]
+    assert end.data["attempt"] == asked  # counted over both models
     assert view.log[0].reason.startswith("fallback: gpt-4o-mini is down (")
 
 

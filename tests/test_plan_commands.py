@@ -90,6 +90,20 @@ async def test_r10_19_an_agent_that_asks_for_skills_has_the_tool_that_reads_them
     assert "read_skill" in without.out + without.err
 
 
+async def test_validate_warns_of_what_is_no_error(tmp_path: Path) -> None:
+    tools = [{"name": "pay", "properties": {"n": {"type": "integer"}}, "_dangerous": True}]
+    call = {"_tool": "pay", "n": "71", "_outputPath": "†state.x"}
+    document = write(tmp_path, agent(*tools, context=[{"type": "plan", "plan": [call, call | {"n": 1}]}]))
+    found = await plan("validate", document)
+    assert (found.code, found.out.splitlines()[-1]) == (0, "2 calls, no problems, 2 warnings")
+    said = [line.partition(": ")[2] for line in found.out.splitlines()[:3]]
+    assert said[0] == '1.0 pay: $.n was "71" and is taken as 71'
+    assert said[1].startswith("1.0 pay and 1.1 pay both set †state.x without an order between them")
+    assert said[2].startswith("the tool 'pay' is dangerous, and two of its calls may run at once: exclusive=True")
+    as_json = json.loads((await plan("validate", document, "--json")).out)
+    assert (as_json["ok"], as_json["warnings"], as_json["hints"]) == (True, said[:2], said[2:])
+
+
 async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
     path = write(tmp_path, [{"_tool": "load", "p": "†state.user", "q": "†input.id"}])
     assert (await plan("validate", path)).code == 1

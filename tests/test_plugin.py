@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.common import RawValue
+from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.contrib.opentelemetry import OpenTelemetryPlugin, create_tracer_provider
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -26,6 +26,7 @@ from temporalio.worker import Replayer, Worker
 from perdure import Agent, Perdure, PerdurePlugin, activity_tool, tool
 from perdure.errors import SettingsError, ToolDefinitionError
 from perdure.hosting.encryption import AesGcm
+from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from tests.test_readme import DOCS, blocks, write
@@ -73,6 +74,8 @@ async def test_one_line_for_a_sandboxed_worker_that_has_workflows_a_codec_and_tr
             ]
             assert child.startswith(f"{run_id}/shopper-")
             assert await Perdure(client).get_run(child, SHOPPER).result() == Receipt(euros=0.5)
+            found = (await client.get_workflow_handle(child).describe()).typed_search_attributes
+            assert found.get(SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)) == "shopper"
     below = await dev_server.client.get_workflow_handle(child).fetch_history()
     inputs = below.events[0].workflow_execution_started_event_attributes.input.payloads
     assert [payload.metadata["encoding"] for payload in inputs] == [b"binary/encrypted"]

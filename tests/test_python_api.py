@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -23,6 +24,7 @@ from perdure import (
     Agent,
     DecisionRefusedError,
     Event,
+    NoWorkerError,
     OutputError,
     Perdure,
     Run,
@@ -39,7 +41,7 @@ from perdure.client.selection import Selection
 from perdure.errors import DecisionError, InputError
 from perdure.hosting import leaving
 from perdure.hosting.server import free_port
-from perdure.run.wire import WaitingEntry
+from perdure.run.wire import AGENT_WORKFLOW, WaitingEntry
 from perdure.testing.turns import Turn
 from tests.support import ROOT, harness
 
@@ -329,3 +331,35 @@ async def test_a_script_ends_cleanly_after_a_connection_that_failed() -> None:
         )
         out, _ = await script.communicate()
         assert (out, script.returncode) == (b"told\n", 0)
+
+
+@workflow.defn(name=AGENT_WORKFLOW, sandboxed=False)
+class Broken:
+    """A run whose every task fails."""
+
+    @workflow.run
+    async def run(self, _: Any) -> Any:
+        raise RuntimeError("a fault of the engine's")
+
+
+async def test_r18_10_a_run_whose_tasks_fail_says_so(dev_server: WorkflowEnvironment) -> None:
+    queue = f"broken-{uuid.uuid4().hex[:8]}"
+    async with Worker(dev_server.client, task_queue=queue, workflows=[Broken]):
+        perdure = Perdure(dev_server.client, task_queue=queue)
+        run = await perdure.start(Agent(name="broken", instructions="Plan."), "x")
+        said: list[str] = []
+        async with asyncio.timeout(60), aclosing(run.troubles()) as troubles:
+            async for words in troubles:
+                said.append(words)
+                break
+        with pytest.raises(NoWorkerError) as shown:
+            await run.view()
+        with pytest.raises(RunError) as cancelled:
+            await run.cancel()
+        with pytest.raises(RunTimeoutError) as waited:
+            await run.result(timeout=0.1)
+        for words in (*said, str(shown.value), str(cancelled.value), str(waited.value)):
+            assert "its workflow tasks fail" in words
+            assert "a fault of the engine's" in words
+            assert f"perdure terminate {run.id}" in words
+        await run.terminate()

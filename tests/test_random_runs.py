@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -75,6 +76,19 @@ class Stage:
         return branch(case.calls[index]["_outputPath"].split(" || ")[-1], value) if outcome == "branch" else value
 
 
+def assigns_again(case: Case) -> bool:
+    """Whether two calls of a case write to one name of the state."""
+    names = [
+        {
+            re.split(r"[.\[]", path.strip().removeprefix("†state."))[0]
+            for path in re.split(r"&&|\|\|", call["_outputPath"])
+        }
+        for call in case.calls
+        if "_outputPath" in call
+    ]
+    return sum(map(len, names)) > len(set().union(*names))
+
+
 def order_of(history: WorkflowHistory) -> list[int]:
     """The calls of the first Request in the order in which they ended."""
     scheduled, order = {}, []
@@ -91,7 +105,10 @@ def order_of(history: WorkflowHistory) -> list[int]:
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_random_runs_do_what_the_protocol_says(dialect: str, dev_server: WorkflowEnvironment) -> None:
-    stage = Stage([make_case(10_000 + seed) for seed in range(DIALECTS.index(dialect), RUNS, len(DIALECTS))])
+    cases = (make_case(10_000 + seed) for seed in count(DIALECTS.index(dialect), len(DIALECTS)))
+    # A script that assigns a name again orders its versions (R5.14): that is another plan than the case's.
+    played = (case for case in cases if dialect != "script" or not assigns_again(case))
+    stage = Stage(list(islice(played, RUNS // len(DIALECTS))))
 
     @tool(name="play", retries=0)
     async def play(context: ToolContext, **params: Any) -> Any:

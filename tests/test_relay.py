@@ -126,7 +126,7 @@ async def test_r10_14_a_run_is_read_while_it_goes_on_over_continue_as_new_and_af
         await run.leave()
         await asyncio.wait_for(reading, 20)
         assert calls_of(seen) == numbered(0, 12)
-        assert [event.offset for event in seen] == list(range(12))
+        assert [event.cursor for event in seen] == [str(number) for number in range(1, 13)]
         assert calls_of(await all_of(it.perdure, run.id)) == numbered(0, 12)
         assert calls_of(await all_of(it.perdure, run.id, seen[6].cursor)) == numbered(7, 12)
         assert await all_of(it.perdure, run.id, topics=["approval"]) == []
@@ -211,7 +211,7 @@ async def test_what_was_ended_from_outside_has_an_end(dev_server: WorkflowEnviro
         await run.handle.query("signals")  # it has been noted
         await run.handle.terminate()
         last = (await all_of(it.perdure, run.id))[-1]
-        assert (last.topic, last.phase, last.offset, last.data) == ("lifecycle", "error", 1, {"status": "terminated"})
+        assert (last.topic, last.phase, last.cursor, last.data) == ("lifecycle", "error", "2", {"status": "terminated"})
         assert await all_of(it.perdure, run.id, last.cursor) == []
 
 
@@ -239,7 +239,7 @@ async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_
         )
         await asyncio.wait_for(reading, 30)
         rest = [event async for event in slow]
-        assert (rest[-1].offset, len(quick)) == (KEPT + 502, KEPT + 503)
+        assert (rest[-1].cursor, len(quick)) == (str(KEPT + 503), KEPT + 503)
         missed = [event.data for event in rest if event.phase == "snapshot"]
         assert [each["view"] for each in missed] == [{}]
 
@@ -249,7 +249,7 @@ async def test_what_was_ended_before_a_worker_took_it_has_an_end(dev_server: Wor
     run = Noting(await client.start_workflow(AGENT_WORKFLOW, id=f"noting-{uuid.uuid4().hex[:8]}", task_queue="nobody"))
     await run.handle.terminate()
     [end] = await all_of(Perdure(client), run.id)
-    assert (end.phase, end.offset, end.data) == ("error", 0, {"status": "terminated"})
+    assert (end.phase, end.cursor, end.data) == ("error", "1", {"status": "terminated"})
 
 
 async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnvironment) -> None:
@@ -288,10 +288,7 @@ async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEn
         told = await perdure("events", run.id, "--from", "1", "--topics", "tool,lifecycle", env=env)
         assert (told.code, told.err) == (0, "")
         lines = [json.loads(line) for line in told.out.splitlines()]
-        assert [(line["data"]["call"], line["offset"], line["cursor"]) for line in lines] == [
-            ("1.1", 1, "2"),
-            ("1.2", 2, "3"),
-        ]
+        assert [(line["data"]["call"], line["cursor"]) for line in lines] == [("1.1", "2"), ("1.2", "3")]
         wrong = await perdure("events", run.id, "--topics", "words", env=env)
         assert (wrong.code, wrong.out) == (2, "")
         assert wrong.err.startswith("perdure: 'words' is no topic; there are lifecycle, request,")
@@ -302,7 +299,7 @@ async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
     telling = Telling(console)
 
     def tell(topic: Any, phase: str, **data: Any) -> None:
-        telling.tell(Event(topic, phase, "2026-01-01T10:00:00.000Z", "r", 0, data))
+        telling.tell(Event(topic, phase, "2026-01-01T10:00:00.000Z", "r", data))
 
     tell("lifecycle", "start", agent="a")
     tell("request", "start", number=1, model="m", reason="the first")

@@ -14,6 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Reply, hook, refuse, tool
 from perdure.activities.registry import Registry
 from perdure.client.session import Session
+from perdure.errors import MessageRefusedError
 from perdure.hooks.events import MessageSending, MessageSent
 from perdure.hooks.functions import hook_functions
 from perdure.sessions.replies.routes import RouteFunction
@@ -160,19 +161,47 @@ async def test_a_worker_that_is_shut_down_costs_no_reply(dev_server: WorkflowEnv
     assert (kept["status"], first.taken) == ("delivered", {})
     (reply,) = second.taken.values()
     assert (reply.key, reply.attempt) == (f"{receipt.run_id}/1", 2)
+    # R24.2: attempts are bounded, the time in which no worker is there is not.
+    scheduled = [
+        event.activity_task_scheduled_event_attributes
+        async for event in session.handle.fetch_history_events()
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "perdure.reply"
+    ]
+    assert len(scheduled) == 2
+    for each in scheduled:
+        bounds = (each.schedule_to_close_timeout, each.schedule_to_start_timeout)
+        assert [bound.ToSeconds() for bound in bounds] == [0, 0]
+        assert each.retry_policy.maximum_attempts == 6
 
 
 async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_skipping: WorkflowEnvironment) -> None:
     channel = Channel(*[ConnectionError("down")] * 10)
     async with chat(time_skipping, channel) as (session, _):
-        await session.send("hello", sender="ann", route="chat")
+        first = await session.send("hello", sender="ann", route="chat")
         for tried in range(1, 7):
             await channel.until_tried(tried)
             await time_skipping.sleep(130)
         (kept,) = await until_settled(session, 1)
         answered = await session.send("more", sender="ann")
         assert await session.reply(answered, 20) == "re: ann: more"
-    assert (kept["status"], kept["why"], len(channel.tried)) == ("unknown", "down", 6)
+        assert (kept["status"], kept["why"], len(channel.tried)) == ("unknown", "down", 6)
+        # R24.2: it is delivered once more, under its key.
+        for key, sender, rights, why in (
+            (channel.tried[0], "eve", [], "takes the right 'redeliver'"),
+            (f"{session.id}/x-1/1", "ann", ["redeliver"], "has no delivery"),
+        ):
+            with pytest.raises(MessageRefusedError, match=why):
+                await session.redeliver(key, sender=sender, rights=rights)
+        await session.redeliver(channel.tried[0], sender="ann", rights=["redeliver"])
+        for tried in range(7, 12):
+            await channel.until_tried(tried)
+            await time_skipping.sleep(130)
+        assert [each["status"] for each in await until_settled(session, 2)] == ["unknown", "delivered"]
+        (reply,) = channel.taken.values()
+        assert (reply.key, reply.text, reply.attempt) == (channel.tried[0], "re: ann: hello", 11)
+        assert (reply.message_ids, reply.sender) == ([first.message_id], "ann")
+        with pytest.raises(MessageRefusedError, match="is delivered; only one that is unknown is repeated"):
+            await session.redeliver(channel.tried[0], sender="ann")
 
 
 async def test_the_lane_goes_on_while_a_reply_is_on_its_way_and_their_order_stays(
@@ -298,8 +327,8 @@ async def test_where_nothing_is_left_to_say_a_failed_tool_is_said(dev_server: Wo
     assert delivered == [("failure", "book failed: seat 7 is taken")]
     assert reply["text"] is None
     sends = {"_tool": "send", "text": "All done"}
-    delivered, reply = await said(dev_server, calls_first(fails, sends, output="All done."))
-    assert (delivered, reply["sent"]) == ([("failure", "book failed: seat 7 is taken")], True)
+    delivered, reply = await said(dev_server, calls_first(fails, sends, output="All done."), none=True)
+    assert (delivered, reply["sent"]) == ([], True), "people have heard of the run"
     delivered, _ = await said(dev_server, calls_first(fails, output="Seat 7 is taken."))
     assert delivered == [("answer", "Seat 7 is taken.")]
 
@@ -369,7 +398,9 @@ async def test_hooks_change_and_refuse_replies_and_hear_what_became_of_them(dev_
     @hook("message_sent")
     def sent(event: MessageSent) -> None:
         heard.append((event.reply, event.status))
+        points.append((event.run_id, event.sender, event.session != "", event.key))
 
+    points: list[tuple[str, str, bool, str]] = []
     found = having(channel)
     for each in (*hook_functions(sending), *hook_functions(sent)):
         found.hooks.add(each)
@@ -384,3 +415,5 @@ async def test_hooks_change_and_refuse_replies_and_hear_what_became_of_them(dev_
         ("refused", None, "not that"),
     ]
     assert heard == [(f"{first.run_id}/1", "delivered"), (f"{second.run_id}/1", "refused")]
+    assert [each[:3] for each in points] == [(first.run_id, "ann", True), (second.run_id, "ann", True)]
+    assert len({each[3] for each in points}) == 2

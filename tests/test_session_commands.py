@@ -14,8 +14,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
+from perdure import Agent, Perdure
 from perdure.cli.app import app
+from perdure.sessions.wire import END
 from tests.support import Command, harness
+from tests.support import perdure as process
 from tests.test_sessions import ECHO, HOLD, Gate, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -61,7 +64,8 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
         assert (refused.code, refused.out) == (1, "")
         assert refused.err == "perdure: the id 'm2' is that of another message of this session\n"
         shown = json.loads((await perdure("session", "show", key, "--json")).out)
-        assert list(shown) == ["session", "agent", "status", "queue", "entries"]
+        assert list(shown) == ["session", "agent", "status", "queue", "entries", "archivedThrough"]
+        assert json.loads((await perdure("session", "show", key, "--all", "--json")).out) == shown
         assert (shown["session"], shown["agent"], shown["status"], shown["queue"]) == (key, "echo", "idle", [])
         message, _, reply = shown["entries"][:3]
         assert message["type"] == "message"
@@ -72,12 +76,31 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
         assert f"{me}: hello" in plain.out
         assert f"→ re: {me}: hello" in plain.out
         foreign = await perdure("session", "show", key, "--tenant", "evil")
-        assert (foreign.code, foreign.err) == (1, f"perdure: there is no session '{key}' in namespace 'default'\n")
+        assert (foreign.code, foreign.err) == (
+            1,
+            f"perdure: there is no session '{key}' in namespace 'default' for tenant 'evil'; found with no tenant (without --tenant)\n",
+        )
         for command in ("new", "reset", "stop"):
             done = await perdure("session", command, key, "--json")
             assert (done.code, json.loads(done.out)["runId"]) == (0, None)
         assert (await perdure("session", "delete", key, "--yes")).out == f"{key}: deleted\n"
         assert (await perdure("session", "show", key)).code == 1
+
+
+async def test_r10_1_a_command_that_no_worker_answers_ends_in_time(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perdure, key = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}"
+    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    how = ("--agent", write(tmp_path, ECHO), "--task-queue", key)
+    for command in (
+        ("agent", key, "hi", *how),
+        ("session", "withdraw", key, "m1"),
+        ("session", "delete", key, "--yes"),
+    ):
+        ended = await perdure(*command)
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith(f"perdure: no worker answers for the session '{key}'")
 
 
 async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -129,3 +152,51 @@ async def test_what_is_kept_of_a_conversation(dev_server: WorkflowEnvironment, t
         assert [entry["type"] for entry in shown["entries"]] == ["message", "run", "reply", "command"]
         wrong = await perdure("session", "fork", key, "--at", "x")
         assert (wrong.code, wrong.err.startswith("perdure: 'x' is no place in a session")) == (1, True)
+
+
+async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    perdure, key = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}"
+    async with harness(dev_server.client, [], echo) as it:
+        session = Perdure(it.client, task_queue=it.task_queue).session(key, agent=Agent.of(ECHO))
+        await session.reply(await session.send("one", sender="ann", rights=["*"]), 20)
+        # In a process of its own: two commands in this one at once take each other's output.
+        at = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+        watching = asyncio.ensure_future(process("session", "watch", key, "--json", env=at))
+        await session.reply(await session.send("two", sender="ann", rights=["*"]), 20)
+        exported = await perdure("session", "export", key)
+        saved = await perdure("session", "export", key, "--out", str(tmp_path / "session.json"))
+        await session.handle.execute_update(END, {"sender": "ann", "rights": ["*"]})
+        watched = await asyncio.wait_for(watching, 30)
+        nobody = await perdure("session", "export", "no-such-session")
+    found = json.loads(exported.out)
+    assert (found["session"], found["agent"], found["tenant"]) == (key, "echo", "")
+    kinds = ["message", "run", "reply"] * 2
+    assert [entry["type"] for entry in found["entries"]] == kinds
+    assert (saved.code, json.loads((tmp_path / "session.json").read_text(encoding="utf-8"))) == (0, found)
+    assert watched.code == 0, watched.err
+    assert [json.loads(line) for line in watched.out.splitlines()][:6] == found["entries"]
+    assert nobody.code == 1
+
+
+async def test_a_session_of_another_tenant_is_named_where_it_can_be_found(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    perdure, key, tenant = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}", f"shop-{uuid.uuid4().hex[:6]}"
+    async with harness(dev_server.client, [], echo) as it:
+        how = ("--agent", write(tmp_path, ECHO), "--task-queue", it.task_queue)
+        said = await perdure("agent", key, "hello\nand more", "--tenant", tenant, *how)
+        assert said.code == 0
+        async with asyncio.timeout(30):
+            while tenant not in await Perdure(dev_server.client).list_tenants():
+                pass
+        missed = await perdure("session", "show", key)
+        assert (missed.code, missed.out) == (1, "")
+        assert f"for no tenant; found with --tenant {tenant}" in missed.err
+        shown = await perdure("session", "show", key, "--tenant", tenant)
+        assert shown.out.splitlines()[0].endswith(f", tenant {tenant}")
+        others = await perdure("session", "list")
+        assert f"--tenant {tenant}" in others.err
+        listed = await perdure("session", "list", "--tenant", tenant)
+        assert "hello" in listed.out
+        assert "and more" not in listed.out
+        assert f"these are of tenant {tenant!r}" in listed.err

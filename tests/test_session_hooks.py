@@ -172,13 +172,13 @@ async def test_a_compaction_is_refused_or_told_of(dev_server: WorkflowEnvironmen
     seen: list[Any] = []
 
     @hook("before_compaction")
-    def may(event: BeforeCompaction) -> Refused | None:
-        seen.append((event.reason, event.tokens > 0))
-        return refuse("it is under legal hold") if len(seen) == 1 else None
+    def may(event: BeforeCompaction) -> BeforeCompaction | Refused:
+        seen.append((event.reason, event.tokens > 0 and "say much 0" in event.text))
+        return refuse("it is under legal hold") if len(seen) == 1 else event.changed(addition="The case is A-17.")
 
     @hook("after_compaction")
     def told(event: AfterCompaction) -> None:
-        seen.append((event.kind, event.after < event.before))
+        seen.append((event.kind, event.after < event.before, event.text))
 
     def talkative(request: Any) -> Any:
         if "You keep the memory" in request.text:
@@ -190,6 +190,9 @@ async def test_a_compaction_is_refused_or_told_of(dev_server: WorkflowEnvironmen
             await answers(session, await session.send(f"say much {number}", sender="ann", rights=ALL))
         assert await session.compact(sender="ann", rights=ALL) == "not compacted: it is under legal hold"
         assert (await session.compact(sender="ann", rights=ALL)).startswith("compacted from about")
+        (compaction,) = [entry for entry in (await session.show()).entries if entry["type"] == "compaction"]
+    assert compaction["text"].endswith("\n\nThe case is A-17.")
+    assert seen[2][2] == compaction["text"]
     assert seen[:2] == [("asked", True), ("asked", True)]
     assert seen[2][1]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +15,14 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
+from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.errors import MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
+from perdure.errors import MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, ServerError
+from perdure.hosting.server import embedded_server
 from perdure.run.wire import RUN_QUERY, RunView
-from perdure.sessions.wire import SEND, SESSION_WORKFLOW, Receipt
+from perdure.sessions.wire import SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
 from perdure.testing.turns import ChatRequest
+from perdure.values.formulas.functions import FUNCTIONS
 from tests.support import Harness, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -106,6 +109,33 @@ async def idles(session: Session) -> int:
             await asyncio.sleep(0.02)
 
 
+async def test_r10_4_what_is_said_while_an_approval_waits_takes_it_from_nobody(dev_server: WorkflowEnvironment) -> None:
+    @tool(dangerous=True)
+    def pay(to: str) -> str:
+        """Pay somebody."""
+        return f"paid {to}"
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        first = "pay" in users(request)[-1] and "paid bob" not in request.text
+        return {"calls": [{"_tool": "pay", "to": "bob"}], "output": None} if first else echo(request)
+
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "pay"}]}
+    async with desk(dev_server, answer, document, [pay]) as (session, it):
+        first = await session.send("pay", sender="ann", rights=ALL)
+        assert first.run_id is not None
+        await it.until_waiting(first.run_id, "1.0")
+        async with asyncio.timeout(20):
+            while (await session.handle.query(SHOW, result_type=SessionView)).status != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        second = await session.send("what is the time?", sender="ann", rights=ALL)
+        assert (second.done, second.position) == ("queued", 1)
+        await Perdure(it.client).get_run(first.run_id).approve("1.0")
+        await session.reply(first, 20)
+        assert await session.reply(second, 20) == "re: ann: what is the time?"
+        done = await it.view(first.run_id)
+    assert [(call.status, call.approval and call.approval.decision) for call in done.calls] == [("done", "approve")]
+
+
 async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
         receipt = await session.send("hello", sender="ann", id="m1")
@@ -138,6 +168,33 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert "ann: hello" in it.model.requests[-1].text
         with pytest.raises(RunNotFoundError, match="knows no message and no run 'm9'"):
             await session.wait("m9", 5)
+
+
+async def test_a_session_is_shown_between_a_messages_acceptance_and_its_runs_start(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """The server starts a run a moment after its session has begun it."""
+    async with desk(dev_server) as (session, _):
+        for number in range(10):
+            receipt = await session.send(f"message {number}", sender="ann")
+            view = await session.show()
+            assert view.status in ("idle", "running")
+            assert await session.waiting(view) == []
+            assert [each["text"] for each in view.entries if each["type"] == "message"][-1] == f"message {number}"
+            await session.reply(receipt, 20)
+
+
+async def test_r10_1_an_id_belongs_to_its_sender(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, _):
+        mine = await session.send("mine", sender="ann", id="m-1")
+        yours = await session.send("yours", sender="bob", id="m-1", mode="followup")
+        assert await session.send("mine", sender="ann", id="m-1") == mine
+        assert await answers(session, mine, yours) == ["re: ann: mine", "re: bob: yours"]
+        assert await session.reply("m-1", 20, sender="bob") == "re: bob: yours"
+        with pytest.raises(RunError, match=r"several senders \(ann, bob\): name the sender"):
+            await session.reply("m-1", 20)
+        with pytest.raises(RunNotFoundError):
+            await session.reply("m-1", 20, sender="eve")
 
 
 async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment) -> None:
@@ -270,6 +327,38 @@ async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvi
         gate.open.set()
 
 
+async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a fault of the engine's")
+
+    monkeypatch.setitem(FUNCTIONS, "abs", broken)
+    let = {"_tool": "_let", "value": {"_expr": "abs(1)"}, "_outputPath": "†state.x"}
+    async with desk(dev_server, [{"calls": [let], "output": None}]) as (session, it):
+        receipt = await session.send("hello", sender="anna")
+        assert receipt.run_id is not None
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = perdure.get_run(receipt.run_id)
+        async with asyncio.timeout(100), aclosing(run.troubles()) as troubles:
+            async for words in troubles:
+                assert "its workflow tasks fail" in words
+                break
+        with pytest.raises(RunError) as stopped:
+            await session.stop(sender="anna")
+        async with asyncio.timeout(60):
+            while not await perdure.count_runs(only := Selection(query=f'WorkflowId = "{run.id}"')):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)  # the index is a moment late
+        with pytest.raises(RunError) as cancelled:
+            await perdure.cancel_runs(only)
+        assert str(cancelled.value).startswith("0 of 1 runs took it")
+        for error in (stopped, cancelled):
+            assert "its workflow tasks fail" in str(error.value)
+            assert "a fault of the engine's" in str(error.value)
+            assert f"perdure terminate {run.id}" in str(error.value)
+        await run.terminate()
+
+
 async def test_nobody_waits_for_a_session_that_was_ended_from_outside(dev_server: WorkflowEnvironment) -> None:
     gate = Gate()
     async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _):
@@ -339,7 +428,7 @@ async def test_r10_9_commands_and_decisions_need_their_rights(dev_server: Workfl
             await session.decide(decision, sender="eve", rights=["refunds"])
         with pytest.raises(MessageRefusedError, match="'eve' may not say /stop"):
             await session.send("/stop", sender="eve")
-        strange = await session.send("never mind", sender="eve")
+        strange = await session.send("never mind", sender="eve", mode="steer")
         assert strange.done == "queued"
         assert strange.why is not None
         assert "does not have the rights" in strange.why
@@ -380,13 +469,43 @@ async def test_r10_10_a_reset_begins_anew_and_the_state_goes_along_until_then(de
         assert types.count("command") == 2
 
 
+async def test_r10_2_a_session_goes_on_with_its_agent_as_it_is_now_after_a_deploy(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """A session belongs to an agent's name: nobody needs a right for a file that was edited."""
+    queue = f"deploy-{uuid.uuid4().hex[:8]}"
+    edited = {**ECHO, "context": [{"type": "system", "text": "Answer in verse."}]}
+    gate = Gate()
+    for number, document in enumerate((HOLD, edited, {**edited, "schema": {"type": ["string", "null"]}}), 1):
+        async with harness(
+            dev_server.client, [gate.tool], gate.answer, task_queue=queue
+        ) as it:  # a worker of the new version
+            session = Perdure(it.client, task_queue=queue).session(queue, agent=Agent.of(document))
+            receipt = await session.send(f"message {number}", sender="eve")
+            assert await session.reply(receipt, 20) == f"re: eve: message {number}"
+            assert ("Answer in verse." in it.model.requests[-1].text) == (number > 1)
+            assert "message 1" in it.model.requests[-1].text
+    # A run takes the agent as it is when the run starts.
+    async with harness(dev_server.client, [gate.tool], gate.answer, task_queue=queue) as it:
+        perdure = Perdure(it.client, task_queue=queue)
+        held = await perdure.session(queue, agent=Agent.of(HOLD)).send("hold", sender="eve")
+        await gate.asked.wait()
+        session = perdure.session(queue, agent=Agent.of(edited))
+        after = await session.send("after", sender="eve", mode="followup")
+        gate.open.set()
+        await session.reply(held, 20)
+        assert "Answer in verse." not in it.model.requests[-1].text
+        await session.reply(after, 20)
+        assert "Answer in verse." in it.model.requests[-1].text
+
+
 async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
         await session.reply(await session.send("hello", sender="ann"), 20)
         perdure = Perdure(it.client, task_queue=it.task_queue)
         other = Agent.of({**ECHO, "name": "other", "context": [{"type": "system", "text": "You are OTHER."}]})
         changed = perdure.session(session.key, tenant="acme", agent=other)
-        with pytest.raises(MessageRefusedError, match="'eve' may not change the agent that answers here"):
+        with pytest.raises(MessageRefusedError, match="'eve' may not have another agent than 'echo' answer here"):
             await changed.send("hello", sender="eve")
         await session.reply(await changed.send("hello", sender="ann", rights=["agent"]), 20)
         assert "You are OTHER" in it.model.requests[-1].text
@@ -521,3 +640,45 @@ async def test_r15_1_what_others_wrote_in_one_run_is_known_in_the_next(dev_serve
     async with desk(dev_server, obey, document, [read_mail, pay]) as (session, _):
         assert await answers(session, await session.send("read", sender="ann")) == ["read"]
         assert await answers(session, await session.send("pay", sender="ann")) == ["refused"]
+
+
+def _updates(session: Session) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
+    """All that changes a session."""
+    return [
+        lambda: session.send("hello", sender="ann"),
+        lambda: session.withdraw("m1", sender="ann"),
+        lambda: session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=ALL),
+        lambda: session.delete(sender="ann"),
+    ]
+
+
+async def _is_cancelled(update: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """A caller's time limit, and a cancellation, end it."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await update()
+    task = asyncio.create_task(update())
+    await asyncio.wait([task], timeout=0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_r10_1_what_nobody_answers_ends_in_time_and_is_cancelled_at_once(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a worker, and without a server: an error in time, the caller's time limit, and a cancellation."""
+    queue = f"nobody-{uuid.uuid4().hex[:8]}"
+    alone = Perdure(dev_server.client, task_queue=queue).session(queue, agent=Agent.of(ECHO))
+    async with embedded_server(ui=False) as server:
+        away = await Perdure.connect(server.client.service_client.config.target_host, task_queue=queue)
+    nowhere = away.session(queue, agent=Agent.of(ECHO))
+    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    with pytest.raises(NoWorkerError, match="no worker answers for the session"):
+        await alone.send("hello", sender="ann")
+    for session, error in ((alone, NoWorkerError), (nowhere, ServerError)):
+        found = await asyncio.gather(*(update() for update in _updates(session)), return_exceptions=True)
+        assert [type(each) for each in found] == [error] * 4
+    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 3600.0)
+    for session in (alone, nowhere):
+        await asyncio.gather(*map(_is_cancelled, _updates(session)))

@@ -134,14 +134,14 @@ async def test_r10_12_what_was_cut_is_read_again_by_the_model_and_by_command(dev
             await session.recall("c1_9_9")
 
 
-async def test_r10_12_a_run_outside_of_a_session_recalls_nothing(dev_server: WorkflowEnvironment) -> None:
+async def test_r10_12_a_run_outside_of_a_session_has_no_entries_to_search(dev_server: WorkflowEnvironment) -> None:
     shop = Shop()
     ask = {"calls": [{"_tool": "recall", "what": "tea"}], "output": None}
     async with desk(dev_server, [ask, {"calls": [], "output": "no"}], SHOP, shop.tools) as (session, it):
         view = await it.run({**SHOP, "context": [*SHOP["context"], {"type": "tool", "tool": "recall"}]})
         assert view.calls[0].error == {
             "code": "no_session",
-            "message": "this run belongs to no session, so there is nothing to recall",
+            "message": "this run belongs to no session: name the id of a call, such as 1.0, or a value of the state, such as state.report",
         }
         assert session.key
 

@@ -10,6 +10,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, RunEndedError, tool
+from perdure.errors import DecisionRefusedError
 from perdure.model.dialects import DIALECTS
 from perdure.people.wire import STEER
 from perdure.run.wire import RunView
@@ -171,14 +172,15 @@ async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server:
     assert {"send dave report", "send carol report"} <= set(world.effects)
     assert "send bob report" not in world.effects
     assert view.status == "completed"
-    assert view.result().as_json()["messages"] == [{"id": message, "request": 2}]
+    assert view.result().as_json()["messages"] == [{"id": message, "sender": "alice", "request": 2}]
     assert '"_status":"held"' in shown
     assert '"_status":"running"' in shown
 
 
 async def test_r10_5_an_output_that_a_message_came_before_is_not_the_runs(dev_server: WorkflowEnvironment) -> None:
     world = World()
-    turns = [{**PLAN, "output": {"too": "early"}}, {"calls": [], "output": {"for": "carol"}}]
+    drop = {"_tool": "keep", "drop": ["1.1", "1.2", "1.3"]}
+    turns = [{**PLAN, "output": {"too": "early"}}, {"calls": [drop], "output": {"for": "carol"}}]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
         await world.until("slow report")
@@ -220,7 +222,7 @@ async def test_r10_5_a_hundred_messages_in_a_second_are_each_held_by_one_request
 
 async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server: WorkflowEnvironment) -> None:
     world = World()
-    turns = [PLAN, {"calls": [{"_tool": "keep", "calls": ["1.1", "1.2", "1.9", "1.0"]}]}, DONE]
+    turns = [PLAN, {"calls": [{"_tool": "keep", "calls": ["1.1", "1.2", "1.3", "1.9", "1.0"]}]}, DONE]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
         await world.until("slow report")
@@ -282,20 +284,47 @@ async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev
     assert statuses(view) == {"1.0": "done", "1.1": "skipped", "1.2": "done", "2.0": "done"}
 
 
+async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(dev_server: WorkflowEnvironment) -> None:
+    world = World()
+    slow = {"calls": [{"_tool": "slow", "text": "x"}], "output": {"ok": True}}
+    turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, {"calls": [], "output": {"sunny": True}}, slow]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document(approval={"ask": "always", "tools": {"slow": "never"}}))
+        await it.until_waiting(handle.id, "1.0")
+        run = Perdure(it.client).get_run(handle.id)
+        await run.steer("How is the weather?")
+        await it.until_waiting(handle.id)
+        with pytest.raises(
+            DecisionRefusedError, match=r"1\.0 does not wait any more: dropped: Request 3 was asked about it"
+        ):
+            await run.approve("1.0")
+        world.go.set()
+        result = await asyncio.wait_for(handle.result(), 30)
+        events = [each.data async for each in run.events() if (each.topic, each.phase) == ("approval", "end")]
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        shown = await perdure("show", handle.id, env=env)
+        asked = it.model.requests[2].text
+    assert (result.output, result.requests, world.effects) == ({"ok": True}, 3, ["slow x"])
+    assert "did not say what is to become of 1.0" in asked
+    reason = "dropped: Request 3 was asked about it, and did not name it"
+    assert events == [{"call": "1.0", "tool": "send", "decision": "dropped", "by": "model", "reason": reason}]
+    assert f"nobody decided: {reason}" in " ".join(shown.out.split())
+
+
 async def test_r10_5_the_last_request_is_not_ended_and_says_that_it_held_no_message(
     dev_server: WorkflowEnvironment,
 ) -> None:
     gate = asyncio.Event()
     turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, Turn({"output": {"ok": True}}, gate=gate, gate_after=5)]
     async with harness(dev_server.client, World().tools, turns) as it:
-        handle = await it.start(document(max_requests=1))
+        handle = await it.start(document(max_requests=2))
         await asyncio.wait_for(it.model.wait_for_characters(2, 5), 20)
         await steer(handle)
         await until(it, handle.id, lambda view: bool(view.messages))
         gate.set()
         result = await asyncio.wait_for(handle.result(), 30)
     assert (result.status, result.stop_reason, result.requests) == ("completed", "max_requests", 2)
-    assert [each.as_json() for each in result.messages] == [{"id": "m1", "request": None}]
+    assert [each.as_json() for each in result.messages] == [{"id": "m1", "sender": "alice", "request": None}]
 
 
 impatient_server = impatient(40)

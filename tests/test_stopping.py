@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Perdure, RunRefusedError, hook, tool
+from perdure.hooks import BeforeToolCall
 from perdure.model.usage import Price, RunUsage, Usage
 from perdure.run.choosing import Situation
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.turns import ChatRequest, Turn, refusal
 from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -116,12 +119,68 @@ async def test_stuck_after_is_the_agents_to_say(dev_server: WorkflowEnvironment)
 async def test_max_requests(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [look], looks) as it:
         view = await it.run(agent("look", config={"max_requests": 4}))
+        assert ["No more calls can be made" in each.text for each in it.model.requests] == [False, False, False, True]
     assert (view.status, view.stop_reason, view.requests, view.output) == (
         "completed",
         "max_requests",
-        5,
+        4,
         {"ok": False},
     )
+
+
+FILTERED = {"error": {"message": "The prompt was filtered.", "code": "content_filter", "status": 400}}
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        (refusal("I cannot help with that."), "I cannot help with that."),
+        (Turn("I would begin with", finish_reason="content_filter"), "I would begin with"),
+        (Turn("", finish_reason="content_filter: SAFETY"), "the server's content filter withheld the answer"),
+        (Turn(raw=[json.dumps(FILTERED)], status=400, media_type="application/json"), "The prompt was filtered."),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["solution", "tools"])
+async def test_r20_2_a_refusal_ends_the_run_after_one_more_request(
+    dialect: str, turn: Turn, words: str, dev_server: WorkflowEnvironment
+) -> None:
+    async with harness(dev_server.client, [look], [turn, turn, DONE]) as it:
+        it.model.dialect = dialect
+        view = await it.run(agent("look", config={"dialect": dialect}))
+        run = Perdure(dev_server.client).get_run(view.run_id)
+        with pytest.raises(RunRefusedError, match="refused"):
+            await run.result()
+        events = [event async for event in run.events()]
+    assert (view.status, view.requests, view.error, view.stop_reason) == ("refused", 2, words, None)
+    assert [error["error"]["code"] for error in view.errors] == ["refusal", "refusal"]
+    assert events[-1].data["status"] == "refused"
+    assert events[-1].data["error"] == words
+
+
+async def test_r20_2_a_refusal_is_asked_about_once_more(dev_server: WorkflowEnvironment) -> None:
+    no = refusal("No.")
+    async with harness(dev_server.client, [look], [no, LOOK, no, DONE]) as it:
+        view = await it.run(agent("look"))
+    assert (view.status, view.requests) == ("completed", 4)
+
+
+async def test_r20_2_a_refused_last_request_is_no_limit(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [LOOK, refusal("No.")]) as it:
+        view = await it.run(agent("look", config={"max_requests": 2}))
+    assert (view.status, view.error) == ("refused", "No.")
+
+
+@pytest.mark.parametrize("answer", [LOOK | {"output": {"ok": True}}, LOOK])
+async def test_a_run_that_may_ask_once_asks_once(answer: dict[str, Any], dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look], [answer]) as it:
+        view = await it.run(agent("look", config={"max_requests": 1}))
+        it.model.check()
+    assert (view.requests, [call.status for call in view.calls]) == (1, ["done"])
+    if answer["output"] is not None:
+        assert (view.status, view.stop_reason, view.output) == ("completed", "output", {"ok": True})
+    else:
+        assert (view.status, view.stop_reason) == ("failed", "max_requests")
+        assert view.error == "the run may ask 1 times, and none of its answers was its output"
 
 
 async def test_token_budget(dev_server: WorkflowEnvironment) -> None:
@@ -254,6 +313,50 @@ async def test_r9_5_waiting_for_a_person_is_not_work(time_skipping: WorkflowEnvi
         view = await it.run(agent("remove", config=config))
     assert (view.status, view.stop_reason, view.calls[0].status) == ("completed", "output", "done")
     assert view.worked < 30
+
+
+@hook("before_tool_call", tools=["remove"])
+def looked_at(_: BeforeToolCall) -> None:
+    """See what waits for a person then."""
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+async def test_r9_5_in_whatever_order_nothing_but_the_runs_own_work_counts(
+    order: tuple[int, ...], time_skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """A call that a hook sees before a person, a sleep and a delegate that waits for a person, one after another."""
+    below = child(approval={"timeout": 3 * 86400, "on_timeout": "approve"})
+    below["context"] = [{"type": "tool", "tool": "remove"}, {"type": "system", "text": "You are the child."}]
+    (tmp_path / "child.json").write_text(json.dumps(below))
+    waits: list[dict[str, Any]] = [
+        {"_tool": "remove", "what": "it"},
+        {"_tool": "sleep_until", "seconds": 2 * 86400},
+        {"_tool": "helper", "task": "go", "_outputPath": "†state.h"},
+    ]
+    calls = [waits[n] | ({"_after": [f"1.{place - 1}"]} if place else {}) for place, n in enumerate(order)]
+
+    def answer(request: ChatRequest) -> Any:
+        if "the child" in request.text:
+            return DONE if "# plan" in request.text else {"calls": [{"_tool": "remove", "what": "it"}]}
+        return DONE if "# plan" in request.text else {"calls": calls}
+
+    config = {"deadline": 60, "approval": {"timeout": 3 * 86400, "on_timeout": "approve"}}
+    async with harness(time_skipping.client, [remove, looked_at], answer, agents=tmp_path) as it:
+        view = await it.run(agent("remove", "sleep_until", HELPER, config=config))
+    assert (view.status, view.stop_reason) == ("completed", "output")
+    assert [call.status for call in view.calls] == ["done"] * 3
+    assert view.worked < 60
+
+
+async def test_r9_5_what_runs_once_it_was_approved_is_work(dev_server: WorkflowEnvironment) -> None:
+    plan = {"calls": [{"_tool": "sleep", "seconds": 30}]}
+    config = {"deadline": 1, "approval": {"ask": "always"}}
+    async with harness(dev_server.client, [sleep], [plan, BEST]) as it:
+        handle = await it.start(agent("sleep", config=config))
+        await it.until_waiting(handle.id, "1.0")
+        await Perdure(it.client).get_run(handle.id).approve("1.0")
+        result = await asyncio.wait_for(handle.result(), 25)
+    assert (result.status, result.stop_reason) == ("completed", "deadline")
 
 
 def child(**config: Any) -> dict[str, Any]:

@@ -76,8 +76,8 @@ async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
         shown = it.model.requests[1].text
     assert (result.status, result.state["length"]) == ("completed", 5_000_000)
     assert len(result.state["text"]) == 5_000_000
-    assert "[cut: the whole value has 5,000,002 bytes" in shown
-    assert len(shown) < 20_000
+    assert "[5,000,000 characters; the rest: recall state.text]" in shown  # R10.18
+    assert len(shown) < 30_000
     assert history.raw_description.workflow_execution_info.history_size_bytes < 100_000
     assert max(stored(tmp_path)) > 5_000_000
 
@@ -96,7 +96,7 @@ async def test_r6_9_both_sides_of_the_threshold(
     assert view.state["length"] == size
     # The tool's own result; the run's, which holds the value twice, is larger in any case.
     assert any(size < found < size + 2000 for found in stored(tmp_path)) == outside
-    assert ("[cut: " in shown) == outside
+    assert f"[{size:,} characters; the rest: recall state.text]" in shown
 
 
 async def test_r8_7_results_of_a_loop_above_the_limit_of_a_payload(

@@ -90,11 +90,16 @@ async def troubles(client: Client, handle: AgentHandle) -> list[str]:
     return found
 
 
+_DEADLOCK = "[TMPRL1101]"
+"""How the SDK's message begins where a task took two seconds by the clock."""
+
+
 async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], str]:
     """The same of one execution, and the run id of the one that went on from it.
 
     A server does not take a task beside which more than 100 events came in, or one that ends a run beside which anything came in: it
-    is done again, which a slow machine may meet; once is no trouble.
+    is done again, which a slow machine may meet; once is no trouble. Nor is a task that took two seconds of a busy machine: one that
+    takes so long by itself fails again.
     """
     ended = (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED
     events = (await execution.fetch_history()).events
@@ -106,7 +111,10 @@ async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], s
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             why = event.workflow_task_failed_event_attributes
             cause = WorkflowTaskFailedCause.Name(why.cause)
-            if broken_off or not cause.endswith(("FORCE_CLOSE_COMMAND", "UNHANDLED_COMMAND")):
+            by_machine = (
+                cause.endswith(("FORCE_CLOSE_COMMAND", "UNHANDLED_COMMAND")) or _DEADLOCK in why.failure.message
+            )
+            if broken_off or not by_machine:
                 found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
             broken_off = True
     return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id

@@ -170,3 +170,16 @@ async def test_a_pipe_and_an_encoding_without_daggers(dev_server: WorkflowEnviro
     assert "+gone" in plain.out
     assert "removed /fr?h" in plain.out
     assert json.loads(as_json.out)["output"] == "removed /früh"
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "the plan that was given"), (1, "the history alone does not show")])
+async def test_of_a_run_read_from_its_history_the_model_is_not_guessed(number: int, words: str) -> None:
+    text = io.StringIO()
+    shown = RunView(
+        run_id="r",
+        calls=[CallView(id=f"{number}.0", tool="look", params={}, status="done", attempts=1)],
+        trouble="alone",
+    )
+    Console(file=text, width=200, color_system=None).print(run_table(shown, 200))
+    assert words in text.getvalue()
+    assert "alone" in text.getvalue()

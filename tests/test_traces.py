@@ -183,7 +183,7 @@ async def test_a_failed_run_and_a_failed_call_say_their_kind(dev_server: Workflo
         view = await trace.it.run(agent("break_down", config={"max_requests": 1}))
     assert view.status == "failed"
     [run], [call] = trace.named("invoke_agent test"), trace.named("execute_tool break_down")
-    assert (told(run)[names.ERROR], told(call)[names.ERROR]) == ("ModelFailed", "KeyError")
+    assert (told(run)[names.ERROR], told(call)[names.ERROR]) == ("LimitReached", "KeyError")
     assert told(run)[names.INPUT_TOKENS] == view.usage.prompt_tokens
     assert "saffron" not in "".join(span.to_json() for span in trace.spans)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -18,6 +19,7 @@ from temporalio.worker import Replayer, WorkerDeploymentConfig
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
 from perdure.errors import SettingsError
+from perdure.hosting.operating.health import Health
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings.tuning import deployment
 from perdure.hosting.worker import build_worker
@@ -25,7 +27,7 @@ from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
-from tests.support import DONE, registry
+from tests.support import DONE, logged, registry
 from tests.test_plugin import asking, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -94,6 +96,47 @@ async def events(client: Client, run_id: str, execution: str | None = None) -> l
 def versions(history: list[Any]) -> set[str]:
     done = [event.workflow_task_completed_event_attributes for event in history]
     return {each.deployment_version.build_id for each in done if each.HasField("deployment_version")}
+
+
+async def problem_of(asked: Awaitable[object]) -> RunError:
+    with pytest.raises(RunError) as found:
+        await asked
+    return found.value
+
+
+async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_server: WorkflowEnvironment) -> None:
+    queue, old = unique("queue"), dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    async with ScriptedModel([PAY], strict=False) as model:
+        run = await Perdure(old, task_queue=queue).start(PAYER, id=unique("unlike"))
+        async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
+            await offered(run)
+        with logged("text") as log:
+            worker_of_today = build_worker(new, registry([pay]), model=asking(model), task_queue=queue)
+            health = Health(new, worker_of_today)
+            async with worker_of_today:
+                await old.get_workflow_handle(run.id).signal("approve", {"call": "9.9"})
+                async with asyncio.timeout(40):
+                    while True:
+                        try:
+                            await run.view()
+                        except RunError as error:
+                            if "no worker" not in (words := str(error)):
+                                break
+                while health.problem is not None:
+                    await health.look()
+                ready = health.response("GET /readyz HTTP/1.1").decode()
+                told = [
+                    str(await problem_of(asked)) for asked in (run.approve("1.0"), run.steer("hello"), run.waiting())
+                ]
+        await run.terminate()
+    assert words.startswith(f"{run.id!r} does not answer: a worker is there and cannot replay {run.id!r}")
+    assert f"perdure terminate {run.id}" in words
+    assert all("cannot replay" in each and "no worker" not in each for each in told), told
+    assert "a run cannot be replayed by this worker" in log.getvalue()
+    assert run.id in log.getvalue()
+    assert "200 OK" in ready
+    assert f"the last {run.id}" in ready
 
 
 async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnvironment) -> None:

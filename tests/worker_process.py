@@ -1,8 +1,8 @@
 """A worker as a process of its own, to be killed: `python -m tests.worker_process ADDRESS QUEUE MODEL_URL BELL_PORT FOLDER`.
 
 Its tool `note` makes one side effect per idempotency key: a file in FOLDER, made only if it is not there. Every attempt
-rings the test's bell (a TCP port) and goes on when it is answered; `die` kills the worker at the first attempt once the
-effect is there, before its end can be reported.
+rings the test's bell (a TCP port) and goes on when it is answered; with `die` the first attempt then kills the worker: the
+effect is there, and its end is not reported.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
                 log.write(context.idempotency_key + "\n")
             except FileExistsError:
                 pass
-        if die and context.attempt == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
         reader, writer = await asyncio.open_connection("127.0.0.1", bell)
         writer.write(f"{context.call_id} {context.attempt}\n".encode())
         await reader.readline()
         writer.close()
+        if die and context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return text
 
     async def work() -> None:

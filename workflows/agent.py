@@ -21,6 +21,7 @@ from perdure.workflows.messages.mail import Steerable
 from perdure.workflows.observing import tell_request
 from perdure.workflows.observing.ending import end
 from perdure.workflows.observing.events import Noted
+from perdure.workflows.observing.listing import list_agent
 from perdure.workflows.observing.watching import Watched
 from perdure.workflows.people import Decidable
 from perdure.workflows.preparing import Continuing, prepare
@@ -33,10 +34,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.model.usage import RunUsage
     from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
+    from perdure.people.wire import WAITS, RunWaits
     from perdure.run.choosing import Choice
     from perdure.run.delegates import SPENT_QUERY, Spent
     from perdure.run.fitting import fit, fit_waiting, told_above
     from perdure.run.past import record
+    from perdure.run.recall import recall
     from perdure.run.running import Run
     from perdure.run.stopping import Budget, Limit, WorkClock
     from perdure.run.telling.inbox import heard
@@ -50,7 +53,9 @@ with workflow.unsafe.imports_passed_through():
         CONTEXT_QUERY,
         LIMIT_REACHED,
         MODEL_FAILED,
+        MODEL_REFUSED,
         PARAMETERS_QUERY,
+        RECALL_QUERY,
         RUN_QUERY,
         VALUE_QUERY,
         WAITING_QUERY,
@@ -77,20 +82,24 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
     def __init__(self) -> None:
         super().__init__()
         self._people.notes, self._hooking.note = self._notes, self._notes.hook
+        self._given: RunInput | None = None
         self._run: Run | None = None
         self._calls: CallLoop | None = None
         self._clock = WorkClock()
         self._reporting = False
         self._pages = Pages()
+        self._waited = 0
+        """How often the session was told whether the run waits for a person."""
+        self._telling: set[asyncio.Task[None]] = set()
 
     @workflow.run
     async def run(self, *given: Any) -> RunResult:
         """Run the agent to its output. Takes one `RunInput`.
 
-        Fails with `Refused`, `ModelFailed` or `LimitReached`, the result so far as detail.
+        Fails with `Refused`, `ModelFailed`, `ModelRefused` or `LimitReached`, the result so far as detail.
         """
         with self._notes.to_end(ApplicationError):
-            run_input = await whole(read_input(RunInput, given))
+            self._given = run_input = await whole(read_input(RunInput, given))
             return await ended(self._to_result(run_input), self._hooking, lambda: self._run)
 
     async def _to_result(self, run_input: RunInput) -> RunResult:
@@ -102,14 +111,17 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
+        list_agent(run.agent.name, run.prepared.attributes, below=bool(run_input.lineage))
         self._sender = self._people.sender = Sender(
             run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
         )
         self._hooking.room, self._sender.again = self._sender.room, self._notes.call_again
         self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
         self._people.report = self._report
+        self._people.client_timeout, self._people.gone = run.agent.config.client_timeout, self._client_gone
+        self._people.on_waiting = self._tell_session
         self._report()
-        watching = watch(run, self._clock, self._at_deadline, self._late if run_input.clocked else None)
+        watching = watch(run, self._clock, self._waits, self._at_deadline, self._late if run_input.clocked else None)
         try:
             result = await self._to_end(run, run_input)
             if (refusal := await self._upward.refusal(run, result, run_input.free)) is not None:
@@ -143,15 +155,17 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         continuing = Continuing()
         while True:
             await self._mail.lull()
-            run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number + 1)
+            self._check_limits(run, coming=run.progress.number + 1)
             choice = await self._choose(run)
-            run.check_limits(self._clock.worked(workflow.time()), coming=run.progress.number)  # choosing takes time too
+            self._check_limits(run, coming=run.progress.number)  # choosing takes time too
             last = run.limit is not None
             if run.limit is not None and run.plan is not None and self._calls is not None:
                 await self._calls.come_to_end(run.limit)
                 run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
             if last and run.end_with_draft():
                 return self._result()
+            if run.limit is not None and run.asked_all and _last_counts():
+                raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
             if run.limit is not None and run.shares.used_up(run.progress.usage):
                 raise self._failure(
                     f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
@@ -170,6 +184,12 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         assert run.limit is not None
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
 
+    def _check_limits(self, run: Run, *, coming: int) -> None:
+        run.check_limits(self._clock.worked(workflow.time()), coming=coming, last_counts=_last_counts)
+
+    def _waits(self) -> bool:
+        return self._calls is not None and self._calls.loop.waits
+
     def _use_raised(self, raised: Budget) -> None:
         if self._run is not None:
             self._run.shares.raise_to(raised)
@@ -185,6 +205,12 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             self._run.limit = limit
             if self._calls is not None:
                 self._calls.stop(limit)
+
+    def _client_gone(self, seconds: float) -> None:
+        """Note that the program has not come back that carries out what the model calls: the run fails once its calls have ended."""
+        assert self._run is not None
+        words = f"its client has not sent the results of its functions within {seconds:g} s"
+        self._run.limit = self._run.limit or Limit("client_gone", words)
 
     @workflow.query(name=CONTEXT_QUERY)
     def context(self, number: int) -> RequestContext:
@@ -237,21 +263,28 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
     @workflow.query(name=VALUE_QUERY)
     def value(self, what: str, offset: int = 0) -> ValuePage:
         """What a view has cut, whole and page by page: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
+        return self._pages.page(self._run, what, offset, self._given)
+
+    @workflow.query(name=RECALL_QUERY)
+    def recalled(self, what: str, page: int = 1) -> dict[str, Any] | None:
+        """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
         if self._run is None:
             raise ValueError("the run has not started yet")
-        return self._pages.page(self._run, what, offset)
+        return recall(self._run, what, max(1, page))
 
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
         """The run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
-        return RunView(run_id=run_id) if self._run is None else fit(self._viewed(run_id), sizes=self._run.sizes)
+        run = self._run
+        return RunView(run_id=run_id) if run is None else fit(self._viewed(run_id), sizes=run.sizes, calls=run.count)
 
     def _viewed(self, run_id: str) -> RunView:
         run = self._run
         assert run is not None
         view = run_view(run, run_id)
         if run.records:  # of the calls that have ended it is said already
+            view.calls = [call.model_copy() for call in view.calls]
             record(view.calls, list(run.plan.made()) if run.plan is not None else (), run.sizes, run.reading.recorded)
         return view
 
@@ -270,7 +303,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
 
     async def _request(self, run: Run, request: RequestInput) -> RequestResult:
         try:
-            return await ask(run, request, lambda: self._calls is not None and self._calls.loop.intake.received > 0)
+            released = lambda: self._calls is not None and self._calls.loop.intake.received > 0  # noqa: E731
+            return await ask(run, request, released, self._rest)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -280,6 +314,12 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             raise self._failure(
                 f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
+
+    def _rest(self, rests: bool) -> None:
+        """The model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
+        if self._calls is not None:
+            self._calls.rest(rests)
+        self._report()
 
     async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
         """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
@@ -293,9 +333,15 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report, self._hooking)
         self._report()
         result = await self._calls.run(answer)
-        over = self._run.close_request(self._calls.loop.plan, result, cut=self._calls.loop.cut)
+        over = self._run.close_request(
+            self._calls.loop.plan, result, cut=self._calls.loop.cut, is_patched=workflow.patched
+        )
         tell_request(self._run, number, result, self._calls.first_call)
         self._show()
+        if not over and self._run.limit is not None and self._run.limit.reason == "client_gone":
+            raise self._failure(self._run.limit.words, LIMIT_REACHED)
+        if result.refusal is not None and not over and self._run.is_refused:
+            raise self._failure(result.refusal, MODEL_REFUSED)
         return over
 
     def _result(self) -> RunResult:
@@ -304,7 +350,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         result = self._viewed(workflow.info().workflow_id).result()
         if workflow.info().parent is not None and not self._run.records:
             result = told_above(result, self._run.sizes)
-        return fit(result, self._run.prepared.max_payload, self._run.sizes)
+        count = self._run.count if result.calls else 0
+        return fit(result, self._run.prepared.max_payload, self._run.sizes, calls=count)
 
     def _met(self) -> list[str]:
         return [] if self._run is None else self._run.reading.met(self._run.progress, self._run.table.sets)
@@ -315,8 +362,9 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             result.output = None
             result.sources = self._met()
         message = message[:MAX_MESSAGE]
-        result.status, result.error = "failed", message
-        result.stop_reason = None if self._run is None or self._run.limit is None else self._run.limit.reason
+        refused, limit = kind == MODEL_REFUSED, None if self._run is None else self._run.limit
+        result.status, result.error = "refused" if refused else "failed", message
+        result.stop_reason = None if limit is None or refused else limit.reason
         details = result.model_dump(mode="json", by_alias=True)
         return ApplicationError(message, details, type=kind, non_retryable=True)
 
@@ -326,11 +374,31 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
             self._reporting = True
             asyncio.get_running_loop().call_soon(self._show)
 
+    def _tell_session(self, waits: bool) -> None:
+        """A session's next message follows a run that waits for a person, unless its mode says otherwise (R10.4)."""
+        parent, run = workflow.info().parent, self._run
+        if parent is None or run is None or not run.records or not workflow.patched("session-knows-waiting"):
+            return
+        self._waited += 1
+        said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
+        session = workflow.get_external_workflow_handle(parent.workflow_id)
+        self._telling.add(task := asyncio.create_task(session.signal(WAITS, said)))
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled():
+            task.exception()  # a session that is gone needs not know
+
     def _show(self) -> None:
         self._reporting = False
         if self._run is not None:
             workflow.set_current_details(details(self._run, workflow.info().workflow_id))
             self._people.show(self._run.agent.name)
+
+
+def _last_counts() -> bool:
+    return workflow.patched("last-request-counts")
 
 
 async def _given(plan: list[Any]) -> RequestResult:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -56,7 +57,7 @@ class CallLoop:
         on_change: Callable[[], None],
         hooking: Hooking,
     ) -> None:
-        self.loop = InnerLoop(run)
+        self.loop = InnerLoop(run, workflow.patched)
         self._agent_run = run
         self._people = people
         self._clock = clock
@@ -138,12 +139,19 @@ class CallLoop:
                 self._clock.work(workflow.time())
             revised = sys.exception() is None and loop.stage is Stage.REVISED
             if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
-                self._tell([call for call in loop.plan.made() if call.id not in self._told])  # no fault of ours
+                self._tell(list(loop.plan.made()))  # no fault of ours
             if not revised:
                 await self._cancel_all()
 
+    def rest(self, rests: bool) -> None:
+        """The model's provider is away, or is there again (R20.5)."""
+        self.loop.model_away = rests
+        self._keep_time()
+
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
+        if self.loop.model_away:
+            self.rest(False)
         self.loop.deliver(delivery)
         self._news.set()
 
@@ -204,6 +212,7 @@ class CallLoop:
         self._forsaken.clear()
 
     def _keep_time(self) -> None:
+        """Set the clock where 0.1.0 set it: its runs go on by that. Those of today have `timers.watch`, which misses no change."""
         if self.loop.waits:
             self._clock.pause(workflow.time())
         else:
@@ -212,8 +221,9 @@ class CallLoop:
     def _tell(self, calls: list[Call]) -> None:
         """Tell operators of calls that have ended, whether they ran or not."""
         for call in calls:
-            self._told.add(call.id)
-            tell(observing.call_ended(call))
+            if call.id not in self._told:
+                self._told.add(call.id)
+                tell(observing.call_ended(call))
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Nobody may wait for ever for what does not come to its end: its fault is the Request's."""
@@ -271,7 +281,9 @@ class CallLoop:
         assert call.tool is not None
         plan = self.loop.plan.home(call)
         call.queued = True
-        async with self._slots:
+        async with AsyncExitStack() as held:
+            with self._resting(call):
+                await held.enter_async_context(self._slots)
             await self._gate(call)
             if was_offered:
                 self._agent_run.notes.call_began(call)
@@ -293,7 +305,8 @@ class CallLoop:
     async def _gate(self, call: Call) -> None:
         """Wait until the call may be sent: it was approved while another one runs, or a message has come before it was sent."""
         while not self.loop.may_begin(call):
-            await workflow.wait_condition(lambda: self.loop.may_begin(call))
+            with self._resting(call):
+                await workflow.wait_condition(lambda: self.loop.may_begin(call))
         self.loop.plan.home(call).resume(call, _now())
 
     async def _begin(self, call: Call) -> None:
@@ -328,12 +341,20 @@ class CallLoop:
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Wait for what is not this run's own work."""
-        self.loop.resting.add(call.id)
-        try:
+        with self._resting(call):
             self._keep_time()
             return await work
+
+    @contextmanager
+    def _resting(self, call: Call) -> Iterator[None]:
+        """Meanwhile the call's time does not count; it may rest already, for more than this."""
+        rests = call.id in self.loop.resting
+        self.loop.resting.add(call.id)
+        try:
+            yield
         finally:
-            self.loop.resting.discard(call.id)
+            if not rests:
+                self.loop.resting.discard(call.id)
 
 
 def _now() -> str:

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.hooks.wire import NO_SUCH_HOOK
+    from perdure.model.availability import Away, read_away
     from perdure.plan.calls import Call
     from perdure.plan.outcomes import Failed
     from perdure.plan.patience import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
@@ -21,6 +22,9 @@ _TIMEOUTS = {
     TimeoutType.SCHEDULE_TO_START: "no worker took it up",
     TimeoutType.SCHEDULE_TO_CLOSE: "it did not end in time",
 }
+
+_MANY = 1000
+"""Attempts of an activity that may make any number, where its failure does not say how many it made."""
 
 
 def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
@@ -76,9 +80,24 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
     return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])  # of any worker's
 
 
+def attempts_of(error: ActivityError, most: int) -> int:
+    """How many attempts the activity may have made, of `most` (0: any number): as many as its failure says, so that the next attempt's number is
+    no older one's."""
+    cause = error.cause
+    made = (
+        (detail for detail in cause.details if isinstance(detail, int)) if isinstance(cause, ApplicationError) else ()
+    )
+    return next(iter(made), 1 if not_taken_up(error) else most or _MANY)
+
+
 def not_taken_up(error: ActivityError) -> bool:
     """Whether it was never begun: no worker took it from its queue in time."""
     return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
+
+
+def away_of(error: ActivityError) -> Away | None:
+    """What it says of a provider that is away; `None`: it says something else (R20.5)."""
+    return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None
 
 
 def message_of(error: ActivityError) -> str:

@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.people.decisions import Decision, parse_decision
     from perdure.people.desk import Desk
-    from perdure.people.offers import Judged, Offer, Verdict
+    from perdure.people.offers import Judged, Offer, Verdict, is_with_client
     from perdure.people.policies import Policy, parse_policy
     from perdure.people.wire import APPROVE_ACTIVITY, ApproveInput
     from perdure.plan.approval import Kind
@@ -50,6 +50,8 @@ PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """For a program that decides: what it has not answered by then is left to a person."""
 PROGRAMS_AT_ONCE: Final = 50
 """Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
+_UNLISTED: Final = "client-calls-unlisted"
+"""The patch since which lists do not have what the client carries out."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
@@ -68,8 +70,14 @@ class People:
         """Keeps the sums of what programs are asked."""
         self.notes = Noting()
         """What has happened in the run, for whoever reads it."""
+        self.client_timeout: float | None = None
+        """Seconds that a call waits for the program that carries it out."""
+        self.gone: Callable[[float], None] = lambda _: None
+        """Told when that program has not come back within so many seconds."""
         self.report: Callable[[], None] = lambda: None
         """Told when something has come to wait for a person."""
+        self.on_waiting: Callable[[bool], None] = lambda _: None
+        """Told when the first thing has come to wait for one, and when the last does not any more."""
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self._with_program: set[str] = set()
         """Offers on which a program is deciding: nobody needs to look at them yet."""
@@ -87,9 +95,12 @@ class People:
         assert self.sender is not None
         try:
             while not decided.done():
-                seconds = self.desk.guard.policy.timeout
+                with_client = _is_with_client(offer) and self.client_timeout is not None
+                seconds = self.client_timeout if with_client else self.desk.guard.policy.timeout
                 events: list[asyncio.Future[Any]] = [decided, self._timeout_changed]
                 if seconds is not None and since + seconds <= workflow.time():
+                    if with_client:
+                        self.gone(seconds)
                     return self.desk.time_out(offer, seconds)
                 ring = None if seconds is None else self.sender.alarm.at(since + seconds, "nobody has decided by then")
                 await workflow.wait([*events, ring] if ring else events, return_when=asyncio.FIRST_COMPLETED)
@@ -108,12 +119,13 @@ class People:
     def _tell_waits(self, offer: Offer) -> None:
         self.notes.waits(offer)
         tool = "" if offer.call is None else observing.tool_of(offer.call)
-        tell(observing.waits(offer.id, tool, question=offer.question))
+        tell(observing.waits(offer.id, tool, question=offer.question, client=_is_with_client(offer)))
 
     def _tell_decided(self, offer: Offer, seconds: float) -> None:
         approval = offer.approval
         by = "program" if approval.by == self.desk.guard.policy.approver else "person"
-        tell(observing.decided(offer.id, approval.decision, _NOBODY.get(approval.by, by), seconds))
+        by = approval.by if approval.decision == "dropped" else _NOBODY.get(approval.by, by)
+        tell(observing.decided(offer.id, approval.decision, by, seconds))
 
     def _verdict_of(self, offer: Offer) -> asyncio.Future[Verdict]:
         """What an offer waits for; a decision may come before anybody waits."""
@@ -188,6 +200,8 @@ class People:
     def decide(self, raw: Json, kind: Kind | None = None) -> JsonObject:
         """Follow a decision; `{"call", "decision"}`. Raises `DecisionError`, and then nothing has changed."""
         judged = self.judge(raw, kind)
+        if judged.decision.remember:
+            self.desk.guard.by_provenance = workflow.patched("remember-provenance")
         self._verdict_of(judged.offer).set_result(self.desk.apply(judged))
         if judged.decision.remember:
             self._release()
@@ -233,12 +247,16 @@ class People:
         """
         known = {entry.call: entry for entry in self._listed[1]}
         waiting = [offer for offer in self.desk.waiting.values() if offer.id not in self._with_program]
+        if any(map(_is_with_client, waiting)) and workflow.patched(_UNLISTED):
+            waiting = [offer for offer in waiting if not _is_with_client(offer)]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
         listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
         if listed == self._listed:
             return
-        self._listed = listed
+        before, self._listed = self._listed[0], listed
         count, calls = listed
+        if bool(before) != bool(count):
+            self.on_waiting(bool(count))
         if self.searchable and may_list("waiting"):
             workflow.upsert_search_attributes([_WAITING.value_set(count)])
         memo = WaitingMemo(agent=agent, calls=calls).as_json() if calls else None
@@ -247,6 +265,10 @@ class People:
     def _release(self) -> None:
         for offer in self.desk.released():
             self._verdict_of(offer).set_result(Verdict())
+
+
+def _is_with_client(offer: Offer) -> bool:
+    return offer.call is not None and is_with_client(offer.call)
 
 
 class Decidable:

@@ -101,7 +101,7 @@ async def _prepare(run_input: RunInput, people: People, notes: Noting, hooking: 
     if run_input.snapshot is not None:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
         _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
-        people.desk.guard.remembered |= dict.fromkeys(given.remembered)
+        people.desk.guard.recall(given.remembered)
         people.desk.vouched.known |= given.vouched
         people.desk.refusals = [*given.refusals, *people.desk.refusals]
         hooking.hooks = Hooks(given.prepared.hooks)
@@ -112,7 +112,7 @@ async def _prepare(run_input: RunInput, people: People, notes: Noting, hooking: 
     prepared = packed.read(Prepared, PREPARED_FORM, "what the worker recorded at the run's start")
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, run_input, prepared, change)
-    if (changed := await begin(hooking, run_input, agent.name)) is not None:
+    if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
         run_input = changed
         agent, context, _ = _read(run_input)
     prepared = await bootstrap(hooking, run_input, agent.name, prepared)

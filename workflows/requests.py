@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -10,18 +11,20 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.failures import attempts_of, away_of, kind_of, message_of
 from perdure.workflows.observing import tell
 from perdure.workflows.queues.routing import WAIT, Routing
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.model.availability import ATTEMPTS, FIRST_PAUSE, LONGEST_PAUSE, WAITING_PAUSE, Away, ModelWait
     from perdure.model.wire import RequestInput, RequestResult
     from perdure.plan.patience import INTERRUPTED
     from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
     from perdure.run.running import Run
     from perdure.run.views import observing
     from perdure.run.views.markdown import summary as line
-    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, REQUEST_ACTIVITY
+    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
+    from perdure.values.durations import SHORTEST
 
 TIMEOUT: Final = timedelta(minutes=10)
 """For one attempt: longer than any answer takes to be written."""
@@ -29,8 +32,6 @@ AFTER_DEADLINE: Final = timedelta(minutes=2)
 """For the last Request of a run that has come to its deadline, with all attempts."""
 HEARTBEAT: Final = timedelta(seconds=5)
 """A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.model.intake`."""
-ATTEMPTS: Final = 6
-"""Over half a minute; a server's own `retry-after` takes the place of the backoff (R9.7)."""
 ATTEMPTS_BEFORE_FALLBACK: Final = 2
 
 _SAME_EVERYWHERE: Final = ("BadRequestError", "UnprocessableEntityError")
@@ -52,57 +53,132 @@ async def choose(situation: Situation) -> Choice:
     return chosen
 
 
-async def ask(run: Run, request: RequestInput, released: Callable[[], bool]) -> RequestResult:
-    """The model's answer; a fallback's where the model is down. Raises `ActivityError` when nobody answers.
+class Provider:
+    """How long one Request waits for models whose provider is away, and what the run says meanwhile (R20.5).
 
-    Once calls were `released` nobody else is asked: they stand (R6.7).
+    `resting` is told whether nothing but that is waited for: such time is not work.
+    """
+
+    def __init__(self, run: Run, resting: Callable[[bool], None]) -> None:
+        self._agent_run = run
+        self._resting = resting
+        said = run.agent.config.model_patience
+        self._patience = run.prepared.model_patience if said is None else said
+        self._began = workflow.time()
+        self._first: tuple[str, Away] | None = None
+        self.waits = False
+        """Whether the quick attempts are over, and the run says that it waits."""
+
+    @property
+    def left(self) -> float:
+        """Seconds of patience."""
+        return max(0.0, self._patience - (workflow.time() - self._began))
+
+    def note(self, model: str, error: ActivityError) -> None:
+        """A Request to the model has failed: it is waited for if it is the first that is away."""
+        if self._first is None and not self.waits and (away := away_of(error)) is not None:
+            self._first = (model, away)
+
+    async def wait(self) -> str | None:
+        """Begin to wait for the model that was away first, as long as its server asks for; `None`: nothing is waited for any more."""
+        run = self._agent_run
+        late = run.limit is not None and run.limit.reason == "deadline"
+        if self._first is None or self.waits or late or not self.left or not workflow.patched("model-patience"):
+            return None
+        model, away = self._first
+        self.waits = True
+        run.wait = ModelWait(model=model, reason=away.reason, since=workflow.now().isoformat(timespec="seconds"))
+        run.notes.model_is_away(run.past.log[-1], run.wait)
+        tell(observing.waits_for_model(run.agent.name, run.past.log[-1], away.reason))
+        workflow.upsert_memo({MODEL_MEMO: run.wait.as_json()})
+        self._resting(True)
+        if away.pause:
+            pause = max(min(away.pause, self.left), SHORTEST)
+            await workflow.sleep(pause, summary=line(f"{model} asks to wait: {away.reason}"))
+        return model
+
+    def over(self) -> None:
+        """The Request is answered, or given up: the run waits for nobody."""
+        if self._agent_run.wait is not None:
+            self._agent_run.wait = None
+            self._resting(False)
+            workflow.upsert_memo({MODEL_MEMO: None})
+
+
+async def ask(
+    run: Run, request: RequestInput, released: Callable[[], bool], resting: Callable[[bool], None]
+) -> RequestResult:
+    """The model's answer; a fallback's where the model is down. Raises `ActivityError` when nobody answers in time.
+
+    Once calls were `released` nobody else is asked: they stand (R6.7). `resting`: see `Provider`.
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
-    asked, routing = 0, Routing(run)
+    asked, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
     tell(observing.request_started(run.agent.name, run.past.log[-1]))
-    while True:
-        limited = routing.model(request.model)
-        try:
-            attempts = ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
-            return await _ask_one(run, request, asked, attempts, limited)
-        except ActivityError as error:
-            kind = kind_of(error)
-            if is_cancelled_exception(error) or released():
-                raise
-            asked += 1
-            if limited is not None and await routing.lifted(
-                error
-            ):  # its turn has not come yet, or nobody limits it now
-                continue
-            if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
-                continue
-            if kind == CONTEXT_TOO_LONG and not run.progress.tight:
-                request = run.ask_again(Choice(request.model, "the context was too long, and was cut"), tight=True)
-            elif fallbacks and kind not in _SAME_EVERYWHERE:
-                reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
-                tell(observing.fell_back(request.number, request.model, fallbacks[0], kind))
-                request = run.ask_again(Choice(fallbacks.pop(0), reason))
-            else:
-                if run.progress.draft is None:  # else the run goes on without it
-                    tell(observing.request_failed(run.agent.name, run.past.log[-1], kind))
-                run.notes.unanswered(run.past.log[-1], message_of(error))
-                raise
+    try:
+        while True:
+            limited = routing.model(request.model)
+            attempts = 0 if provider.waits else ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
+            try:
+                return await _ask_one(run, request, asked, before, attempts, provider, limited)
+            except ActivityError as error:
+                kind = kind_of(error)
+                if is_cancelled_exception(error) or released():
+                    raise
+                asked, before = asked + 1, before + attempts_of(error, attempts)
+                provider.note(request.model, error)
+                if limited is not None and await routing.lifted(
+                    error
+                ):  # its turn has not come yet, or nobody limits it now
+                    continue
+                if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
+                    continue
+                if kind == CONTEXT_TOO_LONG and not run.progress.tight:
+                    request = run.ask_again(Choice(request.model, "the context was too long, and was cut"), tight=True)
+                elif fallbacks and kind not in _SAME_EVERYWHERE:
+                    reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
+                    tell(observing.fell_back(request.number, request.model, fallbacks[0], kind))
+                    request = run.ask_again(Choice(fallbacks.pop(0), reason))
+                elif (model := await provider.wait()) is not None:
+                    if model != request.model:
+                        request = run.ask_again(Choice(model, "the first that may come back: no fallback answers"))
+                else:
+                    if run.progress.draft is None:  # else the run goes on without it
+                        tell(observing.request_failed(run.agent.name, run.past.log[-1], kind))
+                    run.notes.unanswered(run.past.log[-1], message_of(error))
+                    raise
+    finally:
+        if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+            provider.over()
 
 
-async def _ask_one(run: Run, request: RequestInput, asked: int, attempts: int, limited: str | None) -> RequestResult:
+async def _ask_one(
+    run: Run, request: RequestInput, asked: int, before: int, attempts: int, provider: Provider, limited: str | None
+) -> RequestResult:
+    """The answer of one activity; `before`: the attempts of those before it, `attempts`: how many it may make, 0 for any number."""
     late = run.limit is not None and run.limit.reason == "deadline"
+    first_pause = WAITING_PAUSE if provider.waits else FIRST_PAUSE
+    about = {
+        "earlier_attempts": before,
+        "patience": provider.left,
+        "first_pause": first_pause,
+        "hands_back": not (late or provider.waits),
+    }
+    closed = timedelta(seconds=provider.left) + TIMEOUT if provider.waits else AFTER_DEADLINE if late else None
     result: RequestResult = await workflow.execute_activity(
         REQUEST_ACTIVITY,
-        request.model_copy(update={"earlier_attempts": asked * 1000}),
+        request.model_copy(update=about),
         result_type=RequestResult,
         activity_id=f"request-{request.number}" + (f"-{asked}" if asked else ""),
         task_queue=limited,
         schedule_to_start_timeout=WAIT if limited else None,
         start_to_close_timeout=TIMEOUT,
-        schedule_to_close_timeout=AFTER_DEADLINE if late else None,
+        schedule_to_close_timeout=closed,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RetryPolicy(
-            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=attempts
+            initial_interval=timedelta(seconds=first_pause),
+            maximum_interval=timedelta(seconds=LONGEST_PAUSE),
+            maximum_attempts=attempts,
         ),
         summary=line(f"Request {request.number} · {request.model} · {request.reason}"),
     )

@@ -19,6 +19,8 @@ with workflow.unsafe.imports_passed_through():
 
 _SHORT_GRAIN: Final = 0.1
 """Seconds to which a wait of six seconds is rounded up; one of a minute to a whole one."""
+_FOLLOWS: Final = "clock-follows"
+"""Patch: the clock is derived from the calls (R9.5)."""
 
 
 class Alarm:
@@ -75,18 +77,52 @@ class Alarm:
 
 
 def watch(
-    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None
+    run: Run,
+    clock: WorkClock,
+    waits: Callable[[], bool],
+    on_reached: Callable[[Limit], None],
+    told: Awaitable[None] | None,
 ) -> asyncio.Task[None]:
-    """Start the clock, and tell when the run has worked for as long as it may. Cancel the task when it does not matter any more.
+    """Start the clock, and call `on_reached` when the run has worked for as long as it may. Cancel the task at the run's end.
 
-    One timer, which waits as long as the run waits for people (R9.5). Where the run above keeps the time, which has one timer for all
-    below it, none is needed before it has `told` that so much has passed.
+    The clock follows `waits`: it stands still while nothing of the run's own work is under way. One timer, which waits as long as the
+    run waits for people (R9.5). Where the run above keeps the time, which has one timer for all below it, none is needed before it has
+    `told` that so much has passed.
     """
     clock.work(workflow.time())
-    return asyncio.create_task(_watch(run, clock, on_reached, told))
+    return asyncio.create_task(_watch(run, clock, waits, on_reached, told))
 
 
-async def _watch(run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None) -> None:
+async def _watch(
+    run: Run,
+    clock: WorkClock,
+    waits: Callable[[], bool],
+    on_reached: Callable[[Limit], None],
+    told: Awaitable[None] | None,
+) -> None:
+    following = asyncio.create_task(_follow(clock, waits))
+    try:
+        await _until_late(run, clock, on_reached, told)
+        await following
+    finally:
+        following.cancel()
+
+
+async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
+    """Let the clock follow. Conditions are looked at behind everything that a task does, so no change is missed, whatever made it."""
+    while True:
+        await workflow.wait_condition(lambda: clock.paused != waits())
+        if not workflow.patched(_FOLLOWS):
+            return  # a run of 0.1.0, which set its clock where `CallLoop` does
+        if waits():
+            clock.pause(workflow.time())
+        else:
+            clock.work(workflow.time())
+
+
+async def _until_late(
+    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None
+) -> None:
     deadline = run.shares.budget.deadline
     if deadline is None:
         return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.errors import RunError
 from perdure.values.limits import polling
 
 TIMEOUT: Final = timedelta(seconds=polling.TIMEOUT)
@@ -20,10 +23,22 @@ _PAUSE: Final = 0.05
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
 """What the server says of an execution whose first task it puts off, as that of one that has just gone on as new."""
-_UNLIKE: Final = "[TMPRL1100]"
-"""What a worker says that was given a question with a history which grew meanwhile; and of one that it cannot replay, each time."""
+_PASSING: Final = ("[TMPRL1100]", "[TMPRL1101]")
+"""What a worker says that was given a question with a history which grew meanwhile, or that had no processor time for two seconds; and of a
+workflow that it cannot replay or that takes too long, each time."""
 _ENOUGH: Final = 3
 """Times that a worker has to say so."""
+
+
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """Raise `CancelledError` where a caller cancels an update, or its time limit is over: the SDK reports that as if the server had done it."""
+    try:
+        yield
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise asyncio.CancelledError(*error.__cause__.args) from None
+        raise
 
 
 async def answer_of(
@@ -41,7 +56,7 @@ async def answer_of(
     loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
     ends = loop.time() + seconds
     asking: set[asyncio.Task[Any]] = set()
-    unlike = 0
+    failed = 0
     try:
         while True:
             left = ends - loop.time()
@@ -52,8 +67,8 @@ async def answer_of(
             done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=asyncio.FIRST_COMPLETED)
             for question in sorted(done, key=lambda each: each.exception() is not None):
                 error = question.exception()
-                unlike += _is_unlike(error)
-                passes = _is_lost(error) or (_is_unlike(error) and unlike < _ENOUGH)
+                failed += _may_pass(error)
+                passes = _is_lost(error) or (_may_pass(error) and failed < _ENOUGH)
                 if not passes or loop.time() + pause >= ends:
                     return question.result()
             if done:
@@ -65,8 +80,18 @@ async def answer_of(
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-def _is_unlike(error: BaseException | None) -> bool:
-    return isinstance(error, WorkflowQueryFailedError) and str(error).startswith(_UNLIKE)
+async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
+    """The execution that this one went on from. Raises `RPCError` where it is not kept any more."""
+    async for event in handle.fetch_history_events(page_size=1):
+        started = event.workflow_execution_started_event_attributes
+        if started.continued_execution_run_id:
+            return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
+        break
+    raise RunError(f"{handle.id!r} went on from no other execution")
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    return isinstance(error, WorkflowQueryFailedError) and str(error).startswith(_PASSING)
 
 
 def _is_lost(error: BaseException | None) -> bool:

@@ -26,10 +26,11 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
+from perdure.activities.mcp.bounds import ENCODING, MAX_TOOLS, Allowance, BoundedResult, BoundedTransport, allowance
 from perdure.activities.mcp.config import McpServer, expand
 from perdure.activities.mcp.stderr import LastWords
 from perdure.activities.secrets import keep_secret, looks_secret, masked
-from perdure.errors import ToolError
+from perdure.errors import MAX_TOLD, ToolError, clip
 from perdure.values.jsons import JsonObject
 
 CONNECT_TIMEOUT: Final = 10.0
@@ -56,6 +57,8 @@ class Connection:
 
     def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool]], None]) -> None:
         self.name = name
+        self.has_tasks = False
+        """Whether the server runs calls of tools as tasks."""
         self._server = server
         self._on_tools = on_tools
         self._words = LastWords(name)
@@ -64,6 +67,7 @@ class Connection:
         self._current: Client | None = None
         self._done = asyncio.Event()
         self._changed = asyncio.Event()
+        self._allowed = Allowance(self._done.set)
 
     async def open(self) -> None:
         """Connect, and read the tools. Raises `UnusableServerError`."""
@@ -86,18 +90,24 @@ class Connection:
                 "not_reachable", f"the MCP server {self.name!r} cannot be reached: {reason}", retry=True
             ) from None
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=params))
+        allowed = self._allowed
+        allowed.calls += 1
         try:
             # Not `call_tool`, which lists the tools anew and runs patterns of theirs in the middle of a call.
-            return await client.session.send_request(request, CallToolResult, progress_callback=progress)
+            return await client.session.send_request(request, BoundedResult, progress_callback=progress)
         except MCPError as error:
             if not await self._is_lost(client, error):
-                raise ToolError("mcp_error", f"the MCP server {self.name!r} answered: {error}") from None
+                raise ToolError(
+                    "mcp_error", f"the MCP server {self.name!r} answered: {clip(str(error), MAX_TOLD)}"
+                ) from None
             lost: Exception = error
         except _LOST as error:
             lost = error
         except (ValidationError, RuntimeError, ValueError) as error:
             said = f"the MCP server {self.name!r} ran {tool}, and its answer is none: {_first_line(error)}"
             raise ToolError("invalid_answer", said) from None
+        finally:
+            allowed.calls -= 1
         if client is self._current:
             await self.close()
         said = f"the connection to the MCP server {self.name!r} was lost while it ran {tool}: {self._reason(lost)}"
@@ -124,10 +134,13 @@ class Connection:
         return await asyncio.shield(self._client)
 
     async def _hold(self, ready: asyncio.Future[Client], done: asyncio.Event) -> None:
+        self._allowed = Allowance(done.set)
+        allowance.set(self._allowed)
         try:
             async with AsyncExitStack() as stack:
                 transport = await self._transport(stack)
                 client = await stack.enter_async_context(Client(transport, cache=None, message_handler=self._hear))
+                self.has_tasks = _has_tasks(client)
                 self._on_tools(await _all_tools(client))
                 self._current = client
                 ready.set_result(client)
@@ -184,13 +197,17 @@ class Connection:
             env = {key: expand(value) for key, value in server.env.items()}
             keep_secret(*(value for key, value in env.items() if looks_secret(key)))
             args = [expand(argument) for argument in server.args]
-            program = StdioServerParameters(command=expand(server.command), args=args, env=env or None, cwd=server.cwd)
+            program = StdioServerParameters(
+                command=expand(server.command), args=args, env=env or None, cwd=server.cwd, encoding=ENCODING
+            )
             return stdio_client(program, await stack.enter_async_context(self._words.listened()))
         assert server.url is not None
         headers = {key: expand(value) for key, value in server.headers.items()}
         keep_secret(*(value for key, value in headers.items() if looks_secret(key)))
         http = await stack.enter_async_context(
-            httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=300.0))
+            httpx2.AsyncClient(
+                headers=headers, timeout=httpx2.Timeout(30.0, read=300.0), transport=BoundedTransport(self._allowed)
+            )
         )
         return streamable_http_client(expand(server.url), http_client=http)
 
@@ -212,16 +229,22 @@ class Connection:
         return masked(f"{said}; its last words: {words}" if (words := self._words.last) else said)
 
 
+def _has_tasks(client: Client) -> bool:
+    tasks = client.server_capabilities.tasks
+    requests = tasks.requests if tasks is not None else None
+    return requests is not None and requests.tools is not None and requests.tools.call is not None
+
+
 async def _all_tools(client: Client) -> list[Tool]:
     tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
-        cursor = page.next_cursor
-        if not cursor:
+        if not page.next_cursor or page.next_cursor == cursor or len(tools) > MAX_TOOLS:
             break
-    return tools
+        cursor = page.next_cursor
+    return tools[: MAX_TOOLS + 1]  # one more than are offered: it says that there are more
 
 
 def _first_line(error: BaseException) -> str:

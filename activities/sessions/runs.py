@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError, Wo
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import ask_other, other_run, own_run
+from perdure.activities.asking import ask_other, cancellable, other_run, own_run
 from perdure.run.wire import RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN, TURN_ACTIVITY, Answered, Saying
 
@@ -58,9 +58,10 @@ async def turn(run_id: str) -> None:
 async def say(saying: Saying) -> Answered:
     """An update of a run of this session, and its answer."""
     try:
-        answer: Any = await other_run(saying.run_id).execute_update(
-            saying.update, saying.argument, rpc_timeout=_TIMEOUT
-        )
+        with cancellable():
+            answer: Any = await other_run(saying.run_id).execute_update(
+                saying.update, saying.argument, rpc_timeout=_TIMEOUT
+            )
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         return Answered(refused=cause.message if isinstance(cause, ApplicationError) else str(cause))

@@ -66,6 +66,6 @@ async def archive(wanted: ArchiveInput) -> Archived:
 async def find(wanted: FindInput) -> Found:
     """A message's entry, wherever it lies: a few questions, however many segments there are."""
     try:
-        return Found(entry=await SessionReader(client(), "").find(wanted.spans, wanted.message_id))
+        return Found(entry=await SessionReader(client(), "").find(wanted.spans, wanted.message_id, wanted.sender))
     except RunError as error:
         raise ApplicationError(str(error), type="Archive") from None

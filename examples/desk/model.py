@@ -19,13 +19,10 @@ def answer(request: ChatRequest) -> Turn | dict[str, Any]:
     if last == PHRASES[1]:
         return {"calls": [{"_tool": "pay_back", "order": "A-17"}], "output": None}
     if last == PHRASES[2]:
-        return _then(
-            "pay_back",
-            "B-4",
-            request.text,
-            "a chair paid back",
-            "120 euros for your chair (B-4) are on their way to you.",
-        )
+        if "a chair paid back" in request.text:
+            return {"calls": [], "output": "120 euros for your chair (B-4) are on their way to you."}
+        # The refund of the wrong order is held: the plan says that it is dropped.
+        return {"calls": [{"_tool": "pay_back", "order": "B-4"}, {"_tool": "keep", "drop": ["1.0"]}], "output": None}
     if last == PHRASES[3]:
         return {"calls": [], "output": "Thank you, I have noted that."}
     return {"calls": [], "output": f"You had {'B-4' if 'B-4' in request.text else 'nothing'} paid back."}

@@ -25,8 +25,8 @@ async def talk(server: Any) -> SessionView:
         receipt = await session.send("It came broken, I want my money back", sender="ann", rights=CUSTOMER)
         print("ann: It came broken, I want my money back")
         await _waits(session, "1.0")
-        # What was planned is held while the colleague's correction is read: nothing is paid for the wrong order.
-        await session.send("She means the chair, B-4", sender="bob", rights=COLLEAGUE)
+        # A call waits for a person, so a message would wait for the run's end. This one corrects the plan at once.
+        await session.send("She means the chair, B-4", sender="bob", rights=COLLEAGUE, mode="steer")
         print("bob: She means the chair, B-4")
         call = await _waits(session, "2.0")
         print(f"     (waits for a person: {call})")

@@ -72,7 +72,7 @@ class SessionOptions(TypedDict, total=False):
     """How an agent's sessions take messages (R10.4, R10.8)."""
 
     mode: Literal["steer", "followup", "collect", "interrupt", "reject"]
-    """What a message without a mode does; `steer` by default."""
+    """What a message without a mode does; `steer` by default, and `followup` while the run waits for a person."""
     cap: int
     """Messages that may wait; 20 by default."""
     quiet: float
@@ -125,8 +125,14 @@ class AgentOptions(TypedDict, total=False):
     """Dollars of the run and its delegates, by `prices`."""
     deadline: float
     """Seconds of work; 600 by default. Time spent waiting for a person does not count."""
+    model_patience: float | None
+    """Seconds that a Request waits for a model whose provider is away; by default the worker's, an hour (R20.5)."""
+    client_timeout: float | None
+    """Seconds that a call waits for the program that carries it out; then the run fails. By default for ever."""
     stuck_after: int
     """So many answers in a row that ask for the same end the run; 3 by default."""
+    must_call: Sequence[str]
+    """Tools of which the model calls one before its output counts (R6.5)."""
     refine: bool
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""
     prices: Mapping[str, PriceOptions]
@@ -137,5 +143,7 @@ class AgentOptions(TypedDict, total=False):
     """Instructions, skills and a workspace's files, beside the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""
+    trusted_clients: Sequence[str]
+    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all."""
     session: SessionOptions
     """How its sessions take messages."""

@@ -60,6 +60,25 @@ class Planned:
         simulate(plan, self.calls)
         return plan
 
+    def warnings(self, plan: Plan) -> list[str]:
+        """What is no error of the checked plan, but may not be what its author means: converted literals (R5.13), races (R5.14)."""
+        converted = [
+            f"{call.id} {form.tool_name}: {text}"
+            for call in plan.calls
+            for form in call.written()
+            for text in form.converted
+        ]
+        return [*converted, *(plan.races() if self.parallel != 1 else [])]
+
+    def hints(self, plan: Plan) -> list[str]:
+        """Dangerous tools of which two calls may run at once (R5.12)."""
+        called = {form.tool.name: form.tool for call in plan.calls for form in call.written() if form.tool is not None}
+        return [
+            f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
+            for name, tool in called.items()
+            if tool.dangerous and tool.exclusive_group is None
+        ]
+
     def ways(self) -> list[tuple[str, str]]:
         """Call id and way of each parameter that is not written out in the plan (R15.7)."""
         return list(plan_ways(self.played()))

@@ -23,7 +23,7 @@ from perdure.cli.viewing.render import deciding
 from perdure.cli.viewing.tables import table
 from perdure.client.ages import age
 from perdure.hosting.settings import Settings
-from perdure.values.jsons import JsonObject, dumps, loads, shorten
+from perdure.values.jsons import JsonObject, dumps, loads
 from perdure.values.marks import changes
 
 approvals_app = typer.Typer()
@@ -80,23 +80,21 @@ def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
         print("nothing waits for a person")
         return
     console = screen()
-    titles = ("run", "call", "agent", "tool", "parameters", "why", "waits")
-    gives, drops = ("parameters", "why", "tool"), ("agent", "waits", "parameters")
+    titles = ("question", "asked by", "agent", "waits", "run", "call")
+    gives, drops = ("question",), ("agent", "asked by", "waits")
     console.print(table(titles, rows, console.width, gives=gives, drops=drops))
     print(commands[0])
 
 
 def _listed_row(one: Any) -> list[str]:
     entry = one.entry
-    shown = "…" if entry.params is None else shorten(entry.params, 200)
-    return [one.run_id, entry.call, one.agent, entry.tool, shown, entry.reason, age(entry.requested_at)]
+    return [entry.sentence, one.sender or "", one.agent, age(entry.requested_at), one.run_id, entry.call]
 
 
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
-    shown = shorten(_shown(offer), 200) if offer.calls is None else f"{len(offer.calls)} calls"
-    shown = "\n".join([shown, *offer.ways])
-    return [one.run_id, offer.call, offer.agent, offer.tool, shown, offer.reason, age(offer.requested_at)]
+    asked = "\n".join([offer.sentence, *offer.ways])
+    return [asked, "", offer.agent, age(offer.requested_at), one.run_id, offer.call]
 
 
 def _shown(offer: Any) -> JsonObject:
@@ -285,9 +283,8 @@ def _panel(one: Any) -> RenderableType:
     offer = one.offer
     shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
     body = Syntax(shown, "json", background_color="default")
-    title = f"{one.run_id} · {offer.call} · {offer.tool}"
     return Panel(
-        Group(body, *map(Text, offer.ways)) if offer.ways else body,
-        title=title,
-        subtitle=f"{offer.reason}, since {age(offer.requested_at)}",
+        Group(Text(offer.sentence, style="bold"), body, *map(Text, offer.ways)),
+        subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
+        subtitle_align="left",
     )

@@ -98,4 +98,4 @@ async def _tell_waiting(run: Run) -> None:
 
 async def _tell_troubles(run: Run) -> None:
     async for trouble in run.troubles():
-        print(f"perdure: asking the model again: {trouble}", file=sys.stderr)
+        print(f"perdure: {trouble}", file=sys.stderr)

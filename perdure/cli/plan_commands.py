@@ -72,14 +72,21 @@ def validate(
         looked = _read(settings, file, agent, input, state)
         plan = looked.planned.checked()
     problems = _problems(plan) + [{"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems]
+    warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
     if as_json:
         sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
-        print(dumps({"ok": not problems, "calls": len(plan.calls), "problems": problems, "sources": sources}))
+        found = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
+        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources}))
     else:
         for problem in problems:
             call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
             print(f"{call}{problem['message']}")
-        print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}")
+        for warning in warnings:
+            print(f"warning: {warning}")
+        for hint in hints:
+            print(f"hint: {hint}")
+        more = f", {_count(len(warnings), 'warning')}" if warnings else ""
+        print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}{more}")
         _print_ways(looked.planned)
         _warn(looked.planned, input, problems)
     raise SystemExit(FAILED if problems else 0)

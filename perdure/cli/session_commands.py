@@ -6,7 +6,10 @@ The command line is a front door: the sender is the user of this machine, who ha
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
+from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,8 +21,9 @@ from perdure.cli.execute import Json, connected
 from perdure.cli.options import configured
 from perdure.cli.viewing.console import screen
 from perdure.cli.viewing.tables import table
+from perdure.errors import RunNotFoundError, SettingsError
 from perdure.hosting.settings import Settings
-from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, Waited
+from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, Waited
 from perdure.values.jsons import JsonObject, dumps
 from perdure.values.rules import MODES
 
@@ -127,6 +131,9 @@ def wait(
         str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds; nothing is stopped.")] = WAIT,
+    sender: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose message of this id, where several senders have one.")
+    ] = "",
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
@@ -134,7 +141,7 @@ def wait(
 
     async def ask(perdure: Perdure) -> Waited:
         if session is not None:
-            return await perdure.session(session, tenant=tenant).wait(what, timeout)
+            return await perdure.session(session, tenant=tenant).wait(what, timeout, sender=sender)
         return await perdure.session_of(what).wait(what, timeout)
 
     waited = connected(ask)
@@ -146,35 +153,122 @@ def wait(
 
 
 @session_app.command("show")
-def show(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
+def show(
+    session: Key,
+    tenant: Tenant = "",
+    whole: Annotated[
+        bool, typer.Option("--all", help="Archived entries, too; fails where one cannot be read.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Show a session: what runs, what waits, and what was said."""
-    view = connected(lambda perdure: perdure.session(session, tenant=tenant).show())
+
+    async def ask(perdure: Perdure) -> SessionView:
+        its = perdure.session(session, tenant=tenant)
+        try:
+            view = await its.show()
+        except RunNotFoundError as error:
+            others = [
+                other
+                for other in ["", *await perdure.list_tenants()]
+                if other != tenant and await perdure.session(session, tenant=other).exists()
+            ]
+            if not others:
+                raise
+            raise RunNotFoundError(f"{error} for {_whose(tenant)}; found with {_others(others)}") from None
+        if whole and view.archived_through:
+            view.entries, view.archived_through = await its.read_entries(), 0
+        return view
+
+    view = connected(ask)
     if as_json:
         print(dumps(view.as_json()))
         return
     out = screen()
-    out.print(f"{view.session}: {view.agent}, {view.status}", markup=False)
+    whose = f", tenant {tenant}" if tenant else ""
+    out.print(f"{view.session}: {view.agent}, {view.status}{whose}", markup=False)
     if view.queue:
         rows = [(each.message_id, each.sender, each.mode, _short(each.text, 80)) for each in view.queue]
         out.print(table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
+    if view.archived_through:
+        words = (
+            f"entries 1 to {view.archived_through:,} are archived: perdure session show {shlex.quote(session)} --all"
+        )
+        out.print(words, markup=False, highlight=False)
     for entry in view.entries:
         out.print(_line(entry), markup=False, highlight=False)
+
+
+@session_app.command("watch")
+def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Print what was said, and what is said from now on, until the session has ended or Ctrl-C; with --json a line of JSON each."""
+
+    async def follow(perdure: Perdure) -> None:
+        out = screen()
+        async with aclosing(perdure.session(session, tenant=tenant).watch()) as entries:
+            async for entry in entries:
+                if as_json:
+                    print(dumps(entry), flush=True)
+                else:
+                    out.print(_line(entry), markup=False, highlight=False)
+
+    connected(follow)
+
+
+@session_app.command("export")
+def export(
+    session: Key,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+    tenant: Tenant = "",
+) -> None:
+    """Write a session down as JSON: its agent's name and all that was said, archived entries too; fails where one cannot be read."""
+
+    async def ask(perdure: Perdure) -> JsonObject:
+        its = perdure.session(session, tenant=tenant)
+        view = await its.show()
+        said: JsonObject = {
+            "session": session,
+            "tenant": tenant,
+            "agent": view.agent,
+            "entries": await its.read_entries(),
+        }
+        return said
+
+    text = dumps(connected(ask))
+    if out is None:
+        print(text)
+        return
+    with one_line_errors():
+        try:
+            out.write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None
 
 
 @session_app.command("list")
 def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
     """List a tenant's sessions, the last that did something first."""
 
-    async def found(perdure: Perdure) -> list[Any]:
-        return [each async for each in perdure.list_sessions(tenant=tenant)]
+    async def found(perdure: Perdure) -> tuple[list[Any], list[str]]:
+        others = [other for other in await perdure.list_tenants() if other != tenant]
+        return [each async for each in perdure.list_sessions(tenant=tenant)], others
 
-    sessions = connected(found)
+    sessions, others = connected(found)
     if as_json:
         print(dumps([each.as_json() for each in sessions]))
     elif sessions:
-        rows = [(each.session, each.agent or "", each.since.isoformat(timespec="seconds")) for each in sessions]
+        rows = [
+            (each.session, each.title, each.agent or "", each.since.isoformat(timespec="seconds")) for each in sessions
+        ]
         out = screen()
-        out.print(table(("session", "agent", "since"), rows, out.width, gives=("session", "agent")))
+        titles = ("session", "first message", "agent", "since")
+        out.print(table(titles, rows, out.width, gives=("first message", "session", "agent"), drops=("first message",)))
+    if not as_json and (others or tenant):
+        there = "these are" if sessions else "there are none"
+        more = f"; others are of {_others(others)}" if others else ""
+        print(f"perdure: {there} of {_whose(tenant)}{more}", file=sys.stderr)
 
 
 @session_app.command("withdraw")
@@ -182,12 +276,17 @@ def withdraw(
     session: Key,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="The message's id.")],
     sender: Sender = None,
+    of: Annotated[
+        str, typer.Option(metavar="NAME", help="Who sent it, where several senders have one of this id.")
+    ] = "",
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
     """Take a message back, until a Request holds it."""
     who = _sender(sender)
-    connected(lambda perdure: perdure.session(session, tenant=tenant).withdraw(message_id, sender=who, rights=_ALL))
+    connected(
+        lambda perdure: perdure.session(session, tenant=tenant).withdraw(message_id, sender=who, rights=_ALL, of=of)
+    )
     print(dumps({"messageId": message_id, "withdrawn": True}) if as_json else f"{message_id}: taken back")
 
 
@@ -215,6 +314,20 @@ def compact(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: J
     who = _sender(sender)
     words = connected(lambda perdure: perdure.session(session, tenant=tenant).compact(sender=who, rights=_ALL))
     print(dumps({"session": session, "compacted": words}) if as_json else words)
+
+
+@session_app.command("redeliver")
+def redeliver(
+    session: Key,
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="The delivery's key, RUN_ID/NUMBER.")],
+    sender: Sender = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Deliver a reply that is `unknown` once more, under the same key."""
+    who = _sender(sender)
+    connected(lambda perdure: perdure.session(session, tenant=tenant).redeliver(delivery, sender=who, rights=_ALL))
+    print(dumps({"delivery": delivery}) if as_json else f"{delivery}: is delivered again")
 
 
 @session_app.command("recall")
@@ -289,6 +402,17 @@ def _command(name: str, key: str, sender: str | None, tenant: str, as_json: bool
     print(dumps(receipt.as_json()) if as_json else receipt.done)
     if not as_json:
         _say_aside(receipt)
+
+
+def _whose(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "no tenant"
+
+
+def _others(tenants: list[str]) -> str:
+    """The option for each other tenant."""
+    return ", ".join(
+        f"--tenant {shlex.quote(tenant)}" if tenant else "no tenant (without --tenant)" for tenant in tenants
+    )
 
 
 def _sender(name: str | None) -> str:

@@ -23,10 +23,11 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import TIMEOUT, answer_of
+from perdure.activities.asking import TIMEOUT, answer_of, cancellable
 from perdure.client.errors import clear_errors, no_answer
-from perdure.client.listing import AT_ONCE, WAITING, following_page, read_page
+from perdure.client.listing import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
 from perdure.client.lists import Offered, Waiting, WaitingPage
+from perdure.client.pending import task_failure, unanswered
 from perdure.client.selection import of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.people.wire import STEER, WITHDRAW, Said
@@ -59,7 +60,8 @@ async def list_waiting(
     `page`: `following` of the page before. `tenant`: of its runs alone; `""`: of those of no tenant. The index is a moment late. Raises `RunError` when the namespace cannot list it.
     """
     whose = "" if tenant is None else f" AND {of_tenant(tenant)}"
-    found = client.list_workflows(_QUERY + whose, page_size=size, next_page_token=read_page(page))
+    token = await read_page(client, _QUERY + whose, page)
+    found = client.list_workflows(_QUERY + whose, page_size=size, next_page_token=token)
     with _clear_refusal(client):
         await found.fetch_next_page()
     runs = list(found.current_page or ())
@@ -79,8 +81,9 @@ async def listed_below(client: Client, run_id: str) -> list[Waiting]:
 
 
 async def _named(run: WorkflowExecution) -> list[Waiting]:
-    memo = await _memo(run)
-    return [Waiting(run.id, memo.agent, entry) for entry in memo.calls]
+    memo, known = await _memo(run), run.typed_search_attributes
+    sender, tenant = known.get(SENDER), known.get(TENANT)
+    return [Waiting(run.id, memo.agent, entry, sender, tenant) for entry in memo.calls]
 
 
 async def may_wait(client: Client, run_id: str, call: str) -> bool:
@@ -131,6 +134,16 @@ async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list
     return sorted(found, key=lambda one: one.offer.requested_at), [each for each in answers if isinstance(each, str)]
 
 
+async def list_below(client: Client, run_id: str, *, asked: bool) -> list[str]:
+    """The ids of the runs below a run, at most `PAGE`; `asked`: of those that have ended only the ones in which something waited for a person."""
+    query = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
+    query += f" AND WorkflowId STARTS_WITH {dumps(run_id + '/')}"
+    if asked:
+        query += f" AND (ExecutionStatus = 'Running' OR {WAITING_ATTRIBUTE} IS NOT NULL)"
+    with _clear_refusal(client):
+        return [run.id async for run in client.list_workflows(query, limit=PAGE)]
+
+
 async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered]:
     """Raises `RunError` where it does not tell. What is not there any more has nothing waiting."""
     handle = client.get_workflow_handle(run_id)
@@ -148,8 +161,8 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered]:
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             return []
-        raise no_answer(error, run_id, ", which has something waiting") from None
-    return found
+        raise await unanswered(client, run_id, no_answer(error, run_id, ", which has something waiting")) from None
+    return [each for each in found if not each.offer.client]
 
 
 async def _memo(run: WorkflowExecution) -> WaitingMemo:
@@ -187,9 +200,10 @@ async def change_policy(client: Client, run_id: str, change: JsonObject) -> Json
     return result
 
 
-async def withdraw(client: Client, run_id: str, message: str) -> None:
-    """Take back a message that no Request of the run holds. Raises `RunError` with the reason why nothing changed."""
-    await _update(client, run_id, WITHDRAW, message)
+async def withdraw(client: Client, run_id: str, message: str, sender: str | None) -> None:
+    """Take back a message that no Request of the run holds, with a `sender` only one of theirs. Raises `RunError` with the reason why nothing
+    changed."""
+    await _update(client, run_id, WITHDRAW, message if sender is None else {"id": message, "sender": sender})
 
 
 async def steer(client: Client, run_id: str, said: Said) -> None:
@@ -200,13 +214,16 @@ async def steer(client: Client, run_id: str, said: Said) -> None:
         if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
             raise RunEndedError(f"{run_id} has already ended: the message was not taken") from None
         raise
+    if failing := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
+        raise NoWorkerError(f"{run_id!r} has the message, and has not read it: {failing}")
 
 
 async def _update(client: Client, run_id: str, name: str, argument: Json) -> Json:
     handle = client.get_workflow_handle(run_id)
-    await _check_answers(handle)
+    await _check_answers(client, handle)
     try:
-        return await handle.execute_update(name, argument, rpc_timeout=TIMEOUT)
+        with cancellable():
+            return await handle.execute_update(name, argument, rpc_timeout=TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise DecisionRefusedError(f"nothing changed: {reason}") from None
@@ -217,13 +234,13 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
             words = f"nothing changed: the run {run_id!r} does not exist in namespace {client.namespace!r}"
             raise RunNotFoundError(words) from None
         if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
-            raise _unanswered(run_id) from None
+            raise await unanswered(client, run_id, _unanswered(run_id)) from None
         raise
     except WorkflowUpdateRPCTimeoutOrCancelledError:
-        raise _unanswered(run_id) from None
+        raise await unanswered(client, run_id, _unanswered(run_id)) from None
 
 
-async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
+async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
     """Only a run that answers now is told: an update that nobody takes is kept, and would be followed whenever a worker starts.
 
     Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
@@ -238,9 +255,8 @@ async def _check_answers(handle: WorkflowHandle[Any, Any]) -> None:
             RPCStatusCode.DEADLINE_EXCEEDED,
             RPCStatusCode.FAILED_PRECONDITION,
         ):
-            raise NoWorkerError(
-                f"nothing changed: no worker answers for {handle.id!r}; say it again when one runs"
-            ) from None
+            nobody = NoWorkerError(f"nothing changed: no worker answers for {handle.id!r}; say it again when one runs")
+            raise await unanswered(client, handle.id, nobody) from None
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
 

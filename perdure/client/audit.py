@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
@@ -27,7 +27,7 @@ from temporalio.worker import (
 from perdure.client.histories import executions, quiet_runtime
 from perdure.errors import RunError
 from perdure.model.wire import RequestContext, RequestInput, RequestResult
-from perdure.run.wire import REQUEST_ACTIVITY, RunStatus, RunView
+from perdure.run.wire import MODEL_REFUSED, REQUEST_ACTIVITY, RunStatus, RunView
 from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 
@@ -126,7 +126,7 @@ class _Recorder(Interceptor):
                     result = await super().execute_workflow(input)
                 except BaseException as error:
                     if not isinstance(error, GeneratorExit):  # then it is only put out of memory
-                        self._take(_STATUS.get(type(error), "failed"))
+                        self._take(_status_of(error))
                     raise
                 self._take("completed")
                 return result
@@ -137,6 +137,12 @@ class _Recorder(Interceptor):
                 audit.view.status = status
 
         return Inbound
+
+
+def _status_of(error: BaseException) -> RunStatus:
+    if isinstance(error, ApplicationError) and error.type == MODEL_REFUSED:
+        return "refused"
+    return _STATUS.get(type(error), "failed")
 
 
 _STATUS: Final[dict[type[BaseException], RunStatus]] = {

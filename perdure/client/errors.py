@@ -10,7 +10,7 @@ from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError
+from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError, ServerRefusalError
 from perdure.hosting.operating.reaching import no_namespace
 from perdure.run.wire import RunView
 
@@ -18,7 +18,7 @@ UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_E
 
 
 class RunFailedError(RunError):
-    """The run ended without an output: it failed, was cancelled or terminated, or ran out of time."""
+    """The run ended without an output: it was refused, failed, was cancelled or terminated, or ran out of time."""
 
     def __init__(self, view: RunView) -> None:
         super().__init__(view)
@@ -26,9 +26,28 @@ class RunFailedError(RunError):
         """The whole run: `status`, `error`, `errors`, `calls`, `state`, …"""
 
     def __str__(self) -> str:
-        how = {"failed": "failed", "timed_out": "timed out"}.get(self.view.status, f"was {self.view.status}")
+        how = {"refused": "was refused by its model", "failed": "failed", "timed_out": "timed out"}.get(
+            self.view.status, f"was {self.view.status}"
+        )
         why = f": {self.view.error}" if self.view.error else ""
         return f"the run {self.view.run_id!r} {how}{why}; all of it: perdure show {self.view.run_id}"
+
+
+class RunRefusedError(RunFailedError):
+    """The run's model refused, twice in a row or in the last Request; `view.error` is its words."""
+
+
+def run_failed(view: RunView) -> RunFailedError:
+    """Return the error of a run that ended without an output, by how it ended."""
+    return RunRefusedError(view) if view.status == "refused" else RunFailedError(view)
+
+
+def silent_server(client: Client, message: str = "it sent nothing") -> ServerError:
+    """The error of a server that does not answer: what it sent, and where it was looked for."""
+    address = client.service_client.config.target_host
+    return ServerError(
+        f"the Temporal server at {address} does not answer ({message}): is it up, and is TEMPORAL_ADDRESS right?"
+    )
 
 
 @contextmanager
@@ -42,10 +61,7 @@ def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
         if error.status == RPCStatusCode.NOT_FOUND and run_id is not None:
             raise RunNotFoundError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
         if error.status in UNANSWERED:
-            address = client.service_client.config.target_host
-            raise ServerError(
-                f"the Temporal server at {address} does not answer ({error.message}): is it up, and is TEMPORAL_ADDRESS right?"
-            ) from None
+            raise silent_server(client, error.message) from None
         raise ServerError(f"the Temporal server answered: {error.message}") from None
 
 
@@ -53,4 +69,4 @@ def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
     """Why a run did not answer: that no worker did, and then `more`, or what the server met instead (R18.8)."""
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
-    return RunError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")
+    return ServerRefusalError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +19,20 @@ from perdure.errors import RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
+from perdure.sessions.segments import SEGMENT_WORKFLOW
+from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.sessions.archive import SegmentWorkflow
+from perdure.workflows.sessions.session import SessionWorkflow
 
-_OURS: Final = (AGENT_WORKFLOW, LOOP_WORKFLOW)
+WORKFLOWS: Final[dict[str, type]] = {
+    AGENT_WORKFLOW: AgentWorkflow,
+    LOOP_WORKFLOW: LoopWorkflow,
+    SESSION_WORKFLOW: SessionWorkflow,
+    SEGMENT_WORKFLOW: SegmentWorkflow,
+}
+"""All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
 
 
 async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
@@ -34,7 +45,13 @@ async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHisto
         raise
     following = description.raw_info.first_run_id or description.run_id
     while following:
-        history = await client.get_workflow_handle(run_id, run_id=following).fetch_history()
+        try:
+            history = await client.get_workflow_handle(run_id, run_id=following).fetch_history()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND or following == description.run_id:
+                raise
+            following = description.run_id  # the server keeps the first ones no more: nobody replays them
+            continue
         yield history
         last = history.events[-1]
         following = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
@@ -51,12 +68,17 @@ def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
 
 
 async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The histories of a run and of all below it: delegates and loops, each with what it went on as."""
+    """The histories of a run or session and of all below it, each with what it went on as, as far as the server keeps them."""
     left = [run_id]
     while left:
-        async for history in executions(client, left.pop(0)):
-            yield history
-            left += [below for below, _ in started_below(history)]
+        current = left.pop(0)
+        try:
+            async for history in executions(client, current):
+                yield history
+                left += [below for below, _ in started_below(history) if below not in left]
+        except RunError:
+            if current == run_id:
+                raise
 
 
 def read_history(path: Path) -> WorkflowHistory:
@@ -84,32 +106,75 @@ def quiet_runtime() -> Runtime:
     return silent_runtime()
 
 
-async def replay_problem(history: WorkflowHistory, converter: DataConverter) -> str | None:
-    """What would break if a worker of this version went on with it, in one line; `None`: nothing."""
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of one history."""
+
+    name: str
+    """The run's id, or the file."""
+    problem: str | None
+    """What would break, or why it was left out; `None`: nothing."""
+    events: int
+    left_out: bool = False
+    """Whether it was not replayed: whether workers go on with it is not known."""
+
+    def line(self) -> str:
+        """For people."""
+        if self.problem is None:
+            return f"{self.name}: ok, {self.events} events"
+        return f"{self.name}: {'left out' if self.left_out else 'breaks'}: {self.problem}"
+
+
+async def replay_history(history: WorkflowHistory, converter: DataConverter, name: str | None = None) -> Replayed:
+    """Whether a worker of this version goes on with it; a workflow of another's type is left out."""
+    name, events = name or history.workflow_id, len(history.events)
+    if (kind := kind_of(history)) not in WORKFLOWS:
+        words = f"a workflow of type {kind!r}, which is none of Perdure's: replay it with the worker that has it"
+        return Replayed(name, words, events, left_out=True)
     replayer = Replayer(
-        workflows=[AgentWorkflow, LoopWorkflow],
+        workflows=list(WORKFLOWS.values()),
         data_converter=converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=quiet_runtime(),
     )
-    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
-    return None if result.replay_failure is None else " ".join(str(result.replay_failure).split())
+    failure = (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
+    return Replayed(name, None if failure is None else " ".join(str(failure).split()), events)
 
 
 async def replay_each(
     client: Client | None, names: Sequence[str], files: Collection[str], converter: DataConverter
-) -> AsyncIterator[tuple[str, str | None, int]]:
-    """By name of a run, or of a file: what would break, and how many events there are. A run comes with all below it; workflows of
-    others in between are passed over. Raises `RunError` or `SettingsError` for what is not there."""
+) -> AsyncIterator[Replayed]:
+    """Replay runs and sessions by their ids, each with all below it, and files. Raises `RunError` or `SettingsError` for what is not
+    there."""
     for name in names:
         if name in files:
-            history = read_history(Path(name))
-            yield name, await replay_problem(history, converter), len(history.events)
+            yield await replay_history(read_history(Path(name)), converter, name)
             continue
         assert client is not None
         async for history in family(client, name):
-            if kind_of(history) in _OURS:
-                yield history.workflow_id, await replay_problem(history, converter), len(history.events)
+            yield await replay_history(history, converter)
+
+
+async def replay_running(client: Client, query: str | None = None) -> AsyncIterator[Replayed]:
+    """Replay all open runs, loops, sessions and segments of the namespace; `query` narrows them down.
+
+    Raises `RunError` for a query that the server refuses.
+    """
+    kinds = ", ".join(f"'{kind}'" for kind in WORKFLOWS)
+    wanted = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Running'" + (f" AND ({query})" if query else "")
+    try:
+        found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
+    except RPCError as error:
+        if error.status == RPCStatusCode.INVALID_ARGUMENT:
+            raise RunError(f"the query is refused: {error.message}") from None
+        raise
+    for workflow_id, run_id in found:
+        try:
+            history = await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+        except RPCError as error:
+            yield Replayed(workflow_id, f"its history cannot be read: {error.message}", 0, left_out=True)
+            continue
+        yield await replay_history(history, client.data_converter)
 
 
 def kind_of(history: WorkflowHistory) -> str:

@@ -5,27 +5,35 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Final
 
+from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import UNANSWERED
 from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage
-from perdure.client.selection import Selection, of_tenant
-from perdure.errors import RunError
+from perdure.client.pending import check_ends
+from perdure.client.selection import Selection, of_tenant, quoted
+from perdure.errors import RunError, ServerRefusalError
+from perdure.model.availability import ModelWait
 from perdure.run.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,
     ATTRIBUTES,
     COST_ATTRIBUTE,
     LONGEST_KEYWORD,
+    MODEL_MEMO,
+    MODEL_REFUSED,
     POLICY,
     SENDER_ATTRIBUTE,
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
+    USAGE_MEMO,
     WAITING_ATTRIBUTE,
     RunStatus,
 )
@@ -43,12 +51,22 @@ STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
 }
 KEY_MEMO: Final = "session"
 """Key of the memo that holds a session's key: its id is a digest."""
+TITLE_MEMO: Final = "title"
+"""Key of the memo that holds the first line of a session's first message, by which people recognise it in a list."""
+TITLE: Final = 120
+"""Characters of it."""
+TENANTS: Final = 50
+"""Tenants that are offered to people who may see all of them."""
+_LOOKED_AT: Final = 200
 AT_ONCE: Final = 16
 """Runs that are asked, or told something, at a time."""
 _KEYWORDS: Final = {
     name: SearchAttributeKey.for_keyword(name) for name, kind in ATTRIBUTES.items() if kind == "Keyword"
 }
+_KNOWS_PAGE: Final = timedelta(seconds=5)
 WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+SENDER: Final = _KEYWORDS[SENDER_ATTRIBUTE]
+TENANT: Final = _KEYWORDS[TENANT_ATTRIBUTE]
 _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 
 
@@ -69,19 +87,20 @@ async def walk_runs(client: Client, selection: Selection, limit: int | None = No
     """Runs over all pages, at most `limit`. Raises `RunError`."""
     try:
         async for run in client.list_workflows(selection.text(), limit=limit):
-            yield _row(run)
+            yield await _row(run)
     except RPCError as error:
         raise _refusal(client, error) from None
 
 
 async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
     """A page of runs; `page`: `following` of the page before. Raises `RunError` for what cannot be listed."""
-    found = client.list_workflows(selection.text(), page_size=size, next_page_token=read_page(page))
+    token = await read_page(client, text := selection.text(), page)
+    found = client.list_workflows(text, page_size=size, next_page_token=token)
     try:
         await found.fetch_next_page()
     except RPCError as error:
         raise _refusal(client, error) from None
-    return RunPage([_row(run) for run in found.current_page or ()], following_page(found))
+    return RunPage([await _row(run) for run in found.current_page or ()], following_page(found))
 
 
 async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
@@ -96,7 +115,8 @@ async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSes
 
 async def list_sessions(client: Client, tenant: str, *, size: int, page: str | None) -> SessionPage:
     """The same by pages; `page`: `following` of the page before. Raises `RunError` for what names none."""
-    found = client.list_workflows(_sessions_of(tenant), page_size=size, next_page_token=read_page(page))
+    token = await read_page(client, text := _sessions_of(tenant), page)
+    found = client.list_workflows(text, page_size=size, next_page_token=token)
     try:
         await found.fetch_next_page()
     except RPCError as error:
@@ -110,9 +130,35 @@ def _sessions_of(tenant: str) -> str:
     return f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {of_tenant(tenant)}"
 
 
+async def list_tenants(client: Client) -> list[str]:
+    """The tenants that runs or sessions of this namespace were started for, at most `TENANTS`, in alphabetical order."""
+    found: set[str] = set()
+    kinds = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{SESSION_WORKFLOW}')"
+    try:
+        while len(found) < TENANTS:
+            # The server does not list the values of an attribute: each query leaves out the tenants that are known.
+            others = "".join(f" AND {TENANT_ATTRIBUTE} != {quoted(tenant)}" for tenant in found)
+            query = f"{kinds} AND {TENANT_ATTRIBUTE} IS NOT NULL{others}"
+            named = {
+                tenant
+                async for each in client.list_workflows(query, limit=_LOOKED_AT)
+                if (tenant := each.typed_search_attributes.get(TENANT))
+            }
+            if not named - found:
+                break
+            found |= named
+    except RPCError as error:
+        if not names_attribute(error):
+            raise
+    return sorted(found)[:TENANTS]
+
+
 async def _session(found: WorkflowExecution) -> ListedSession:
     key = await found.memo_value(KEY_MEMO, "", type_hint=str)
-    return ListedSession(key, found.id, found.typed_search_attributes.get(_KEYWORDS[AGENT_ATTRIBUTE]), found.start_time)
+    title = await found.memo_value(TITLE_MEMO, "", type_hint=str)
+    return ListedSession(
+        key, found.id, found.typed_search_attributes.get(_KEYWORDS[AGENT_ATTRIBUTE]), found.start_time, title
+    )
 
 
 async def count_runs(client: Client, selection: Selection) -> int:
@@ -124,10 +170,14 @@ async def count_runs(client: Client, selection: Selection) -> int:
 
 
 async def cancel_runs(client: Client, selection: Selection) -> int:
-    """Ask for the cancellation of all of them that run; how many took it. What has ended meanwhile is passed over."""
+    """Ask for the cancellation of all of them that run; how many took it. What has ended meanwhile is passed over.
+
+    Raises `RunError` as `act_on_all` does; a run whose workflow tasks fail has not taken it.
+    """
 
     async def cancel(run_id: str) -> None:
         await client.get_workflow_handle(run_id).cancel()
+        await check_ends(client, run_id)
 
     return await _each(client, selection, cancel)
 
@@ -166,12 +216,12 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
     server did not answer.
     """
     limit, done = asyncio.Semaphore(AT_ONCE), 0
-    refused: dict[str, RPCError] = {}
+    refused: dict[str, RPCError | RunError] = {}
 
     async def one(run_id: str) -> None:
         nonlocal done
         async with limit:
-            if any(error.status in UNANSWERED for error in refused.values()):
+            if any(isinstance(error, RPCError) and error.status in UNANSWERED for error in refused.values()):
                 return
             try:
                 await act(run_id)
@@ -179,6 +229,8 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
                     refused[run_id] = error
+            except RunError as error:
+                refused[run_id] = error
 
     async with asyncio.TaskGroup() as group:
         for run_id in run_ids:
@@ -186,9 +238,8 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
     if refused:
         run_id, error = next(iter(refused.items()))
         more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-        raise RunError(
-            f"{done:,} of {len(run_ids):,} runs took it, {run_id!r}{more} did not: {error.message or error.status.name}"
-        )
+        why = str(error) if isinstance(error, RunError) else error.message or error.status.name
+        raise RunError(f"{done:,} of {len(run_ids):,} runs took it, {run_id!r}{more} did not: {why}")
     return done
 
 
@@ -199,9 +250,11 @@ async def _running(client: Client, selection: Selection) -> AsyncIterator[Workfl
             yield run
 
 
-def _row(run: WorkflowExecution) -> ListedRun:
+async def _row(run: WorkflowExecution) -> ListedRun:
     known = run.typed_search_attributes
     status = STATUS[run.status] if run.status is not None else "running"
+    if status == "failed" and known.get(_KEYWORDS[STOP_ATTRIBUTE]) == MODEL_REFUSED:
+        status = "refused"
     return ListedRun(
         id=run.id,
         status=status,
@@ -210,29 +263,62 @@ def _row(run: WorkflowExecution) -> ListedRun:
         agent=known.get(_KEYWORDS[AGENT_ATTRIBUTE]),
         stop_reason=known.get(_KEYWORDS[STOP_ATTRIBUTE]),
         cost=known.get(_COST),
-        sender=known.get(_KEYWORDS[SENDER_ATTRIBUTE]),
-        tenant=known.get(_KEYWORDS[TENANT_ATTRIBUTE]),
+        tokens=await _tokens(run),
+        sender=known.get(SENDER),
+        tenant=known.get(TENANT),
         waiting=(known.get(WAITING) or 0) if status == "running" else 0,
+        wait=await _model_wait(run) if status == "running" else None,
     )
+
+
+async def _tokens(run: WorkflowExecution) -> int | None:
+    """What the run has used, as it keeps it at its end; nothing where it was written with another key."""
+    with contextlib.suppress(Exception):
+        usage: JsonObject | None = await run.memo_value(USAGE_MEMO, None, type_hint=dict)
+        if usage is not None:
+            return int(usage["promptTokens"]) + int(usage["completionTokens"])
+    return None
+
+
+async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
+    """What the run says of its model's provider; nothing where it was written with another key."""
+    with contextlib.suppress(Exception):
+        found: ModelWait | None = await run.memo_value(MODEL_MEMO, None, type_hint=ModelWait)
+        return found
+    return None
 
 
 def _refusal(client: Client, error: RPCError) -> Exception:
     if names_attribute(error):
-        return RunError(
+        return ServerRefusalError(
             f"namespace {client.namespace!r} does not know all search attributes that this goes by ({error.message}): a worker "
             "registers them at its start; where it may not, have them added"
         )
     if error.status == RPCStatusCode.INVALID_ARGUMENT:
-        return RunError(f"this cannot be listed: {error.message}")
+        return ServerRefusalError(f"this cannot be listed: {error.message}")
     return error
 
 
-def read_page(page: str | None) -> bytes | None:
-    """What names a page, as the server has it. Raises `RunError`."""
+async def read_page(client: Client, query: str, page: str | None) -> bytes | None:
+    """What names a page, as the server has it. Raises `RunError`.
+
+    The server is asked once whether it knows it: for one that was made up it fails in ways that the SDK tries again for seconds.
+    """
+    if page is None:
+        return None
     try:
-        return None if page is None else base64.b64decode(page, altchars=b"-_", validate=True)
+        token = base64.b64decode(page, altchars=b"-_", validate=True)
+        asked = ListWorkflowExecutionsRequest(
+            namespace=client.namespace, page_size=1, next_page_token=token, query=query
+        )
+        await client.workflow_service.list_workflow_executions(asked, retry=False, timeout=_KNOWS_PAGE)
+    except RPCError as error:
+        if error.status in UNANSWERED:
+            raise
+        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
     except (binascii.Error, ValueError):
         raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
+    return token
 
 
 def following_page(found: WorkflowExecutionAsyncIterator) -> str | None:

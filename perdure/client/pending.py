@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.client import Client, WorkflowExecutionDescription
-from temporalio.exceptions import FailureError
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.service import RPCError
 
+from perdure.errors import NoWorkerError, RunError
+from perdure.model.availability import Away, ModelWait, read_away
 from perdure.run.wire import REQUEST_ACTIVITY, RunView
 
+_WHY: Final = 500
+"""Characters of a failure that are repeated."""
 SILENT_PART: Final = 0.6
 """Share of the time after which a worker is taken for lost; a sign of life comes at half of it."""
+ANSWERS: Final = timedelta(seconds=5)
+"""For the server, where somebody waits for an error already."""
+LOOKED_BACK: Final = 20
+"""Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
 UNSERVED_AFTER: Final = 1.0
 """Seconds after which a call that no worker has taken up is said to wait for one."""
 
@@ -66,6 +77,61 @@ async def note_trouble(client: Client, view: RunView, description: WorkflowExecu
         if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
             words = await failure_words(client, pending.last_failure)
             view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"
+            waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+            if view.wait is None and waits and (away := await _away(client, pending.last_failure)) is not None:
+                model, since = view.log[-1].model, pending.scheduled_time.ToDatetime(UTC)
+                view.wait = ModelWait(model=model, reason=away.reason, since=since.isoformat(timespec="seconds"))
+
+
+async def task_failure(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return why the tasks of a run or session fail again and again, and what to do; empty where none fails (R18.10)."""
+    attempt = description.raw_description.pending_workflow_task.attempt
+    if description.status != WorkflowExecutionStatus.RUNNING or attempt < 2:
+        return ""
+    found = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=description.id, run_id=description.run_id),
+            maximum_page_size=LOOKED_BACK,
+        )
+    )
+    end = f"end it at once: perdure terminate {description.id}"
+    for event in found.history.events:
+        if event.HasField("workflow_task_failed_event_attributes"):
+            failed = event.workflow_task_failed_event_attributes
+            why = " ".join((await failure_words(client, failed.failure)).split())[:_WHY].rstrip(".")
+            if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
+                return (
+                    f"a worker is there and cannot replay {description.id!r}, whose history another version has written ({why}). "
+                    f"Start workers of that version, or {end}"
+                )
+        elif event.HasField("workflow_task_timed_out_event_attributes") and attempt > 2:
+            why = "its worker does not answer in time"
+        elif event.HasField("workflow_task_completed_event_attributes"):
+            break
+        else:
+            continue
+        return (
+            f"it goes on, but its workflow tasks fail (attempt {attempt}): {why}. "
+            f"Deploy a worker that can carry them out, or {end}"
+        )
+    return ""
+
+
+async def check_ends(client: Client, run_id: str) -> None:
+    """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10)."""
+    if failing := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
+        raise RunError(f"the end of {run_id!r} is requested and not carried out: {failing}")
+
+
+async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:
+    """Return the error of a run or session that did not answer: that its tasks fail, and why, or what is said `otherwise` (R18.8)."""
+    with contextlib.suppress(RPCError):
+        if failing := await task_failure(
+            client, await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
+        ):
+            return NoWorkerError(f"{workflow_id!r} does not answer: {failing}")
+    return otherwise
 
 
 async def failure_words(client: Client, failure: Failure) -> str:
@@ -74,6 +140,14 @@ async def failure_words(client: Client, failure: Failure) -> str:
         error = await client.data_converter.decode_failure(failure)
         return error.message if isinstance(error, FailureError) else str(error)
     return failure.message
+
+
+async def _away(client: Client, failure: Failure) -> Away | None:
+    """What a failure as the server has it says of a provider that is away."""
+    with contextlib.suppress(Exception):
+        error = await client.data_converter.decode_failure(failure)
+        return read_away(error.details) if isinstance(error, ApplicationError) else None
+    return None
 
 
 async def note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:

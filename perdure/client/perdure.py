@@ -79,7 +79,7 @@ class Perdure:
         input: Json = MISSING,
         *,
         id: str | None = None,
-        key: str | None = None,
+        key: str | Wanted | None = None,
         task_queue: str | None = None,
         approval: ApprovalOptions | None = None,
         prompt: PromptOptions | None = None,
@@ -90,7 +90,7 @@ class Perdure:
 
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
         name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
-        input, policy and prompt, it gives the run that there is already. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
+        input, policy and prompt, it gives the run that there is already; a front door's own key is a `Wanted`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
         `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
         its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for
@@ -101,11 +101,8 @@ class Perdure:
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
         told = said(parse_prompt({**(prompt or {})}))
-        wanted = (
-            Wanted.of(tenant, sender, key, [agent.name, None if value is MISSING else [value], change, told])
-            if key
-            else None
-        )
+        said_again = [agent.name, None if value is MISSING else [value], change, told]
+        wanted = key if isinstance(key, Wanted) else Wanted.of(tenant, sender, key, said_again) if key else None
         with clear_errors(self.client):
             try:
                 handle = await runs.start_run(
@@ -126,8 +123,8 @@ class Perdure:
             except RunExistsError:
                 if wanted is None:
                     raise
-                return Run(self.client, await wanted.found(self.client), agent)
-        return Run(self.client, handle.id, agent)
+                return self._run(await wanted.found(self.client), agent)
+        return self._run(handle.id, agent)
 
     async def run(
         self,
@@ -159,14 +156,25 @@ class Perdure:
 
     def get_run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
-        return Run(self.client, id, agent)
+        return self._run(id, agent)
 
     async def find_run(self, id: str, *, tenant: str = "") -> Run[Any]:
         """A run of this tenant, or of none: one that it was started for, or that runs below such a one. Raises `RunNotFoundError` for another
         tenant's as for none at all (R10.2)."""
         with clear_errors(self.client, id):
             await check_owner(self.client, id, tenant)
-        return Run(self.client, id)
+        return self._run(id)
+
+    async def exists(self, id: str) -> bool:
+        """Whether there is a run, or a session, of this id, whoever has it."""
+        with clear_errors(self.client):
+            try:
+                await self.client.get_workflow_handle(id).describe()
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                return False
+        return True
 
     def session(
         self,
@@ -187,14 +195,14 @@ class Perdure:
         """
         rules = Rules(mode=mode, cap=cap, quiet=quiet)
         queue = task_queue or self.task_queue
-        return Session(Address(self.client, key, tenant), agent=agent, rules=rules, task_queue=queue)
+        return self._session(Address(self.client, key, tenant), agent, rules, queue)
 
     def session_of(self, run_id: str) -> Session:
         """The session that a run belongs to, by what its receipt says. Asks nobody. Raises `RunNotFoundError` for a run of none."""
         id, _, number = run_id.partition("/")
         if not id.startswith(SESSION_PREFIX) or not number:
             raise RunNotFoundError(f"{run_id!r} is no run of a session")
-        return Session(Address(self.client, id, known=id), task_queue=self.task_queue)
+        return self._session(Address(self.client, id, known=id))
 
     async def find_session_of(self, run_id: str, *, tenant: str = "") -> Session:
         """The same, where the session is the tenant's. Raises `RunNotFoundError` where it is not, as where there is none (R10.2)."""
@@ -229,7 +237,7 @@ class Perdure:
                     raise
                 continue
             is_session = description.workflow_type == SESSION_WORKFLOW
-            return Session(address, task_queue=self.task_queue) if is_session else None
+            return self._session(address) if is_session else None
         return None
 
     async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
@@ -243,6 +251,11 @@ class Perdure:
         """The same by pages; `page`: `following` of the page before."""
         with clear_errors(self.client):
             return await listing.list_sessions(self.client, tenant, size=size, page=page)
+
+    async def list_tenants(self) -> list[str]:
+        """The tenants that runs or sessions were started for, in alphabetical order; for those who may see all of them."""
+        with clear_errors(self.client):
+            return await listing.list_tenants(self.client)
 
     async def list_runs(
         self, selection: Selection | None = None, *, limit: int | None = None
@@ -296,6 +309,18 @@ class Perdure:
         """Whether any worker takes runs from the queue; those just gone count for some minutes."""
         with clear_errors(self.client):
             return await runs.has_worker(self.client, task_queue or self.task_queue)
+
+    def _run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
+        return Run(self.client, id, agent)
+
+    def _session(
+        self,
+        address: Address,
+        agent: Agent[Any] | None = None,
+        rules: Rules | None = None,
+        task_queue: str | None = None,
+    ) -> Session:
+        return Session(address, agent=agent, rules=rules, task_queue=task_queue or self.task_queue)
 
     def __repr__(self) -> str:
         return f"Perdure({self.client.service_client.config.target_host!r}, namespace={self.client.namespace!r})"

@@ -15,9 +15,10 @@ from typing_extensions import TypeVar, Unpack
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
 from perdure.client import approvals, runs, watching
-from perdure.client.errors import RunFailedError, clear_errors
+from perdure.client.errors import clear_errors, run_failed
 from perdure.client.listing import STATUS
-from perdure.client.lists import Offered, Waiting
+from perdure.client.lists import Offered, RunOrigin, Waiting
+from perdure.client.pending import check_ends
 from perdure.client.relay.relay import place, relay_of, wanted
 from perdure.client.runs import AgentHandle
 from perdure.errors import DecisionRefusedError, RunEndedError
@@ -62,13 +63,13 @@ class Run(Generic[OutputT]):
     async def result(self, timeout: float | None = None) -> OutputT:
         """Wait for the run's end; its output, as the type of its agent's output (of an agent that is not known, JSON).
 
-        Raises `RunFailedError` where it ended without one, `RunTimeoutError` when `timeout` seconds (default: never) pass first, which
+        Raises `RunFailedError` where it ended without one (`RunRefusedError` where its model refused), `RunTimeoutError` when `timeout` seconds (default: never) pass first, which
         does not touch the run, and `OutputError` where the output is not of the type.
         """
         with clear_errors(self._client, self.id):
             found = await runs.ended(self._client, self.id, timeout)
             if found is None:
-                raise RunFailedError(await runs.fetch_run(self._client, self.id))
+                raise run_failed(await runs.fetch_run(self._client, self.id))
         output = loads(await self.value("output")) if found.output_size else found.output
         return output if self._agent is None else self._agent.read_output(output)
 
@@ -87,6 +88,11 @@ class Run(Generic[OutputT]):
         """The run as it stands or ended: Requests, calls, state, usage. Raises `NoWorkerError` where nobody can tell."""
         with clear_errors(self._client, self.id):
             return await runs.fetch_run(self._client, self.id)
+
+    async def origin(self) -> RunOrigin:
+        """What it was given, for whom it runs, and whether it was reset. Raises as `result` does where there is no such run; no worker is asked."""
+        with clear_errors(self._client, self.id):
+            return await runs.fetch_origin(self._client, self.id)
 
     async def started_at(self) -> datetime:
         """When it began, or last went on as new. Raises as `result` does where there is no such run; no worker is asked."""
@@ -163,6 +169,12 @@ class Run(Generic[OutputT]):
         """What waits in it and in its delegates' runs, each with its run's id, and the ids of those for which no worker answers."""
         with clear_errors(self._client, self.id):
             return await approvals.offers_below(self._client, self.id)
+
+    async def delegates(self, *, asked: bool = False) -> list[str]:
+        """The ids of its delegates' runs, and of theirs, as far as the server's index knows them; `asked`: of those that have ended only the
+        ones in which something waited for a person. Costs no Action."""
+        with clear_errors(self._client, self.id):
+            return await approvals.list_below(self._client, self.id, asked=asked)
 
     async def approve(
         self,
@@ -250,19 +262,22 @@ class Run(Generic[OutputT]):
             await approvals.steer(self._client, self.id, said)
         return said.id
 
-    async def withdraw(self, message: str) -> None:
-        """Take back a message by its id, while no Request holds it (R10.7). Raises `DecisionRefusedError`, naming the one that does."""
+    async def withdraw(self, message: str, *, sender: str | None = None) -> None:
+        """Take back a message by its id, while no Request holds it (R10.7); with a `sender` only one that they have said. Raises
+        `DecisionRefusedError`, naming the Request that holds it."""
         with clear_errors(self._client, self.id):
-            await approvals.withdraw(self._client, self.id, message)
+            await approvals.withdraw(self._client, self.id, message, sender)
 
     async def cancel(self) -> None:
         """Ask the run to end: its model stream, its running tools and its children are cancelled. Raises `RunEndedError`.
 
-        What is done stays done; of a call that ran and may have taken effect the view says `unknown` (R10.6).
+        What is done stays done; of a call that ran and may have taken effect the view says `unknown` (R10.6). Raises `RunError` where
+        the run's workflow tasks fail: it goes on until a worker can carry them out.
         """
         with clear_errors(self._client, self.id):
             await self._check_running()
             await self.handle.cancel()
+            await check_ends(self._client, self.id)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run at once, without telling it: for one that no worker can go on with. Raises `RunEndedError`."""

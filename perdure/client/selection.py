@@ -12,6 +12,7 @@ from perdure.run.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,
     LONGEST_KEYWORD,
+    MODEL_REFUSED,
     SENDER_ATTRIBUTE,
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
@@ -22,12 +23,13 @@ from perdure.values.jsons import shorten
 STATUSES: Final = {
     "running": "Running",
     "completed": "Completed",
+    "refused": "Failed",
     "failed": "Failed",
     "cancelled": "Canceled",
     "terminated": "Terminated",
     "timed_out": "TimedOut",
 }
-"""What `--status` takes, and what Temporal calls it."""
+"""What `--status` takes, and what Temporal calls it; `failed` finds the refused ones too, which only their stop reason tells apart."""
 _UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -67,13 +69,15 @@ class Selection:
             (SENDER_ATTRIBUTE, self.sender),
             (STOP_ATTRIBUTE, self.reason),
         )
-        parts += [f"{name} = {_quoted(value[:LONGEST_KEYWORD])}" for name, value in said if value is not None]
+        parts += [f"{name} = {quoted(value[:LONGEST_KEYWORD])}" for name, value in said if value is not None]
         if self.tenant is not None:
             parts.append(of_tenant(self.tenant))
         if self.status is not None:
             if self.status not in STATUSES:
                 raise RunError(f"a status is one of {', '.join(STATUSES)}, not {shorten(self.status, 40)}")
             parts.append(f"ExecutionStatus = '{STATUSES[self.status]}'")
+            if self.status == "refused":
+                parts.append(f"{STOP_ATTRIBUTE} = '{MODEL_REFUSED}'")
         if self.since is not None:
             parts.append(f"StartTime >= '{read_since(self.since, now or datetime.now(UTC)).isoformat()}'")
         if self.waiting:
@@ -89,7 +93,7 @@ def of_tenant(tenant: str) -> str:
     """That a run, or a session, is of this tenant, or of none (`""`)."""
     if not tenant:
         return f"{TENANT_ATTRIBUTE} IS NULL"
-    return f"{TENANT_ATTRIBUTE} = {_quoted(tenant[:LONGEST_KEYWORD])}"
+    return f"{TENANT_ATTRIBUTE} = {quoted(tenant[:LONGEST_KEYWORD])}"
 
 
 def read_since(text: str, now: datetime) -> datetime:
@@ -103,7 +107,7 @@ def read_since(text: str, now: datetime) -> datetime:
         raise RunError(f"{shorten(text, 40)} is no time: say 90min, 2h, 3d, or 2026-01-31T08:00") from None
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Raises `RunError` for what no server can read in a query."""
     if "\0" in text:
         raise RunError(f"{shorten(text, 40)} has a character that cannot be printed")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
-from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.asking import answer_of
@@ -18,25 +19,32 @@ from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.listing import STATUS
+from perdure.client.pending import check_ends, unanswered
 from perdure.client.relay.relay import relay_of, wanted
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.run.events.kinds import Event
-from perdure.sessions.recall import recall
+from perdure.run.wire import RunView, WaitingView
+from perdure.sessions.recall import oldest_first, recall
 from perdure.sessions.wire import (
     COMPACT,
     DECIDE_IN_SESSION,
+    DESCRIBE,
     END,
     ENDED,
     EVERYTHING,
     FATE,
+    REDELIVER,
     SHOW,
     WAIT,
     WITHDRAW,
+    About,
+    Description,
     Ending,
     Fate,
     Message,
     Receipt,
+    Redelivery,
     SessionDecision,
     SessionView,
     Waited,
@@ -87,13 +95,17 @@ class Session:
         id: str | None = None,
         mode: Mode | None = None,
         route: str = "",
+        settings: JsonObject | None = None,
+        request: str = "",
     ) -> Receipt:
         """Say something; the receipt, once it is in the session's history. The first message to a key begins the session.
 
         `id`: the sender's key for it: sent again with the same text it is the same message, over any number of restarts (R10.1); by default
         it is a new one. `rights`: what the sender may do here: `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, `delete`, `*` for
         everything, and what else the caller compares: a run has its starter's (R10.9). `mode`: what it is to do (R10.4). `route`: where
-        the reply goes. Raises `MessageRefusedError` with the reason why it was not taken.
+        the reply goes. `settings`: keys of the agent file (`context`, `config`, `schema`, `metadata`) that are others in the message's own run, and in
+        no other (R10.9). `request`: a digest of what else makes it this message: with an `id` that is known another one is refused. Raises `MessageRefusedError` with the reason why it was not taken,
+        and `RunError` where `/stop` was taken and its run goes on, because its workflow tasks fail.
         """
         agent = self._agent
         try:
@@ -105,46 +117,121 @@ class Session:
                 mode=mode,
                 route=route,
                 agent="" if agent is None else digest([agent.document(), agent.delegates()]),
+                settings=settings or {},
+                request=request,
             )
         except ValidationError as error:
             raise MessageRefusedError(f"this is no message: {first_problem(error)}") from None
-        return await sessions.send(self._client, self._address, message, agent, self._rules, self._task_queue)
+        receipt = await sessions.send(self._client, self._address, message, agent, self._rules, self._task_queue)
+        if receipt.done == "stopped" and receipt.run_id is not None:
+            # One that has ended may be kept no more.
+            with suppress(RunNotFoundError), clear_errors(self._client, receipt.run_id):
+                await check_ends(self._client, receipt.run_id)
+        return receipt
 
-    async def wait(self, what: str | Receipt, timeout: float = WAIT) -> Waited:
-        """Wait for the end of the run that takes a message (by its id or its receipt), or of a run by its id. The time stops nothing."""
-        wanted = what if isinstance(what, str) else what.message_id
+    async def exists(self) -> bool:
+        """Whether there is such a session, as the server knows it: no worker is asked, and it costs no Action."""
+        with sessions.found(self._client, self.key):
+            try:
+                return (await self.handle.describe()).status == WorkflowExecutionStatus.RUNNING
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                return False
+
+    async def wait(self, what: str | Receipt, timeout: float = WAIT, *, sender: str = "") -> Waited:
+        """Wait for the end of the run that takes a message (by its receipt, or its id), or of a run by its id. The time stops nothing.
+
+        `sender`: whose message of that id; by default that of the only sender who has one. Raises `RunError` where several have.
+        """
+        wanted, sender = _named(what, sender)
         try:
             async with asyncio.timeout(timeout):
-                fate = await self._end_of(wanted)
+                fate = await self._end_of(wanted, sender)
         except TimeoutError:
-            started = await self._started(wanted)
+            started = await self._started(wanted, sender)
             return Waited(status="timeout", started_at=started)
         status = fate.status or "error"
         return Waited(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
 
-    async def reply(self, what: str | Receipt, timeout: float | None = None) -> str | None:
+    async def reply(self, what: str | Receipt, timeout: float | None = None, *, sender: str = "") -> str | None:
         """The text that answers a message; `None` where there is nothing to say. Waits for it for `timeout` seconds, by default for ever.
 
-        Raises `RunError` where there is no answer, and why, `RunTimeoutError` where there is none yet.
+        `sender` as in `wait`. Raises `RunError` where there is no answer, and why, `RunTimeoutError` where there is none yet.
         """
-        wanted = what if isinstance(what, str) else what.message_id
+        wanted, sender = _named(what, sender)
         try:
             async with asyncio.timeout(timeout):
-                fate = await self._end_of(wanted)
+                fate = await self._end_of(wanted, sender)
         except TimeoutError:
             raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s; it goes on") from None
         if fate.status != "ok":
             raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not end well'}")
         return fate.reply
 
+    async def knows(self, id: str, *, sender: str) -> bool:
+        """Whether it has taken a message of this id from this sender."""
+        try:
+            await self._fate(id, sender)
+        except RunNotFoundError:
+            return False
+        return True
+
+    async def begin(self, metadata: Mapping[str, str] | None = None) -> About:
+        """Begin the session before anything is said in it; the agent of the first message answers in it. `metadata`: as `describe` keeps it.
+
+        Raises `RunExistsError` where there is one of this key.
+        """
+        kept = _description(metadata or {})
+        await sessions.begin(self._address, kept, self._rules, self._task_queue)
+        return About(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
+
+    async def about(self) -> About:
+        """Return what the session is, without what was said: its `metadata`, and when it began."""
+        about: About = await self._ask(DESCRIBE, About)
+        return about
+
+    async def describe(self, metadata: Mapping[str, str]) -> About:
+        """Keep these pairs of texts with the session, in place of those it had: at most 16, of 64 and 512 characters. No model is told of them.
+
+        Raises `MessageRefusedError` for more.
+        """
+        return About.model_validate(await self._update(DESCRIBE, _description(metadata)))
+
     async def show(self) -> SessionView:
         """The session as it stands; one whose run waits for a person is `waiting`."""
         view: SessionView = await self._ask(SHOW, SessionView)
-        if view.status == "running" and view.run_id is not None:
-            with clear_errors(self._client, view.run_id):
-                if await Run(self._client, view.run_id).waiting():
-                    view.status = "waiting"
+        if view.status == "running" and await self.waiting(view):
+            view.status = "waiting"
         return view
+
+    async def waiting(self, view: SessionView | None = None) -> list[WaitingView]:
+        """Return what waits for a person in the run under way, the oldest first; with `view` in the run that was under way then.
+
+        Nothing waits in a run that its session has begun and the server has not started yet. Raises `NoWorkerError` where nobody can tell.
+        """
+        run = await self.run() if view is None else None if view.run_id is None else Run(self._client, view.run_id)
+        try:
+            return [] if run is None else await run.waiting()
+        except RunNotFoundError:
+            return []
+
+    async def view_run(self, run_id: str) -> RunView | None:
+        """Return a run of the session as it stands; `None`: the session has accepted it, and it has not begun.
+
+        Raises `RunNotFoundError` for a run that the session does not know, or that has ended without beginning.
+        """
+        run, ended = Run(self._client, run_id), False
+        while True:
+            try:
+                return await run.view()
+            except RunNotFoundError:
+                if ended:
+                    raise
+            fate = await self._fate(run_id)
+            if fate is None or fate.state in ("queued", "running"):
+                return None
+            ended = True  # it may have begun and ended between the two looks
 
     async def run(self) -> Run[Any] | None:
         """The run that is under way, if one is."""
@@ -162,9 +249,9 @@ class Session:
                 async for event in events:
                     yield event
 
-    async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = ()) -> None:
-        """Take a message back, until a Request holds it (R10.7)."""
-        await self._update(WITHDRAW, Withdrawal(message_id=id, sender=sender, rights=list(rights)))
+    async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = (), of: str = "") -> None:
+        """Take a message back, until a Request holds it (R10.7). `of`: who sent it, where that is not `sender`: that takes the right `withdraw`."""
+        await self._update(WITHDRAW, Withdrawal(message_id=id, sender=sender, rights=list(rights), of=of))
 
     async def stop(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
         """End what runs; what waits goes on. The same as the message `/stop`."""
@@ -190,8 +277,14 @@ class Session:
     async def delete(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
         """End the session and what runs in it, and have the server forget it and its runs. The key may then begin another one."""
         await self._update(END, Ending(sender=sender, rights=list(rights)))
-        with clear_errors(self._client):
-            await sessions.forget(self._client, self.id)
+        await sessions.forget(self._client, self.id)
+
+    async def redeliver(self, delivery: str, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
+        """Deliver a reply that is `unknown` once more, under the same key, with the right `redeliver`.
+
+        `delivery`: `<run>/<reply>`, as the reply's function had it in `key`. Raises `MessageRefusedError` for one that was delivered or refused.
+        """
+        await self._update(REDELIVER, Redelivery(delivery=delivery, sender=sender, rights=list(rights)))
 
     async def compact(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> str:
         """Have what is older than the newest part told in short from now on, with the right `compact`; what was done, in words (R10.11)."""
@@ -208,6 +301,36 @@ class Session:
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
 
+    async def read_entries(self) -> list[JsonObject]:
+        """Return all entries of the session, archived ones too, the oldest first, as `session show --json` prints them.
+
+        Raises `RunError` where one cannot be read: the list is never shorter than the session.
+        """
+        with sessions.found(self._client, self.key):
+            await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
+            return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
+
+    async def watch(self) -> AsyncGenerator[JsonObject, None]:
+        """Yield the entries that the session has at hand, and each later one as it is written, until the session has ended."""
+        last, at = 0, ""
+        with sessions.found(self._client, self.key):
+            for entry in (await self.show()).entries:
+                last, at = entry["n"], str(entry["at"])
+                yield entry
+            topics = wanted(("lifecycle", "message", "reply", "compaction"))
+            async with aclosing(relay_of(self._client).session(self.id, None, topics)) as events:
+                async for event in events:
+                    if event.at < at:
+                        continue  # of an entry that was yielded
+                    try:
+                        entries = (await self.show()).entries
+                    except RunNotFoundError:
+                        return  # the session has ended meanwhile
+                    for entry in entries:
+                        if entry["n"] > last:
+                            last, at = entry["n"], str(entry["at"])
+                            yield entry
+
     async def fork(self, at: str, key: str | None = None) -> Session:
         """A new session, by default of a key of its own, that begins with what was said and done here up to run `R`, or to Request `N` of it,
         `R.N`; no call runs again, and this one is untouched (R10.20). Raises `RunError` where there is no such place."""
@@ -215,23 +338,33 @@ class Session:
         address = sessions.Address(self._client, key, self.tenant)
         await self._ask(FATE, Fate, "")
         await sessions.begin_fork(self._address, at, address)
+        return self._sibling(address)
+
+    def _sibling(self, address: sessions.Address) -> Session:
         return Session(address, agent=self._agent, rules=self._rules, task_queue=self._task_queue)
 
-    async def _end_of(self, what: str) -> Fate:
+    async def _end_of(self, what: str, sender: str) -> Fate:
         """What has become of it, once it has ended."""
         pause, over = _PAUSE, None
         while True:
-            fate = await self._fate(what)
+            fate = await self._fate(what, sender)
             if fate is not None and over is not None and fate.state in ("queued", "running"):
                 return fate.model_copy(update={"status": "error", "error": f"the session was {over} from outside"})
             if fate is not None and fate.state in ("ended", "withdrawn"):
-                return fate if fate.status is not None else await sessions.past(self._client, fate)
+                return fate if fate.status is not None else await self._archived(fate)
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
             if run_id is not None:
                 await self._until_ended(run_id)
             await asyncio.sleep(pause)  # it begins soon, or has just ended and is being taken in
             pause = min(1.0, 2 * pause)
             over = await self._over() if pause > _LONG else None
+
+    async def _archived(self, fate: Fate) -> Fate:
+        """The end of a run that the session does not have at hand: from the archive, or as the server knows it where the run left no entry."""
+        if fate.run_id is None:
+            return fate
+        found = await SessionReader(self._client, self.id).end_of(fate.run_id)
+        return found if found is not None else await sessions.past(self._client, fate)
 
     async def _over(self) -> str | None:
         """How the session ended from outside, after which nothing begins in it; `None`: it goes on, or nobody can tell."""
@@ -249,25 +382,25 @@ class Session:
             if error.status not in UNANSWERED and "not found" not in error.message:
                 raise
 
-    async def _fate(self, what: str) -> Fate | None:
+    async def _fate(self, what: str, sender: str = "") -> Fate | None:
         """`None`: nobody can tell now. Raises `RunNotFoundError` for what was never said here."""
         try:
-            fate: Fate = await self._query(FATE, Fate, what)
+            fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
         except RPCError as error:
             if error.status in UNANSWERED:
                 return None
             with sessions.found(self._client, self.key):
                 raise
         if not fate.known:
-            fate = await SessionReader(self._client, self.id).fate(what)
+            fate = await SessionReader(self._client, self.id).fate(what, sender)
         if not fate.known:
             raise RunNotFoundError(f"the session {self.key!r} knows no message and no run {what!r}")
         return fate
 
-    async def _started(self, what: str) -> str | None:
+    async def _started(self, what: str, sender: str) -> str | None:
         try:
             async with asyncio.timeout(1):
-                fate = await self._fate(what)
+                fate = await self._fate(what, sender)
         except (TimeoutError, RunError):
             return None
         if fate is None or fate.state != "running" or fate.run_id is None:
@@ -282,7 +415,7 @@ class Session:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise
                 await self.handle.describe()  # where the server answers, it is the worker that does not
-                raise no_answer(error, self.key) from None
+                raise await unanswered(self._client, self.id, no_answer(error, self.key)) from None
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:
@@ -297,3 +430,16 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.key!r})"
+
+
+def _description(metadata: Mapping[str, str]) -> Description:
+    """Raises `MessageRefusedError` for more than a session keeps."""
+    try:
+        return Description(metadata=dict(metadata))
+    except ValidationError as error:
+        raise MessageRefusedError(f"this is no metadata of a session: {first_problem(error)}") from None
+
+
+def _named(what: str | Receipt, sender: str) -> tuple[str, str]:
+    """A message's or a run's id, and the message's sender."""
+    return (what, sender) if isinstance(what, str) else (what.message_id, sender or what.sender)

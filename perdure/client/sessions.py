@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetSystemInfoRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -24,11 +24,12 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import answer_of
+from perdure.activities.asking import answer_of, cancellable
 from perdure.activities.transcripts.recalling import SessionReader
 from perdure.activities.visibility import SearchAttributes
-from perdure.client.errors import UNANSWERED, clear_errors
-from perdure.client.listing import KEY_MEMO, STATUS, names_attribute, start_attributes
+from perdure.client.errors import UNANSWERED, clear_errors, silent_server
+from perdure.client.listing import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
+from perdure.client.pending import unanswered
 from perdure.client.whose.owners import owned_memo, share
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.run.reading import CONVERSATION
@@ -42,6 +43,7 @@ from perdure.sessions.wire import (
     SEND,
     SESSION_WORKFLOW,
     UNKNOWN_AGENT,
+    Description,
     Fate,
     Message,
     Receipt,
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 ANSWERS_WITHIN: Final = 30.0
 """Seconds: a message that has no receipt by then may still be taken, and is the same when it is sent again with its id."""
 _ONE: Final = timedelta(seconds=10)
+_ANSWERS: Final = timedelta(seconds=2)
+"""For a server to say that it is there."""
 _AGAIN: Final = UNANSWERED | {
     RPCStatusCode.ABORTED,
     RPCStatusCode.RESOURCE_EXHAUSTED,
@@ -126,7 +130,7 @@ async def send(
         while True:
             try:
                 if (answer := await _again(attempt)) is not None:
-                    return Receipt.model_validate(answer)
+                    return Receipt.model_validate(answer).model_copy(update={"sender": message.sender})
             except WorkflowUpdateFailedError as error:
                 cause = error.cause
                 if agent is None or not isinstance(cause, ApplicationError) or cause.type != UNKNOWN_AGENT:
@@ -143,7 +147,8 @@ async def update(client: Client, session: Address, name: str, argument: Any) -> 
 
 
 async def _update(session: Address, name: str, argument: Any, id: str | None = None) -> Any:
-    return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
+    with cancellable():
+        return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
 
 
 async def _update_with_start(
@@ -155,22 +160,23 @@ async def _update_with_start(
         id=session.id,
         task_queue=task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        memo={KEY_MEMO: session.key, **owned_memo(session.tenant)},
+        memo={KEY_MEMO: session.key, TITLE_MEMO: first_line(message.text), **owned_memo(session.tenant)},
         priority=share(session.tenant),
         search_attributes=start_attributes(agent.name, None, session.tenant) if given.searchable else None,
         static_summary=f"session {session.key}: {agent.name}"[:200],
         static_details=agent.description or None,
     )
     try:
-        return await client.execute_update_with_start_workflow(
-            SEND,
-            message,
-            start_workflow_operation=start,
-            id=id,
-            rpc_timeout=_ONE,
-        )
-    except RPCError:
-        with contextlib.suppress(RPCError):  # it is told there as well, and would be logged as never heard
+        with cancellable():
+            return await client.execute_update_with_start_workflow(
+                SEND,
+                message,
+                start_workflow_operation=start,
+                id=id,
+                rpc_timeout=_ONE,
+            )
+    except BaseException:
+        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
             await asyncio.wait_for(start.workflow_handle(), 0.1)
         raise
 
@@ -190,6 +196,12 @@ def _input(session: Address, message: Message, agent: Agent[Any], rules: Rules, 
         delegates=delegates,
         searchable=searchable,
     )
+
+
+def first_line(text: str) -> str:
+    """The beginning of a message, as a list shows it."""
+    line = next(iter(text.strip().splitlines()), "").strip()
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
 async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
@@ -215,12 +227,25 @@ async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
             async with asyncio.timeout(ANSWERS_WITHIN):
                 yield
     except TimeoutError:
-        raise NoWorkerError(
+        await check_server(client)
+        nobody = NoWorkerError(
             f"no worker answers for the session {session.key!r}; what was sent may still be taken, and is the same when it is sent again"
-        ) from None
+        )
+        raise await unanswered(client, session.id, nobody) from None
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise MessageRefusedError(reason) from None
+
+
+async def check_server(client: Client) -> None:
+    """Raise `ServerError` where no server answers, in time in any case."""
+    try:
+        async with asyncio.timeout(_ANSWERS.total_seconds()):
+            with clear_errors(client):
+                request = GetSystemInfoRequest()
+                await client.workflow_service.get_system_info(request, retry=False, timeout=_ANSWERS)
+    except TimeoutError:
+        raise silent_server(client) from None
 
 
 @contextmanager
@@ -263,15 +288,66 @@ async def started(client: Client, run_id: str) -> str | None:
 
 
 async def forget(client: Client, id: str) -> None:
-    """Have the server forget a session that has ended, and its runs."""
+    """Have the server forget a session that has ended, and its runs. Raises `ServerError` where it does not answer in time."""
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            with clear_errors(client):
+                await _forget(client, id)
+    except TimeoutError:
+        raise silent_server(client) from None
+
+
+async def _forget(client: Client, id: str) -> None:
     for query in (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'"):
         async for each in client.list_workflows(query):
             request = DeleteWorkflowExecutionRequest(
                 namespace=client.namespace,
                 workflow_execution=WorkflowExecution(workflow_id=each.id, run_id=each.run_id),
             )
-            with contextlib.suppress(RPCError):  # it is gone already
+            try:
                 await client.workflow_service.delete_workflow_execution(request)
+            except RPCError as error:
+                if error.status in UNANSWERED:
+                    raise
+                continue  # it is gone already
+
+
+async def begin(session: Address, description: Description, rules: Rules, task_queue: str) -> None:
+    """Start a session that has no agent yet. Raises `RunExistsError` where there is one of this key."""
+    check_name(session.key, "the session's key")
+    check_text(session.tenant)
+    searchable, registered = True, False
+    while True:
+        given = SessionInput(
+            key=session.key,
+            tenant=session.tenant,
+            rules=rules,
+            metadata=description.metadata,
+            searchable=searchable,
+        )
+        try:
+            with found(session.client, session.key):
+                await session.client.start_workflow(
+                    SESSION_WORKFLOW,
+                    given,
+                    id=session.id,
+                    task_queue=task_queue,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    memo={KEY_MEMO: session.key, **owned_memo(session.tenant)},
+                    priority=share(session.tenant),
+                    search_attributes=start_attributes("", None, session.tenant) if searchable else None,
+                    static_summary=f"session {session.key}"[:200],
+                )
+            return
+        except WorkflowAlreadyStartedError:
+            raise RunExistsError(f"there is a session {session.key!r} already") from None
+        except RPCError as error:
+            if not searchable or not names_attribute(error):
+                raise
+            searchable = not registered
+            if not registered:
+                await SearchAttributes().ensure(session.client)
+                registered = True
 
 
 async def begin_fork(source: Address, at: str, target: Address) -> None:
@@ -302,7 +378,11 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
                 id=target.id,
                 task_queue=described.task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={KEY_MEMO: target.key, **owned_memo(target.tenant)},
+                memo={
+                    KEY_MEMO: target.key,
+                    TITLE_MEMO: await described.memo_value(TITLE_MEMO, "", type_hint=str),
+                    **owned_memo(target.tenant),
+                },
                 priority=share(target.tenant),
                 search_attributes=start_attributes(agent, None, target.tenant) if given.searchable else None,
                 static_summary=f"session {target.key}: {agent}"[:200],

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from perdure.activities.asking import answer_of
 from perdure.client.approvals import listed_below
 from perdure.client.lists import Waiting
-from perdure.client.pending import failure_words
+from perdure.client.pending import failure_words, task_failure
 from perdure.client.relay.relay import relay_of, wanted
 from perdure.client.runs import fetch_run
 from perdure.errors import RunError
@@ -77,15 +77,19 @@ async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[Waiting, 
 
 
 async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
-    """Until nobody listens any more, once each, why a Request of a run is asked again."""
+    """Until nobody listens any more, once each, why a Request of a run is asked again, or its tasks fail."""
     handle = client.get_workflow_handle(run_id)
     last = ""
     while True:
         await asyncio.sleep(TROUBLE_INTERVAL)
         with contextlib.suppress(RPCError):
-            for pending in (await handle.describe()).raw_description.pending_activities:
+            description = await handle.describe()
+            if (failing := await task_failure(client, description)) and failing != last:
+                last = failing
+                yield failing
+            for pending in description.raw_description.pending_activities:
                 asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
                 words = await failure_words(client, pending.last_failure) if asks else ""
                 if words and words != last:
                     last = words
-                    yield words
+                    yield f"asking the model again: {words}"

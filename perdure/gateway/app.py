@@ -18,10 +18,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client.perdure import Perdure
-from perdure.errors import SettingsError
+from perdure.errors import SettingsError, clip
 from perdure.gateway.bounds import HEADERS, Body, too_large
 from perdure.gateway.callers import Caller
 from perdure.gateway.door import Door, DoorMaker, Gateway
@@ -40,6 +40,7 @@ _HEADERS: Final = {
 """Of every answer that says nothing else."""
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_OF_MCP: Final = ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name")
 _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 _log: Final = logging.getLogger("perdure.gateway")
 
@@ -49,7 +50,8 @@ def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker])
 
     Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
     """
-    gateway = Gateway(perdure, settings, Guards(tokens_of(settings), secret=settings.gateway_secret))
+    guards = Guards(tokens_of(settings), secret=settings.gateway_secret, proxies=settings.gateway_proxies)
+    gateway = Gateway(perdure, settings, guards)
     opened = [make(gateway) for make in doors]
 
     @asynccontextmanager
@@ -60,20 +62,39 @@ def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker])
             yield
             gateway.stopping.set()
 
-    def nothing_there(_: Request, error: Exception) -> Response:
+    def nothing_there(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         words = "there is nothing at this address" if error.status_code in (404, 405) else str(error.detail)
-        return _finish(as_problem_json(HttpError(error.status_code, words, headers=error.headers)))
+        problem = HttpError(error.status_code, words, headers=error.headers)
+        own = next((door for door in opened if door.below and request.url.path.startswith(door.below)), None)
+        return _finish(as_problem_json(problem) if own is None else own.problem(request, problem))
 
     app = Starlette(
         routes=[_Framed(gateway, door, route) for door in opened for route in door.routes],
         exception_handlers={HTTPException: nothing_there},
-        middleware=_for_pages_of(settings.gateway_origins),
+        middleware=[Middleware(_OneLength), *_for_pages_of(settings.gateway_origins)],
         lifespan=lifespan,
     )
     app.state.gateway = gateway
     app.state.doors = opened
     return app
+
+
+class _OneLength:
+    """Refuses a request that says its body's length twice: a proxy before the gateway may read another request out of it than the gateway does."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = [name for name, _ in scope.get("headers", ()) if name in (b"content-length", b"transfer-encoding")]
+        answer: ASGIApp = self._app
+        if len(names) > 1:
+            words = "a request says Content-Length or Transfer-Encoding, once"
+            answer = _finish(
+                as_problem_json(HttpError(400, words, kind="two-lengths", headers={"Connection": "close"}))
+            )
+        await answer(scope, receive, send)
 
 
 def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
@@ -84,8 +105,8 @@ def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "Last-Event-ID"],
-        expose_headers=["Location", "Retry-After", "X-Request-Id"],
+        allow_headers=["Authorization", "Content-Type", "Last-Event-ID", *_OF_MCP],
+        expose_headers=["Location", "Retry-After", "X-Request-Id", "Mcp-Session-Id"],
     )
     return [cors]
 
@@ -194,8 +215,9 @@ class _Framed(BaseRoute):
         if problem is None or problem.status >= 500:
             _log.log(
                 logging.ERROR if problem is None else logging.WARNING,
-                "a request came to nothing: %s",
+                "a request came to nothing: %s: %s",
                 type(error).__name__,
+                "a bug" if problem is None else clip(str(error)),
                 exc_info=error if problem is None else None,
                 extra={"perdure": {"request": id}},
             )

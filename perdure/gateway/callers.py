@@ -24,6 +24,7 @@ RIGHTS: Final = {
     "new": "say /new in a session",
     "reset": "say /reset in a session",
     "withdraw": "take back what others have said",
+    "redeliver": "have a reply delivered again of which nobody knows whether it arrived",
     "compact": "have a session told in short",
     "agent": "have another agent answer in a session",
     "delete": "delete a session",
@@ -48,6 +49,11 @@ class Caller:
     def may(self, right: str) -> bool:
         """Whether it has the right."""
         return EVERYTHING in self.rights or right in self.rights
+
+    @property
+    def name(self) -> str:
+        """The sender with its tenant, as lists of clients name it: `TENANT/SENDER`."""
+        return f"{self.tenant}/{self.sender}" if self.tenant else self.sender
 
     def check(self, right: str, what: str) -> None:
         """Raises `HttpError` (403) where it may not; `what` is what it would have done."""

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from perdure.authoring.agent import Agent
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
@@ -22,6 +23,7 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.guards import Guards
 from perdure.gateway.problems import HttpError, as_problem_json
 from perdure.hosting.settings import Settings
+from perdure.values.sources import CLIENT, OTHERS
 
 ALIKE: Final = 0.05
 """Seconds until it is said that there is no such run: ten times as long as it takes to find that out."""
@@ -40,6 +42,8 @@ class Door:
     access: Access = "bearer"
     problem: Callable[[Request, HttpError], Response] = field(default=lambda _, problem: as_problem_json(problem))
     """How it says that something was refused, also by the frame: its protocol's own form, or a page that asks to sign in (401)."""
+    below: str | None = None
+    """The beginning of addresses of which it also answers those where nothing is, in its own form. The first such door in the list does."""
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
     """What lasts as long as the gateway does."""
     paths: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +67,11 @@ class Gateway:
         """Requests that are being answered."""
         self.stopping = asyncio.Event()
         """Set when the gateway is about to end: whoever waits or streams comes to an end of it, and is found again elsewhere."""
+
+    def client_source(self, caller: Caller, agent: Agent[Any]) -> str:
+        """The source of what a client sends that its user did not write (R15.2); empty where the operator or the agent file trusts the client."""
+        trusted = {*self.settings.gateway_trusted_clients, *agent.parsed.config.trusted_clients}
+        return "" if trusted & {"*", caller.name} else f"{OTHERS}{CLIENT}{caller.sender}"
 
     async def own_run(self, caller: Caller, id: str) -> Run[Any]:
         """A run by what somebody says is its id. Raises `RunNotFoundError` for another tenant's as for none, and after as long."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import getpass
 import hmac
 import ipaddress
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.gateway.callers import Caller
 from perdure.gateway.problems import HttpError
-from perdure.gateway.tokens import OneToken, Tokens
+from perdure.gateway.tokens import FORM, OneToken, Tokens
 from perdure.sessions.wire import EVERYTHING
 
 SESSION: Final = "perdure_session"
@@ -25,10 +28,15 @@ SIGNED_IN: Final = "perdure_signed_in"
 """Says that a browser has shown the token, without being it."""
 SESSION_SECONDS: Final = 12 * 3600
 """A working day; whoever takes a cookie away has it for no longer."""
+TENANT: Final = "perdure_tenant"
+"""Cookie of a server without tokens: the tenant that its pages show."""
 LOCAL: Final = "local"
 """The id of no token at all."""
 FREE_GUESSES: Final = 5
 """Wrong tokens of one address before the next has to wait."""
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_PAIR: Final = re.compile(r'\b(for|proto)=("[^"]*"|[^;,\s]+)')
+"""Of the header `Forwarded` (RFC 7239)."""
 LONGEST_WAIT: Final = 60.0
 """Seconds between guesses in the end: 1,440 a day."""
 _REMEMBERED: Final = 10_000
@@ -81,16 +89,20 @@ class Guards:
         cookie: str = SIGNED_IN,
         asked_from: str | None = None,
         secret: str | None = None,
+        proxies: Sequence[str] = (),
     ) -> None:
         """`tokens`: a text is the only one. `cookie` names the session of who signed in; `asked_from` is an origin whose pages ask with it, in
-        place of this server's own. `secret` signs cookies: servers that have the same know each other's; by default its own."""
+        place of this server's own. `secret` signs cookies: servers that have the same know each other's; by default its own. `proxies`:
+        addresses and networks whose `Forwarded` and `X-Forwarded-For` are believed."""
         self._tokens = OneToken(tokens) if isinstance(tokens, str) else tokens
+        self._is_word = isinstance(tokens, str)  # of any length, as the inbox and the codec server have it
         self._clock = clock
         self._cookie = cookie
         self._asked_from = asked_from
         self._secret = secrets.token_bytes(32) if secret is None else sha256(secret.encode()).digest()
         self._guesses: dict[str, tuple[int, float]] = {}
-        """By address: how many wrong ones, and when the next is looked at."""
+        """By address, and by token id: how many wrong ones, and when the next is looked at."""
+        self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
 
     @property
     def open(self) -> bool:
@@ -102,8 +114,22 @@ class Guards:
         return self.caller(request) is not None
 
     def caller(self, request: Request) -> Caller | None:
-        """Who asks, by a bearer or a session; `None`: nobody that is known. Raises `TooManyGuessesError`."""
-        return self.signed_in(request) or self.bearer(request)
+        """Who asks, by a bearer or a session; `None`: nobody that is known. Raises `TooManyGuessesError`.
+
+        On a server without tokens a person sees all tenants, and looks at the one that they have chosen.
+        """
+        caller = self.signed_in(request) or self.bearer(request)
+        if caller is not None and self.sees_all_tenants(caller):
+            return replace(caller, tenant=unquote(request.cookies.get(TENANT, "")))
+        return caller
+
+    def sees_all_tenants(self, caller: Caller) -> bool:
+        """Whether the caller may look at every tenant's runs: on a server without tokens, which only this machine reaches."""
+        return self._tokens is None and caller.token == LOCAL
+
+    def choose_tenant(self, request: Request, response: Response, tenant: str) -> None:
+        """Have this browser's pages show a tenant; empty: the runs of none."""
+        self._set_cookie(request, response, TENANT, quote(tenant, safe=""))
 
     def bearer(self, request: Request) -> Caller | None:
         """Who asks, by a bearer alone. Raises `TooManyGuessesError`."""
@@ -125,22 +151,31 @@ class Guards:
         return self._tokens is None or self._tokens.named(caller.token) is not None
 
     def caller_with(self, text: str, request: Request) -> Caller | None:
-        """Whose token this is; a wrong one counts for the address. Raises `TooManyGuessesError`."""
+        """Whose token this is. A wrong one counts for its address and for the token's id; a right one is let in whatever others guess from
+        there, but for a word that can be guessed. Raises `TooManyGuessesError` for one that comes too soon."""
         if self._tokens is None:
             return None
-        who, now = _who(request), self._clock()
-        wrong, free_at = self._guesses.get(who, (0, now))
-        if free_at > now:
+        now, form = self._clock(), FORM.fullmatch(text)
+        counted = [f"from {self.address(request)}", *([f"of {form[1]}"] if form else [])]
+        free_at = max(self._guesses.get(each, (0, now))[1] for each in counted)
+        caller = self._tokens.find(text)
+        if free_at > now and (caller is None or self._is_word):
             raise TooManyGuessesError(free_at - now)
-        if (caller := self._tokens.find(text)) is not None:
-            self._guesses.pop(who, None)
+        if caller is not None:
+            if self._is_word:  # who knows the one word there is has nothing to guess
+                self._guesses.pop(counted[0], None)
             return caller
-        wait = min(LONGEST_WAIT, 2.0 ** (wrong + 1 - FREE_GUESSES)) if wrong + 1 >= FREE_GUESSES else 0.0
-        self._guesses.pop(who, None)
-        self._guesses[who] = (min(wrong + 1, 1000), now + wait)
+        for each in counted:
+            wrong = self._guesses.pop(each, (0, now))[0] + 1
+            wait = min(LONGEST_WAIT, 2.0 ** (wrong - FREE_GUESSES)) if wrong >= FREE_GUESSES else 0.0
+            self._guesses[each] = (min(wrong, 1000), now + wait)
         while len(self._guesses) > _REMEMBERED:
             del self._guesses[next(iter(self._guesses))]
         return None
+
+    def address(self, request: Request) -> str:
+        """The address that asks, behind the proxies that are named; of IPv6 the network, for one machine has many."""
+        return _network(forwarded(request, self._proxies)[0])
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
         """Give the browser a session of its own, which says nothing about the token but its id."""
@@ -157,6 +192,15 @@ class Guards:
         session = request.cookies.get(SESSION) or secrets.token_urlsafe(16)
         return session, self._sign(SESSION, session)
 
+    def sign_words(self, request: Request, words: str) -> str:
+        """What goes along with words in an address that this browser is sent to."""
+        return self._sign("words", f"{request.cookies.get(SESSION, '')}:{words}")
+
+    def own_words(self, request: Request, words: str, signature: str) -> str:
+        """The words where they were signed for this browser, else none: a link from elsewhere has the pages say nothing."""
+        same = hmac.compare_digest(signature.encode(), self.sign_words(request, words).encode())
+        return words if same else ""
+
     def is_own_form(self, request: Request, csrf: str) -> bool:
         """Whether a form came from a page of ours, shown to this browser."""
         session = request.cookies.get(SESSION, "")
@@ -172,16 +216,51 @@ class Guards:
     def _set_cookie(self, request: Request, response: Response, name: str, value: str) -> None:
         # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
         elsewhere = (self._asked_from or "").startswith("https:")
-        secure = elsewhere or request.url.scheme == "https"
+        secure = elsewhere or forwarded(request, self._proxies)[1] == "https"
         response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
 
     def _sign(self, use: str, text: str) -> str:
         return hmac.new(self._secret, f"{use}:{text}".encode(), sha256).hexdigest()
 
 
-def _who(request: Request) -> str:
-    """The address that asks; of IPv6 the network, for one machine has many."""
-    host = "" if request.client is None else request.client.host
+def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
+    """The client's address and the scheme that it has used: those of the connection, or what the last of these `proxies` says of it."""
+    host, scheme = "" if request.client is None else request.client.host, request.url.scheme
+    if not _is_in(host, proxies):
+        return host, scheme
+    hops = [dict(_PAIR.findall(hop.lower())) for hop in ",".join(request.headers.getlist("forwarded")).split(",")]
+    addresses = [_host(hop["for"]) for hop in hops if "for" in hop]
+    if not addresses:
+        addresses = [
+            _host(each) for each in ",".join(request.headers.getlist("x-forwarded-for")).split(",") if each.strip()
+        ]
+    schemes = [hop["proto"] for hop in hops if "proto" in hop] or [request.headers.get("x-forwarded-proto", scheme)]
+    # From the right: what stands before the first address that is no proxy's, the client has said itself.
+    others = (each for each in reversed(addresses) if not _is_in(each, proxies))
+    return next(others, addresses[0] if addresses else host), schemes[-1].strip()
+
+
+def _host(text: str) -> str:
+    """Without quotes, brackets and port."""
+    plain = text.strip().strip('"')
+    return (
+        plain[1:].partition("]")[0]
+        if plain.startswith("[")
+        else plain.partition(":")[0]
+        if plain.count(":") == 1
+        else plain
+    )
+
+
+def _is_in(host: str, networks: Sequence[Network]) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in each for each in networks)
+
+
+def _network(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

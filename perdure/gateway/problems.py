@@ -16,11 +16,13 @@ from perdure.values.jsons import JsonObject, dumps
 
 STATUS: Final[dict[type[PerdureError], int]] = {
     errors.JsonError: 400,
+    errors.TooLargeError: 413,
     errors.MessageRefusedError: 409,
     errors.DecisionError: 422,
     errors.ProtocolError: 422,
     errors.SettingsError: 500,  # the gateway's own: nobody who asks can mend it
     errors.ServerError: 503,
+    errors.ServerRefusalError: 502,
     errors.RunNotFoundError: 404,
     errors.RunExistsError: 409,
     RunFailedError: 409,
@@ -100,6 +102,15 @@ def problem_of(error: Exception) -> HttpError | None:
     kind = _kebab(type(error).__name__.removesuffix("Error"))
     if status >= 500 and isinstance(error, errors.SettingsError | errors.ToolError | errors.OutputError):
         return HttpError(status, "the gateway is not set up for this; its log says why", kind=kind)
+    if isinstance(error, errors.ServerError):  # the server's words name its address, and what else it knows
+        return HttpError(
+            status,
+            "the gateway's Temporal server does not answer this now",
+            kind=kind,
+            headers={"Retry-After": str(AGAIN)},
+        )
+    if isinstance(error, errors.ServerRefusalError):  # the same holds for what it says of a request
+        return HttpError(status, "the gateway's Temporal server refuses this; the gateway's log says why", kind=kind)
     problems = [str(each) for each in getattr(error, "problems", ())]
     return HttpError(
         status,

@@ -76,7 +76,15 @@ async def served(
 async def _started(app: Starlette, listening: socket.socket, connections: int) -> uvicorn.Server:
     bounds: dict[str, Any] = {"limit_concurrency": connections + 1, "h11_max_incomplete_event_size": HEADERS}
     config = uvicorn.Config(
-        app, http=_Patient, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, **bounds
+        app,
+        http=_Patient,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        **bounds,
     )
     config.load()
     server = uvicorn.Server(config)

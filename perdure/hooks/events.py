@@ -59,10 +59,12 @@ class _OfCall(HookEvent):
 class BeforeAgentStart(HookEvent):
     """A run begins: nothing was asked of a model yet. Refused, it fails with the reason."""
 
-    CHANGES: ClassVar[tuple[str, ...]] = ("input",)
+    CHANGES: ClassVar[tuple[str, ...]] = ("input", "system")
 
     input: Json = None
     """Checked against the agent's schema once more where a hook changes it."""
+    system: str = ""
+    """The agent's system text, which the model reads before the person's message."""
     above: list[str] = Field(default_factory=list)
     """The agents above a delegate, outermost first."""
 
@@ -81,6 +83,8 @@ class AgentEnd(HookEvent):
     tokens: int = 0
     cost: float | None = None
     """Dollars, those of its delegates too; `None`: not known."""
+    messages: list[JsonObject] = Field(default_factory=list)
+    """The messages of the last Request as its model was sent them, the newest 1,000,000 bytes, and the output behind them."""
 
 
 class BeforeToolCall(_OfCall):
@@ -123,9 +127,15 @@ class ToolResultPersist(_OfCall):
 class BeforeCompaction(HookEvent):
     """A session's conversation is about to be compacted. Refused, it is not now."""
 
+    CHANGES: ClassVar[tuple[str, ...]] = ("addition",)
+
     reason: str = ""
     tokens: int = 0
     """About how many the part has that is to be told in short."""
+    text: str = ""
+    """The part that is compacted, as a model reads it to summarise it: at most 320,000 characters."""
+    addition: str = ""
+    """Text to stand word for word behind the summary; at most 2,000 characters."""
 
 
 class AfterCompaction(HookEvent):
@@ -133,6 +143,8 @@ class AfterCompaction(HookEvent):
 
     kind: str = ""
     """`summary`, or `extract` where no model gave one that could be used."""
+    text: str = ""
+    """The text that stands for the part from now on."""
     before: int = 0
     after: int = 0
     """Tokens, about."""

@@ -23,6 +23,8 @@ _CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_
 """Beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and Moonshot's."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
+_FILTERED: Final = ("content_filter", "refusal")
+"""How finish reasons begin that mean a refusal; Google's server adds its category behind a colon."""
 
 
 class Answer:
@@ -163,13 +165,25 @@ class Answer:
         if self.too_long:
             message = f"your answer was ended after {MAX_ANSWER:,} bytes; write less, and pass results on by reference"
             problem = {"code": "answer_too_long", "message": message}
-        elif refusal := "".join(self._refusal).strip():
-            problem = {"code": "refusal", "message": f"you refused: {_clean(refusal)}"}
-        elif problem is not None and self.finish_reason == "content_filter":
-            problem = {"code": "content_filter", "message": "the server's content filter cut the answer off"}
         self._beside.calls, self._anew = solution.beside, solution.anew
         self._reasoning.add(lost_thought("".join(self._text)))
+        if not self.too_long and (words := self._refusal_words(solution.text)) is not None:
+            result = self._result(solution.calls, None, refusal_problem(words))
+            return result.model_copy(update={"refusal": words})
         return self._result(solution.calls, solution.output, problem, solution.text)
+
+    def _refusal_words(self, text: str | None) -> str | None:
+        """Return the model's words where it refused or a filter ended its answer; `None` where it answered (R20.2)."""
+        if refusal := "".join(self._refusal).strip():
+            return _clean(refusal)
+        if not (self.finish_reason or "").startswith(_FILTERED):
+            return None
+        said = "".join(self._text) if text is None else text
+        return _clean(said.strip()) or "the server's content filter withheld the answer"
+
+    def refused(self, words: str) -> RequestResult:
+        """Return the result where the server refused in the answer's place (R20.2)."""
+        return self._result([], None, refusal_problem(words)).model_copy(update={"refusal": words})
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
         """What stands of it where it broke off after calls were released (R6.7)."""
@@ -195,6 +209,11 @@ class Answer:
             usage=self._usage,
             attempt=self.attempt,
         )
+
+
+def refusal_problem(words: str) -> JsonObject:
+    """Return the problem that a model is told of after it refused."""
+    return {"code": "refusal", "message": f"you refused: {words}"}
 
 
 def _list(value: Any) -> list[Any]:

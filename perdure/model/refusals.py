@@ -21,9 +21,10 @@ LONGEST_WORDS: Final = 500
 READ: Final = 20_000
 """Characters that are read of it."""
 
-Kind = Literal["too_long", "no_money", "bad_answer", "other"]
+Kind = Literal["too_long", "no_money", "bad_answer", "filtered", "other"]
 """`too_long`: the context is more than the model takes. `no_money`: waiting does not help. `bad_answer`: the server checked the
-model's answer itself and threw it away, so another try may do. What else there is the status says."""
+model's answer itself and threw it away, so another try may do. `filtered`: its content filter withheld the answer (R20.2). What else
+there is the status says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ _RATE: Final = re.compile(r"rate.?limit|quota|per (minute|min|day|hour)|please w
 _NO_MONEY: Final = re.compile(
     r"insufficient_quota|insufficient (balance|credits|funds)|credit balance is too low|requires more credits|billing_hard_limit"
 )
+_FILTERED: Final = re.compile(r"\bcontent_filter\b|responsibleaipolicyviolation|content_policy_violation")
 _BAD_ANSWER: Final = re.compile(r"json_validate_failed|tool_use_failed|output_parse_failed")
 
 
@@ -226,6 +228,8 @@ def _kind(text: str, status: int | None) -> Kind:
         return "no_money"
     if status in (401, 403, 404):
         return "other"
+    if _FILTERED.search(text) and (status is None or 400 <= status < 500) and status != 429:
+        return "filtered"
     if status == 413 or "request too large" in text:  # also where the limit is a minute's: waiting makes it no smaller
         return "too_long"
     if (status == 429 or _RATE.search(text)) and "context_length_exceeded" not in text:

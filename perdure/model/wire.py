@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from perdure.model.availability import FIRST_PAUSE
 from perdure.model.beside import Beside
 from perdure.model.reasoning import words
 from perdure.model.usage import Usage
@@ -25,6 +26,12 @@ class RequestInput(Wire):
     """Of activities before this one that were asked for the same Request, so that an attempt's number says whose it is."""
     stream: bool = True
     """Whether calls are delivered while the model is still writing (R6.3)."""
+    patience: float | None = None
+    """Seconds from its scheduling on that a provider that is away is asked again; `None`: as its attempts allow (R20.5)."""
+    first_pause: float = FIRST_PAUSE
+    """Seconds between its first two attempts."""
+    hands_back: bool = False
+    """Whether a long pause that the server asks for is left to the run, which says that it waits."""
 
 
 class Delivery(Wire):
@@ -100,6 +107,8 @@ class RequestResult(Wire):
     """What the server put beside native calls; it goes back with them."""
     problem: JsonObject | None = None
     """`{"code", "message"}`."""
+    refusal: str | None = None
+    """The model's words where it refused, or where a content filter ended its answer (R20.2)."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
     attempt: int = 1

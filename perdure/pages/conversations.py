@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,10 +19,23 @@ from perdure.gateway.problems import HttpError
 from perdure.gateway.streams import EventStream
 from perdure.pages.deciding import Find, decide, fields_of
 from perdure.pages.forms import FormError
+from perdure.pages.markdown import prepare_answers
 from perdure.pages.site import Site, path
-from perdure.pages.talk import Talk, last_entry, named
+from perdure.pages.talk import MODE_WORDS, Talk, answers_of, last_entry, named, title_of
+from perdure.sessions.wire import Done
 from perdure.values.rules import MODES
 
+RECEIPTS: Final[Mapping[Done, str]] = {
+    "started": "Sent: the agent has begun to work on it",
+    "steered": "Sent: the agent takes it into account in what it does now",
+    "queued": "Sent: the agent answers it after what it does now",
+    "collected": "Sent: the agent answers it together with the other messages that wait",
+    "interrupted": "Sent: the agent has stopped what it did, and answers it",
+    "stopped": "Stopped",
+    "new": "A new conversation has begun; the state stays",
+    "reset": "A new conversation has begun, with the state that the agent's file says",
+}
+"""What has become of a message, by its receipt."""
 LISTED: Final = 100
 """Conversations on the page."""
 
@@ -56,6 +69,7 @@ class Conversations:
             sessions=found.rows,
             more=urlencode({"page": found.following}) if found.following else "",
             agents=self._gateway.agents.names(),
+            tenants=await self._site.tenants(request, self._gateway.perdure),
         )
 
     async def _begin(self, request: Request) -> Response:
@@ -75,16 +89,18 @@ class Conversations:
         view = await session.show()
         talk = Talk(session, self._site, caller, self._site.csrf(request))
         offers = await talk.offers(view)
+        await prepare_answers(answers_of(view))
         return self._site.page(
             request,
             "conversation.html",
             **{
                 "key": session.key,
+                "title": title_of(view) or session.key,
                 "view": view,
                 "last": last_entry(view),
                 "offers": offers,
-                "modes": MODES,
-                "said": request.query_params.get("said", ""),
+                "modes": MODE_WORDS,
+                "said": self._site.said_of(request),
                 "live": urlencode({"after": last_entry(view), "offered": named(offers)}),
                 "message_id": uuid.uuid4().hex,
                 "typed": {},
@@ -126,10 +142,10 @@ class Conversations:
             raise
         except PerdureError as error:
             return await self._refused(request, str(error), form)
-        said = receipt.done + (f": {receipt.why}" if receipt.why else "")
+        said = RECEIPTS[receipt.done] + (f": {receipt.why}" if receipt.why else "")
         if request.headers.get("hx-request"):
             return self._composer(request, session.key, said=said)
-        return self._site.go_to(request, f"/conversations/{path(session.key)}?{urlencode({'said': said})}#end")
+        return self._site.go_to(request, f"/conversations/{path(session.key)}?{self._site.said(request, said)}#end")
 
     async def _refused(self, request: Request, problem: str, form: dict[str, str]) -> Response:
         if request.headers.get("hx-request"):
@@ -141,7 +157,9 @@ class Conversations:
         given["message_id"] = given["message_id"] or uuid.uuid4().hex
         caller = caller_of(request)
         csrf = self._site.csrf(request)
-        return self._site.fragment(request, "composer.html", key=key, modes=MODES, csrf=csrf, caller=caller, **given)
+        return self._site.fragment(
+            request, "composer.html", key=key, modes=MODE_WORDS, csrf=csrf, caller=caller, **given
+        )
 
     async def _decide(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -157,7 +175,7 @@ class Conversations:
             return await self._show(request, problem=str(error))
         if request.headers.get("hx-request"):
             return self._site.fragment(request, "said.html", said=said)
-        return self._site.go_to(request, f"/conversations/{path(key)}?{urlencode({'said': said})}#end")
+        return self._site.go_to(request, f"/conversations/{path(key)}?{self._site.said(request, said)}#end")
 
     def _key(self, request: Request) -> str:
         return str(request.path_params["key"])

@@ -18,7 +18,7 @@ from perdure.gateway.callers import caller_of
 from perdure.gateway.door import Gateway
 from perdure.gateway.problems import HttpError
 from perdure.pages.site import Site
-from perdure.run.wire import COST_ATTRIBUTE
+from perdure.run.wire import AGENT_ATTRIBUTE
 
 MOST: Final = 10_000
 """Runs that are added up, the newest: the server lists a thousand at a time."""
@@ -28,22 +28,30 @@ DAYS: Final = (1, 7, 30, 90)
 
 @dataclass(frozen=True)
 class Spent:
-    """A day of an agent's runs that have ended, and whose models have prices."""
+    """A day of an agent's runs that have ended."""
 
     day: str
     agent: str
     runs: int
-    dollars: float
+    dollars: float | None
+    """Of the runs whose models have prices; `None`: there are none."""
+    tokens: int
+    """Of the other runs."""
 
 
 def added_up(runs: Iterable[ListedRun]) -> list[Spent]:
     """By the day on which a run began (UTC), the newest first, and in it by cost."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str], list[ListedRun]] = defaultdict(list)
     for run in runs:
-        if run.cost is not None:
-            found[run.started_at.date().isoformat(), run.agent or ""].append(run.cost)
-    rows = [Spent(day, agent, len(costs), sum(costs)) for (day, agent), costs in found.items()]
-    return sorted(sorted(rows, key=lambda row: (-row.dollars, row.agent)), key=lambda row: row.day, reverse=True)
+        if run.cost is not None or run.tokens:
+            found[run.started_at.date().isoformat(), run.agent or ""].append(run)
+    rows = []
+    for (day, agent), spent in found.items():
+        costs = [run.cost for run in spent if run.cost is not None]
+        tokens = sum(run.tokens or 0 for run in spent if run.cost is None)
+        rows.append(Spent(day, agent, len(spent), sum(costs) if costs else None, tokens))
+    rows.sort(key=lambda row: (-(row.dollars or 0), -row.tokens, row.agent))
+    return sorted(rows, key=lambda row: row.day, reverse=True)
 
 
 class Costs:
@@ -62,8 +70,9 @@ class Costs:
         days = request.query_params.get("days", "7")
         if days not in map(str, DAYS):
             raise HttpError(400, f"days is one of {', '.join(map(str, DAYS))}")
-        # A delegate's run has none of its own: it is in that of the run above it.
-        selection = Selection(tenant=caller.tenant, since=f"{days}d", query=f"{COST_ATTRIBUTE} IS NOT NULL")
+        # A delegate's run has no cost of its own: it is in that of the run above it, as are its tokens.
+        query = f"{AGENT_ATTRIBUTE} IS NOT NULL AND ExecutionStatus != 'Running'"
+        selection = Selection(tenant=caller.tenant, since=f"{days}d", query=query)
         async with aclosing(self._gateway.perdure.list_runs(selection, limit=MOST)) as found:
             runs = [run async for run in found]
         rows = added_up(runs)
@@ -73,7 +82,9 @@ class Costs:
             rows=rows,
             days=int(days),
             choices=DAYS,
-            whole=sum(row.dollars for row in rows),
-            runs=len(runs),
+            whole=sum(row.dollars or 0 for row in rows) if any(row.dollars is not None for row in rows) else None,
+            tokens=sum(row.tokens for row in rows),
+            runs=sum(row.runs for row in rows),
+            tenants=await self._site.tenants(request, self._gateway.perdure),
             most=MOST,
         )

@@ -40,6 +40,7 @@ def pages(gateway: Gateway) -> Door:
         *Runs(gateway, site, find).routes(),
         *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
         *Costs(gateway, site).routes(),
+        Route("/tenant", site.choose_tenant, methods=["POST"]),
     ]
     return Door("pages", routes, access="page", problem=site.problem)
 

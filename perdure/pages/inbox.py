@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from html import escape
 from typing import Final, TypeAlias
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote
 
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -18,15 +19,16 @@ from starlette.routing import BaseRoute, Mount, Route
 from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
-from perdure.errors import JsonError, RunError, RunNotFoundError, ServerError
+from perdure.errors import JsonError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.gateway.callers import Caller
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.gateway.problems import HttpError, problem_of
 from perdure.pages.deciding import Find, decide, fields_of, offer_of, request_drawing
 from perdure.pages.forms import FormError
-from perdure.pages.live import Live
+from perdure.pages.live import SHOWN, Live
 from perdure.pages.signing_in import signing_in
 from perdure.pages.site import STATIC, Site
+from perdure.values.jsons import JsonObject
 
 _TRIED: Final = 5
 """Of the list, whose index is a moment late: so many may have been decided already."""
@@ -65,7 +67,7 @@ class Inbox:
         ]
 
     async def _show(self, request: Request) -> Response:
-        return await self._page(request, said=request.query_params.get("said", ""))
+        return await self._page(request, said=self._site.said_of(request))
 
     async def _page(
         self,
@@ -92,6 +94,12 @@ class Inbox:
             status=status,
             found=found,
             chosen=chosen,
+            asked=next(
+                (one for one in found.waiting if chosen and _key(one) == (chosen.run_id, chosen.offer.call)), None
+            ),
+            last_message=await self._last_message(chosen) if chosen else None,
+            everywhere=self._everywhere,
+            elsewhere=await self._elsewhere(request, caller),
             fields=fields_of(chosen, typed),
             drawing=Markup(await self._drawing(chosen)) if chosen else "",
             gone=not chosen and "run" in request.query_params,
@@ -111,12 +119,12 @@ class Inbox:
             found = await self._live_of(caller).look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
             # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
-            listed = not key[0] or any((one.run_id, one.entry.call) == key for one in found.waiting)
+            listed = not key[0] or any(_key(one) == key for one in found.waiting)
             gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
         except (RunError, ServerError) as error:
             status = 404 if isinstance(error, RunNotFoundError) else 503
             return self._site.guards.finish(request, PlainTextResponse(str(error), status))
-        return self._site.fragment(request, "list.html", found=found, key=key, gone=gone)
+        return self._site.fragment(request, "list.html", found=found, key=key, gone=gone, everywhere=self._everywhere)
 
     async def _events(self, request: Request) -> Response:
         caller = self._site.guards.caller(request)
@@ -136,7 +144,7 @@ class Inbox:
             said = await decide(run, form, by=None if self._everywhere else caller.sender)
         except (RunError, ServerError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
-        response = self._site.go_to(request, "./?" + urlencode({"said": said}))
+        response = self._site.go_to(request, "./?" + self._site.said(request, said))
         # A cookie holds Latin-1 at most, a name anything.
         name = quote(form.get("by", "")[:_LONGEST_NAME])
         response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
@@ -156,12 +164,36 @@ class Inbox:
                 return offered
         return None
 
+    async def _last_message(self, chosen: Offered) -> JsonObject | None:
+        """What was said last in the conversation that a run belongs to; `None`: nothing, or nobody answers for it."""
+        try:
+            view = await self._perdure.session_of(chosen.run_id).show()
+        except PerdureError:
+            return None
+        return next((entry for entry in reversed(view.entries) if entry["type"] == "message"), None)
+
+    async def _elsewhere(self, request: Request, caller: Caller) -> dict[str, int]:
+        """How much waits by tenant, for a caller who may see all of them and looks at another."""
+        if self._everywhere or not self._site.guards.sees_all_tenants(caller):
+            return {}
+        try:
+            found = await self._perdure.approvals(size=SHOWN)
+        except (RunError, ServerError):  # the page itself says it
+            return {}
+        counted = Counter(one.tenant or "" for one in found.waiting)
+        others = dict.fromkeys(await self._site.tenants(request, self._perdure), 0)
+        return {tenant: counted.get(tenant, 0) for tenant in others}
+
     async def _drawing(self, chosen: Offered) -> str:
         try:
             view = await self._perdure.get_run(chosen.run_id).view()
         except RunError as error:
             return f"<p>{escape(str(error))}</p>"
         return request_drawing(view, chosen.offer.call)
+
+
+def _key(one: Waiting) -> tuple[str, str]:
+    return one.run_id, one.entry.call
 
 
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader
 from starlette.exceptions import HTTPException
@@ -13,11 +14,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from perdure.client.ages import age
-from perdure.errors import clip
-from perdure.gateway.callers import Caller
+from perdure.client.perdure import Perdure
+from perdure.errors import ServerError, clip
+from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.gateway.problems import HttpError
 from perdure.pages.forms import PREFIX
+from perdure.pages.markdown import render_markdown
 from perdure.values.jsons import dumps, shorten
 
 HERE: Final = Path(__file__).parent
@@ -39,6 +42,9 @@ class Site:
             clip=clip,
             shorten=shorten,
             path=path,
+            markdown=render_markdown,
+            clock=clock,
+            spent=spent,
             prefix=PREFIX,
             namespace=namespace,
             home=home,
@@ -54,7 +60,12 @@ class Site:
         except TooManyGuessesError:
             caller = None
         text = self._templates.get_template(template).render(
-            csrf=csrf, caller=caller, signed_in=self.guards.signed_in(request) is not None, **values
+            csrf=csrf,
+            caller=caller,
+            signed_in=self.guards.signed_in(request) is not None,
+            all_tenants=caller is not None and self.guards.sees_all_tenants(caller),
+            back=_here(request),
+            **{"tenants": [], **values},
         )
         return self.guards.finish(request, HTMLResponse(text, status), session)
 
@@ -73,6 +84,15 @@ class Site:
     def go_to(self, request: Request, address: str) -> Response:
         """What follows a form that was taken."""
         return self.guards.finish(request, RedirectResponse(address, 303))
+
+    def said(self, request: Request, words: str) -> str:
+        """A query by which the next page says these words."""
+        return urlencode({"said": words, "by": self.guards.sign_words(request, words)})
+
+    def said_of(self, request: Request) -> str:
+        """What such a query says, where it is ours."""
+        query = request.query_params
+        return self.guards.own_words(request, query.get("said", ""), query.get("by", ""))
 
     async def form(self, request: Request) -> dict[str, str]:
         """The texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
@@ -99,12 +119,33 @@ class Site:
 
     def ask_for_token(self, request: Request, problem: str = "") -> Response:
         """Where a token is shown."""
-        return self.page(request, "sign_in.html", status=401, problem=problem, back=_here(request))
+        return self.page(request, "sign_in.html", status=401, problem=problem)
 
     def sign_in(self, request: Request, caller: Caller, back: str) -> Response:
         """Go on, as somebody who has shown a token."""
         response = self.go_to(request, _own(back, self.home or "./"))
         self.guards.sign_in(request, response, caller)
+        return response
+
+    async def tenants(self, request: Request, perdure: Perdure) -> list[str]:
+        """The tenants that the caller may choose from; none for a caller who has one."""
+        caller = self.guards.caller(request)
+        if caller is None or not self.guards.sees_all_tenants(caller):
+            return []
+        try:
+            found = await perdure.list_tenants()
+        except ServerError:  # the page itself says it
+            return []
+        return [tenant for tenant in ["", *found] if tenant != caller.tenant] if found else []
+
+    async def choose_tenant(self, request: Request) -> Response:
+        """Show the tenant that a form names; 403 for a caller who may not see it."""
+        form = await self.form(request)
+        caller = caller_of(request)
+        if not self.guards.sees_all_tenants(caller):
+            raise HttpError(403, "a token shows its own tenant", kind="forbidden")
+        response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
+        self.guards.choose_tenant(request, response, form.get("tenant", ""))
         return response
 
 
@@ -117,6 +158,18 @@ async def read_form(request: Request) -> dict[str, str]:
         raise HTTPException(413)
     form = await request.form(max_files=0, max_part_size=LARGEST_FORM)
     return {key: value for key, value in form.items() if isinstance(value, str)}
+
+
+def clock(time: str) -> str:
+    """A time in ISO 8601 as people read it: the time of day, with its date where that is not today; UTC."""
+    when, now = datetime.fromisoformat(time), datetime.now(UTC)
+    return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
+
+
+def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
+    """What something cost: dollars, and tokens where no price is known; `both`: these are tokens of other runs."""
+    known = [] if dollars is None else [f"${dollars:.4f}"]
+    return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])
 
 
 def path(text: str) -> str:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from markupsafe import escape
 
 from perdure.client.lists import Offered
 from perdure.client.session import Session
+from perdure.client.sessions import first_line
 from perdure.errors import PerdureError
 from perdure.gateway.callers import Caller
 from perdure.gateway.streams import frame
 from perdure.pages.deciding import fields_of
+from perdure.pages.markdown import prepare_answers
 from perdure.pages.pausing import with_pauses
 from perdure.pages.site import Site
 from perdure.run.events.kinds import Event
 from perdure.sessions.wire import SessionView, digest
 from perdure.values.jsons import JsonObject
+from perdure.values.rules import Mode
 
+MODE_WORDS: Final[Mapping[Mode, str]] = {
+    "steer": "change what it does now",
+    "followup": "answer when it has finished",
+    "collect": "answer with the other messages that wait",
+    "interrupt": "stop what it does now",
+    "reject": "do not send",
+}
+"""What a message does while the agent works, by its mode (R10.4)."""
 CALLS: Final = 30
 """The newest calls of a run that are shown while it works."""
 AGAIN: Final = 1.0
@@ -53,13 +64,13 @@ class Talk:
             return []
 
     async def _offers(self, view: SessionView) -> list[Offered]:
-        run = None if view.run_id is None else await self._session.run()
-        return [] if run is None else [Offered(run.id, offer) for offer in await run.waiting()]
+        return [Offered(str(view.run_id), offer) for offer in await self._session.waiting(view)]
 
     async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
         """What is new behind the entry `after`, in place of what is `offered` (as `named` says it), and behind an event; without one, what the
         run under way has done so far, and what follows."""
         view = await self._session.show()
+        await prepare_answers(answers_of(view))
         self._offered = offered
         for part, name in await self._waiting():
             yield frame(part, event=name)
@@ -79,6 +90,7 @@ class Talk:
                 yield frame(part, event=name, id=event.cursor)
             if event.topic in _ENTRIES:
                 view = await self._session.show()
+                await prepare_answers(answers_of(view))
                 for part in self._entries(view, after):
                     yield part
                 after = max(after, last_entry(view))
@@ -86,7 +98,7 @@ class Talk:
 
     def _entries(self, view: SessionView, after: int) -> list[str]:
         return [
-            frame(self._site.part("entry.html", entry=entry), event="entry")
+            frame(self._site.part("entry.html", entry=entry, me=self._caller.sender), event="entry")
             for entry in view.entries
             if int(entry.get("n", 0)) > after
         ]
@@ -133,6 +145,17 @@ class Talk:
             "typed": {},
         }
         return [(self._site.part("offers.html", offers=offers, **given), "waiting")]
+
+
+def answers_of(view: SessionView) -> list[str]:
+    """The texts of a conversation that are Markdown."""
+    return [str(entry["text"]) for entry in view.entries if entry.get("type") == "reply" and entry.get("text")]
+
+
+def title_of(view: SessionView) -> str:
+    """The first line of the first message that a view has; empty: it has none."""
+    texts = (str(entry["text"]) for entry in view.entries if entry.get("type") == "message")
+    return first_line(next(texts, ""))
 
 
 def last_entry(view: SessionView) -> int:

@@ -33,6 +33,8 @@ class Decision(BaseModel):
     """`replace`: the other call, its parameters values too. Without an `_outputPath` it writes where the call would have."""
     answer: Json = None
     """`answer`: to the question that a call of `ask_person` asks."""
+    must_call: list[str] | None = None
+    """The tools of which the output needs a call from then on, none where it is empty (R6.5). Without it that stays as it is."""
     by: str = ""
     remember: bool = False
     """Do not ask about this tool again in this run (R7.7)."""

@@ -41,6 +41,8 @@ class Desk:
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
     feedback: list[JsonObject] = field(default_factory=list)
     """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
+    must_call: list[str] | None = None
+    """What the last decision said of the calls that the output needs; `None` once the run has taken it, or where none did."""
     vouched: Vouched = field(default_factory=Vouched)
     """What people stand for in this run (R15.6)."""
     new_plan: Callable[[], Plan] | None = None
@@ -157,12 +159,15 @@ class Desk:
         approval = self._settle(offer)
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
         approval.via = decision.via
+        if decision.must_call is not None:
+            self.must_call = decision.must_call
         if decision.decision == "answer":
             return Verdict(Returned(decision.answer))
         if decision.endorse and judged.by_person and offer.call is not None:
             endorse(judged.call or offer.call, decision.endorse, self.vouched, self.digests)
         if decision.remember and offer.call is not None:
-            self.guard.remembered[offer.call.tool_name] = None
+            shown = judged.call or offer.call
+            self.guard.remember(shown.tool_name, shown.params, shown.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
             self._tell(offer, approval, {})
@@ -231,6 +236,11 @@ class Desk:
             approval = self._settle(offer)
             approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
         return free
+
+    def drop(self, offer: Offer, reason: str, by: str) -> None:
+        """The call does not run any more, so nobody needs to decide: whoever does is told why."""
+        approval = self._settle(offer)
+        approval.decision, approval.by, approval.reason = "dropped", by, reason
 
     def refuse(self, raw: Json, problem: str, time: str) -> None:
         """Keep a decision that changed nothing where `show` finds it."""
@@ -313,7 +323,9 @@ class Desk:
         self.feedback.append(message)
 
     def _no_offer(self, call_id: str) -> str:
-        if (approval := self._decided.get(call_id)) is not None:
+        if (approval := self._decided.get(call_id)) is not None and approval.decision == "dropped":
+            return f"{call_id} does not wait any more: {approval.reason}"
+        if approval is not None:
             return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
         return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")

@@ -13,7 +13,7 @@ from perdure.values.sources.origins import Origins
 
 UNTRUSTED: Final = "untrusted"
 ANY: Final = "*"
-_FROM: Final = r"^(user|agent|model|untrusted|\*|(tool|skill|file):.{1,200})$"
+_FROM: Final = r"^(user|agent|model|untrusted|\*|(tool|skill|file|client):.{1,200})$"
 
 
 class Flow(BaseModel):
@@ -22,7 +22,7 @@ class Flow(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     source: str = Field(alias="from", pattern=_FROM)
-    """`tool:NAME`, `skill:NAME`, `file:NAME`, `user`, `agent`, `model`; `untrusted` is whatever others wrote, `*` anything."""
+    """`tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`, `user`, `agent`, `model`; `untrusted` is whatever others wrote, `*` anything."""
     to: str = Field(min_length=1, max_length=500)
     """`TOOL.PARAMETER`; `TOOL` is each of its parameters, and the call itself; `*` all tools."""
     do: Literal["ask", "refuse", "allow"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.errors import Problem
 from perdure.people.flows import ANY
-from perdure.tools.definitions import plain_definition
+from perdure.tools.definitions import definition_name
 from perdure.tools.tool import READ_SKILL
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.problems import none_of, problem_at
@@ -24,7 +24,7 @@ def policy_problems(document: Json) -> list[Problem]:
         return []
     rules, flows = approval.get("tools"), approval.get("flows")
     named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
-    names = [plain_definition(tool).get("name") if isinstance(tool, dict) else tool for tool in named]
+    names = [definition_name(tool) if isinstance(tool, dict) else tool for tool in named]
     known = [name for name in names if isinstance(name, str)]
     prompt = config.get("prompt") if isinstance(config, dict) else None
     known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # which comes with skills

@@ -12,17 +12,19 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from perdure.errors import DecisionError
-from perdure.people.digests import approval_digest
-from perdure.people.flows import UNTRUSTED, Flow, Judgement, judge_flows
+from perdure.people.digests import approval_digest, digest
+from perdure.people.flows import ANY, UNTRUSTED, Flow, Judgement, judge_flows
+from perdure.people.questions import condition_words
 from perdure.plan.calls import Call
 from perdure.tools.rules import check_rule
 from perdure.tools.tool import Tool
 from perdure.values.durations import Seconds
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_FLOWS
 from perdure.values.limits.steps import Checks
 from perdure.values.problems import first_problem
 from perdure.values.schemas import Schema
+from perdure.values.sources import untrusted
 from perdure.values.sources.origins import UNKNOWN_ORIGINS, Origins
 from perdure.values.wire import Wire
 
@@ -111,7 +113,7 @@ class Guard:
         *,
         floor: Ask = "never",
         change: Policy | None = None,
-        remembered: Iterable[str] = (),
+        remembered: Mapping[str, Iterable[str]] | Iterable[str] = (),
         givers: Iterable[Giver] = (),
         floor_flows: Iterable[Flow] = (),
     ) -> None:
@@ -119,12 +121,30 @@ class Guard:
         self.floor_flows = list(floor_flows)
         self._givers = list(givers)
         self.change = change or Policy()
-        self.remembered = dict.fromkeys(remembered)
-        """Tools that a person does not want to be asked about again (R7.7), in the order of those decisions."""
+        self.remembered: dict[str, frozenset[str]] = {}
+        """Tools that a person does not want to be asked about again (R7.7), with digests of what others had written of the calls that were shown."""
+        self.by_provenance = True
+        """Whether a run goes by that; runs that had remembered before there was this rule do not."""
+        self.recall(remembered)
         self.base = policy or Policy()
         """The agent file's."""
         self.policy = self.base.changed(self.change)
         """The agent file's with the run's changes."""
+
+    def recall(self, remembered: Mapping[str, Iterable[str]] | Iterable[str]) -> None:
+        """Take up what was remembered, by tool with what was shown; names alone hold for any."""
+        named = remembered if isinstance(remembered, Mapping) else dict.fromkeys(remembered, (ANY,))
+        self.remembered |= {name: frozenset(sources) for name, sources in named.items()}
+
+    def remember(self, tool: str, params: JsonObject, origins: Origins) -> None:
+        """Ask no more about calls of the tool of which others wrote nothing, or just what they wrote of this one, which a person has seen."""
+        shown = _shown(params, origins) if self.by_provenance else frozenset({ANY})
+        self.remembered[tool] = self.remembered.get(tool, frozenset()) | (shown or frozenset())
+
+    def remembers(self, tool: str, params: JsonObject | None, origins: Origins) -> bool:
+        """Whether a person has seen a call of this tool, and what others wrote of this one."""
+        known, shown = self.remembered.get(tool), _shown(params, origins)
+        return known is not None and (ANY in known or (shown is not None and shown <= known))
 
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7). What a change makes stricter is asked about, whatever was remembered before."""
@@ -185,7 +205,7 @@ class Guard:
         whatever it reads as written by others."""
         if (why := self._why_floor(tool, origins)) is not None:
             return why
-        if tool.name in self.remembered:
+        if self.remembers(tool.name, params, origins):
             return None
         reasons = (_why(policy, tool, params, origins, checks) for policy in self._policies(tool))
         return next((reason for reason in reasons if reason is not None), None)
@@ -197,6 +217,16 @@ class Guard:
             others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
             return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}{others}"
         return flows.ask and f"the worker's rule: {flows.ask}"
+
+
+def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:
+    """A digest of what others wrote of a call, and of who they are; nothing where they wrote nothing, `None` where it is not known."""
+    if not (others := origins.by_others):
+        return frozenset()
+    names = {name for name, sources in origins.params.items() if untrusted(origins.written) or untrusted(sources)}
+    if params is None or not origins.read or not names <= params.keys():
+        return None
+    return frozenset({digest([sorted(others), {name: params[name] for name in names}])})
 
 
 def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> Judgement:
@@ -211,8 +241,8 @@ def _why(policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins
     rule = policy.tools.get(tool.name, tool.approval)
     if isinstance(rule, dict):
         # A condition that cannot be decided holds: what nobody could look into is asked about.
-        holds = params is None or _condition(rule["when"], checks).fits(params, checks=checks) is not False
-        return f"its parameters meet the condition for asking: {shorten(rule['when'], _SHOWN)}" if holds else None
+        fits = None if params is None else _condition(rule["when"], checks).fits(params, checks=checks)
+        return None if fits is False else condition_words(rule["when"], params, decided=fits is True)
     if rule is not None:
         return f"{tool.name} is always asked about" if rule == "always" else None
     if policy.ask == UNTRUSTED and tool.dangerous and judged.tainted:
@@ -220,10 +250,6 @@ def _why(policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins
     if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous, tainted=False):
         return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
     return None
-
-
-_SHOWN: Final = 160
-"""Characters of a condition that a person is told."""
 
 
 def _condition(when: JsonObject | bool, checks: Checks | None) -> Schema:

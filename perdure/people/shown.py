@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field
 
+from perdure.people.questions import ask_words, plan_words
 from perdure.values.jsons import JsonObject
 from perdure.values.wire import Wire
 
@@ -38,6 +40,8 @@ class WaitingView(Wire):
     """Of exactly what is shown: a decision that carries it counts for nothing else (R7.2)."""
     question: bool = False
     """It is a question (`reason`): an answer is wanted, not a decision."""
+    client: bool = False
+    """Whether the program that started the run carries the call out: no person is asked (R17.2)."""
     calls: list[Any] | None = None
     """The whole plan, where that is what waits."""
     more: int = 0
@@ -46,6 +50,18 @@ class WaitingView(Wire):
     """Whether something of it was too large to be shown whole; the digest is of the whole (R18.3)."""
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
+
+    @property
+    def sentence(self) -> str:
+        """The question as a sentence: `refund 120 EUR to ann@example.com: euros is above 100`."""
+        if self.calls is not None:
+            return plan_words(len(self.calls), self.reason)
+        return ask_words(self.tool, self.params, self.reason, question=self.question)
+
+
+def asked_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
+    """Return what people decide or answer, without the calls that the run's client carries out."""
+    return [offer for offer in waiting if not offer.client]
 
 
 class WaitingEntry(Wire):
@@ -64,6 +80,13 @@ class WaitingEntry(Wire):
     """As that of a `WaitingView`."""
     question: bool = False
     """An answer is wanted, not a decision."""
+
+    @property
+    def sentence(self) -> str:
+        """The question as a sentence, as that of a `WaitingView`; without the parameters where they are too long for a list."""
+        if "." not in self.call:  # a Request's number is its plan
+            return plan_words(None, self.reason)
+        return ask_words(self.tool, self.params, self.reason, question=self.question)
 
 
 class WaitingMemo(Wire):

@@ -13,8 +13,19 @@ from perdure.values.wire import Wire
 APPROVE_ACTIVITY: Final = "perdure.approve"
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, a `Said` (R10.5)."""
+WAITS: Final = "waits"
+"""Signal, a `RunWaits`: a session's run tells its session that it has come to wait for a person, or does not any more (R10.4)."""
 WITHDRAW: Final = "withdraw"
 """Update: a message, by its id, is taken back while no Request holds it (R10.7)."""
+
+
+class RunWaits(Wire):
+    """Whether a session's run waits for a person."""
+
+    run_id: str
+    count: int
+    """How often that has changed: signals may overtake each other."""
+    waits: bool
 
 
 class ApproveInput(Wire):
@@ -32,7 +43,7 @@ class Said(Wire):
     """A message that came while the run worked."""
 
     id: str = Field(min_length=1, max_length=MAX_NAME)
-    """Its sender's: a second one of the same id is the same message."""
+    """Its sender's: a second one of the same sender and id is the same message."""
     text: str = Field(min_length=1)
     sender: str = Field(default="", max_length=MAX_NAME)
     at: str = Field(default="", max_length=40)
@@ -43,5 +54,10 @@ class Heard(Wire):
     """What became of such a message."""
 
     id: str
+    sender: str = ""
     request: int | None = None
     """Number of the Request that held it; `None`: none has, or none did before the run ended."""
+
+    def names(self, id: str, sender: str) -> bool:
+        """Whether it is that of a message; Perdure 0.1.0 kept no sender."""
+        return self.id == id and self.sender in ("", sender)

@@ -18,8 +18,8 @@ class Approval(BaseModel):
 
     requested_at: str
     """ISO 8601, UTC."""
-    decision: Kind | Literal["timeout"] | None = None
-    """`None`: it still waits."""
+    decision: Kind | Literal["timeout", "dropped"] | None = None
+    """`None`: it still waits. `dropped`: nobody has decided, and the call does not run any more."""
     by: str = ""
     """Who decided, as they said."""
     reason: str = ""

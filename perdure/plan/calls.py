@@ -55,8 +55,18 @@ class LoopForm:
     """Asked after, and before, each iteration."""
     writes: tuple[Path, ...] = ()
     """What a body writes: outside, each is a list of what the iterations wrote."""
+    tallies: tuple[Path, ...] = ()
+    """What a part of a longer list writes beside: its failures, and how many calls ended well."""
     reads: frozenset[Reference] = frozenset()
     """What of the state it reads that stands outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What a call comes after: paths, and the ids of calls."""
+
+    paths: Template = EMPTY_TEMPLATE
+    ids: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +84,10 @@ class Call:
     template: Template = EMPTY_TEMPLATE
     condition: Template = EMPTY_TEMPLATE
     """What `_if` asks: the call is skipped where it does not hold (R16.2)."""
-    after: Template = EMPTY_TEMPLATE
-    """The paths that `_after` names, and in `after_ids` the calls: what has to have ended well before it starts (R5.11)."""
-    after_ids: list[str] = field(default_factory=list)
+    after: After = field(default_factory=After)
+    """What has to have ended well before it starts (R5.11)."""
+    after_end: After = field(default_factory=After)
+    """What has to have ended, however."""
     paths: Alternatives = ()
     """Where the result goes; empty: to the context only (R4.4)."""
     method: OutputMethod = "set"
@@ -106,6 +117,8 @@ class Call:
     """Where its result comes from, or what is said of its failure."""
     notes: list[CallError] = field(default_factory=list)
     """What the model is told although the call is done: iterations that failed."""
+    converted: list[str] = field(default_factory=list)
+    """Literals that were taken as another type, as the schema has it (R5.13)."""
     loop: LoopForm | None = None
     """Set where it is made more than once by the plan itself; a delegate's loop is a workflow of its own."""
     soft: Template = EMPTY_TEMPLATE
@@ -121,6 +134,10 @@ class Call:
     given_sources: Sources = NOWHERE
     held: bool = False
     """A new message has come before it was begun: it does not start unless a Request keeps it, or its tool is safe (R10.5)."""
+    unwanted: bool = False
+    """It is held, and the running Request has said that it is to be dropped."""
+    pressed: bool = False
+    """It is held, and the model was asked once more what is to become of it."""
     queued: bool = False
     """Taken up by the driver, which has not sent it yet."""
     approval: Approval | None = None
@@ -218,6 +235,8 @@ class Call:
         entry = {**self.raw, "_id": self.id, "_status": self.standing}
         if self.reason:
             entry["_reason"] = self.reason
+        elif self.standing == HELD and self.approval is not None and self.approval.decision is None:
+            entry["_reason"] = "a person is asked about it"
         return entry
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
+from dataclasses import replace
 from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError
@@ -19,6 +20,7 @@ from perdure.values.limits.steps import Checks
 from perdure.values.output_paths import claimed_paths, parse_output_path, show
 from perdure.values.problems import close_names
 from perdure.values.schemas import Schema
+from perdure.values.schemas.conversion import convert_literals
 from perdure.values.state import METHODS
 from perdure.values.templates import parse_template
 
@@ -26,6 +28,8 @@ TOO_MUCH: Final = "too_many_names"
 """Code of a call that names more than a call, or a plan, may."""
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
+CONVERTED: Final = "literals-converted"
+"""Patch: a literal of another type is converted where nothing is lost (R5.13); 0.1.0 refused its call."""
 
 
 def check_call(
@@ -60,7 +64,8 @@ def check_call(
         call.template = scope_template(call.template, instance, kinds)
         call.condition = scope_template(call.condition, instance, kinds)
         call.soft = scope_template(call.soft, instance, kinds)
-        call.after = scope_template(call.after, instance, kinds)
+        call.after = replace(call.after, paths=scope_template(call.after.paths, instance, kinds))
+        call.after_end = replace(call.after_end, paths=scope_template(call.after_end.paths, instance, kinds))
         call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
     return call
 
@@ -80,7 +85,7 @@ def _checked(
     if "_syntax" in raw:
         return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
     name = raw.get("_tool")
-    tool = OWN_TOOLS.get(name) or tools.get(name) if isinstance(name, str) else None
+    tool = OWN_TOOLS.get(name) or tools.get(name) or _last_named(name, tools) if isinstance(name, str) else None
     if tool is None:
         close = close_names(str(name), tools)
         what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
@@ -89,7 +94,7 @@ def _checked(
             "unknown_tool",
             f"{what}; {_offer(close, len(tools))}",
         )
-    call.tool = tool
+    call.tool, call.raw["_tool"] = tool, tool.name
     call.raw = _without_nulls(call.raw, tool)
     call.params = call.written_params
     instance = call.raw.get("_instance")
@@ -104,6 +109,12 @@ def _checked(
         problems += _with_item(call, _param_problems(call, tool, checks))
     problems += _instance_problems(call, instance, instances)
     return _invalid(call, "invalid_call", *problems) if problems else call
+
+
+def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
+    """The one tool whose name ends with this one behind a dot: models leave out what stands before it."""
+    found = [tool for known, tool in tools.items() if known.endswith(f".{name}")] if name else []
+    return found[0] if len(found) == 1 else None
 
 
 def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
@@ -199,7 +210,7 @@ def _meta_problems(call: Call, tool: Tool, checks: Checks | None, joined: Contai
     if not inside and (wrong := delegate_problems(call.raw)):
         return wrong
     if AFTER in call.raw:
-        call.after, call.after_ids, wrong = parse_after(call.raw[AFTER], call.id, joined)
+        call.after, call.after_end, wrong = parse_after(call.raw[AFTER], call.id, joined)
         if wrong:
             return wrong
     if IF in call.raw and not inside:
@@ -251,8 +262,20 @@ def _param_problems(call: Call, tool: Tool, checks: Checks | None) -> list[str]:
     call.template, malformed = parse_template(call.params | each)
     if malformed:
         return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    references = not call.template.literal
-    return tool.parameters_schema.errors(call.params, references=references, checks=checks)
+    problems = tool.parameters_schema.errors(call.params, references=not call.template.literal, checks=checks)
+    if not problems:
+        return []
+    params, converted = convert_literals(call.params, tool.parameters_schema, checks)
+    if not (converted and isinstance(params, dict)):
+        return problems
+    template, _ = parse_template(params | each)
+    if tool.parameters_schema.errors(params, references=not template.literal, checks=checks):
+        return problems  # the model writes the call again in any case, and is told of all that it wrote
+    if checks is not None and not checks.is_patched(CONVERTED):
+        return problems
+    call.converted = converted
+    call.raw, call.params, call.template = {**call.raw, **params}, params, template
+    return []
 
 
 def _with_item(call: Call, problems: list[str]) -> list[str]:

@@ -69,7 +69,8 @@ def impossible(node: Node) -> list[tuple[Reference, str]]:
     for template, bindings, where in (
         (node.call.condition, node.bindings, "$._if"),
         (node.call.template, node.bindings, None),
-        (node.call.after, node.order, "$._after"),
+        (node.call.after.paths, node.order, "$._after"),
+        (node.call.after_end.paths, node.ends, "$._after"),
     ):
 
         def possible(reference: Reference, bindings: Mapping[Reference, Binding] = bindings) -> Json | Missing:

@@ -20,7 +20,7 @@ from perdure.plan.writing import result_sources
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json
 from perdure.values.paths import UNKNOWN
-from perdure.values.references import Reference
+from perdure.values.references import Missing, Reference
 from perdure.values.sources import NOWHERE, Sources, join, join_all
 from perdure.values.sources.origins import Known
 from perdure.values.state import State, Write
@@ -72,7 +72,7 @@ class Nesting:
         raise NotImplementedError
 
     def iterations(self) -> Iterator[Self]:
-        """The plans of those of all its loops that were begun."""
+        """The plans of those iterations of its loops that run."""
         for plan in self._loops.iterations():
             assert isinstance(plan, type(self))
             yield plan
@@ -81,10 +81,13 @@ class Nesting:
         """The plan that the call stands in: this one, or that of an iteration inside it."""
         plan = self
         for index, number in zip(call.place[:-1:2], call.place[1::2], strict=True):
-            inner = plan._loops.all[index].plans[number]
-            assert isinstance(inner, type(self))
-            plan = inner
+            plan = plan._running(index, number)
         return plan
+
+    def _running(self, index: int, number: int) -> Self:
+        inner = self._loops.all[index].plans[number]
+        assert isinstance(inner, type(self))
+        return inner
 
     def is_held(self, call: Call) -> bool:
         """Whether the call, or a loop that it is in, waits for a Request to keep it (R10.5)."""
@@ -94,9 +97,7 @@ class Nesting:
     def _at(self, place: tuple[int, ...]) -> Call:
         plan = self
         for index, number in zip(place[:-1:2], place[1::2], strict=True):
-            inner = plan._loops.all[index].plans[number]
-            assert isinstance(inner, type(self))
-            plan = inner
+            plan = plan._running(index, number)
         return plan.calls[place[-1]]
 
     def made(self) -> Iterator[Call]:
@@ -106,20 +107,40 @@ class Nesting:
             for plan in self._loops.of(call):
                 yield from plan.made()
 
+    def made_last(self) -> Iterator[Call]:
+        """The same from the last to the first."""
+        for call in reversed(self.calls):
+            for plan in reversed(self._loops.of(call)):
+                yield from plan.made_last()
+            yield call
+
+    def take_folded(self) -> list[Call]:
+        """Calls of iterations that have ended since it was asked last: nothing of them changes any more."""
+        folded, self._loops.folded = self._loops.folded, []
+        return folded
+
     def written(self) -> Iterator[Call]:
         """The calls as written, those of a body behind its loop."""
         for call in self.calls:
             yield from call.written()
 
+    def read_at_end(self, reference: Reference) -> Json | Missing:
+        """Return what a call at the end of the list would read, once the plan has settled (R6.4). Raises `StateError`."""
+        return self._settling.read_at_end(reference)
+
+    def sources_at_end(self, reference: Reference) -> Sources:
+        """Return where what `read_at_end` gives comes from (R15.1)."""
+        return self._settling.sources_at_end(reference)
+
     @property
     def count(self) -> int:
         """How many were made."""
-        return len(self.calls) + sum(plan.count for plan in self._loops.iterations())
+        return len(self.calls) + self._loops.count
 
     @property
     def done(self) -> int:
         """How many of them ended well."""
-        return self._settling.done + sum(plan.done for plan in self._loops.iterations())
+        return self._settling.done + self._loops.done
 
     def edges(self) -> list[Edge]:
         """Writer, reader and what the reader reads, in the order of the readers."""
@@ -128,7 +149,8 @@ class Nesting:
     def named_edges(self) -> list[tuple[str, str, str]]:
         """The same with call ids and the reference's text, those of iterations behind."""
         own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
-        return [*own, *(edge for plan in self._loops.iterations() for edge in plan.named_edges())]
+        inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
+        return [*own, *(edge for plan in inside for edge in plan.named_edges())]
 
     def sources_now(self, reference: Reference) -> Sources:
         """Where what a reference finds now comes from."""

@@ -22,13 +22,14 @@ from perdure.plan.calls import Call, find_branch
 from perdure.plan.checks import check_call
 from perdure.plan.control.iteration import EACH
 from perdure.plan.edges.order import AFTER_ID
+from perdure.plan.edges.races import find_races, race_text
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.explanations import unknown_branch
 from perdure.plan.held.keeping import Keeping
 from perdure.plan.held.revising import Revising
 from perdure.plan.loops.inside import Inside, Loops
 from perdure.plan.loops.reading import LET
-from perdure.plan.loops.running import Loop
+from perdure.plan.loops.running import Loop, Rounds
 from perdure.plan.nesting import Nesting
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.revisions import adopt, revise
@@ -89,6 +90,7 @@ class Plan(Nesting, Revising):
         self._slots = Slots(parallel, step=execution == "step") if inside is None else inside.slots
         self._dry_run = dry_run
         self._loops = Loops()
+        self._rounds = Rounds() if inside is None else inside.rounds
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._instances = instances
         self._data = data or {}
@@ -227,14 +229,14 @@ class Plan(Nesting, Revising):
         """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
         open_plan = partial(self._iteration, call, around := self.values(call))
-        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload)
+        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload, self._rounds)
 
     def _iteration(
         self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
     ) -> Plan:
         assert call.loop is not None
         slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
-        inside = Inside(call, number, kinds, slots, self.checks, around, self.now, self)
+        inside = Inside(call, number, kinds, slots, self.checks, self._rounds, around, self.now, self)
         items = Labels(call.origins.params.get(EACH, NOWHERE))
         base = {**self.known.base, **dict.fromkeys(kinds, items)}
         plan = Plan(
@@ -312,6 +314,11 @@ class Plan(Nesting, Revising):
         """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""
         adopt(call, revised)
         self._settling.refile(call)
+
+    def races(self, *, ended: bool = False) -> list[str]:
+        """Say which calls set one path without an order between them (R5.14); with `ended`, which of them have set it."""
+        found = find_races(self.calls, self._wiring.edges(first=True), ended=ended)
+        return [race_text(race) for race in found]
 
     @property
     def settled(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perdure.errors import CallError, clip
-from perdure.plan.calls import Call
+from perdure.plan.calls import After, Call
 from perdure.plan.control.conditions import IF
 from perdure.plan.edges.bindings import Binding, Found
 from perdure.plan.edges.cycles import Edge, find_cycles, has_cycle, show_cycle
@@ -35,8 +35,8 @@ def refuse_surplus(call: Call, limit: int, count: int | None = None, *, first: b
 
 
 def _read_nothing(call: Call) -> None:
-    call.template = call.condition = call.soft = call.after = EMPTY_TEMPLATE
-    call.after_ids = []
+    call.template = call.condition = call.soft = EMPTY_TEMPLATE
+    call.after = call.after_end = After()
 
 
 def names_in(raw: Json) -> tuple[int, int]:
@@ -122,8 +122,10 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
     `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took another
     branch, so the next ones are to be looked for.
     """
-    if not (node.order or node.after):
+    if not (node.order or node.after or node.ends):
         return None
+    if (passed := next((each for each in node.ends.values() if each.looks_on(calls)), None)) is not None:
+        return passed
     why: dict[Reference, Found] = {}
     for reference, binding in node.order.items():
         if binding.looks_on(calls):
@@ -134,10 +136,10 @@ def held_back(node: Node, calls: Sequence[Call], order: Mapping[int, int]) -> tu
             f"$._after names {other.title}, which did not succeed ({other.status})",
             other.status == "skipped" and other.branch,
         )
-        for other in (calls[index] for index in node.after)
+        for other in (calls[index] for index in node.after if index not in node.any_end)
         if other.status != "done"
     ]
-    for site in node.call.after.sites:
+    for site in node.call.after.paths.sites:
         if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:
             skipped = why_skipped(node.order, site.expression, "$._after names", why, calls)
             held.append(

@@ -92,7 +92,7 @@ def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
 def adopt(call: Call, revised: Call) -> None:
     """Put the revised call in the place of the one that waits."""
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
-    call.condition = revised.condition
+    call.condition, call.converted = revised.condition, revised.converted
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
     call.scopes, call.items, call.origins = revised.scopes, revised.items, revised.origins
     call.changed, call.approved = [], None

@@ -16,7 +16,8 @@ from perdure.plan.explanations import missing_path, state_shape
 from perdure.plan.readiness import judge
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
-from perdure.values.references import Reference
+from perdure.values.references import Missing, Reference
+from perdure.values.sources import Sources
 from perdure.values.sources.origins import Known
 from perdure.values.state import State
 from perdure.values.texts import Texts
@@ -71,6 +72,7 @@ class Settling:
         if call.ended:
             self._completion[call.index] = len(self._completion)
             self.news.append((call, "ended"))
+            node.refused = True
         self._refuse_impossible(node)
         self._queue.append(node)
         self._queue.extend(self._wiring.rebind_open(call))
@@ -86,6 +88,19 @@ class Settling:
             if self.step and node.call.status == "pending" and node.wired:
                 self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
         self._queue.extend(self._wiring.nodes)
+
+    def binding_at_end(self, reference: Reference) -> Binding:
+        """Return how a call at the end of the list would read the reference, once all calls have ended (R6.4)."""
+        return self._wiring.binding_at_end(reference, self.calls)
+
+    def read_at_end(self, reference: Reference) -> Json | Missing:
+        """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
+        return self.binding_at_end(reference).find(self.calls, self._completion)[1]
+
+    def sources_at_end(self, reference: Reference) -> Sources:
+        """Return where what `read_at_end` gives comes from (R15.1)."""
+        base = self._sources.of_kind(reference.kind)
+        return self.binding_at_end(reference).sources(self.calls, self._completion, base)
 
     def reopen(self, known: Known | None = None) -> None:
         """More calls follow, of another Request if more is `known` now (R10.5)."""
@@ -181,6 +196,7 @@ class Settling:
         if error is not None and node.call.ended:
             node.call.error = error
         elif error is not None:
+            node.refused = True
             self.end(node.call, "invalid", error=error)
 
     def _refuse_cycles(self, *, first: bool = False) -> None:

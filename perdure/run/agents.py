@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import AgentError, InputError, Problem, RunError, clip
 from perdure.model.usage import Price
 from perdure.people.policies import Policy
-from perdure.run.documents import output_schema
+from perdure.run.documents import INSTRUCTS, output_schema
 from perdure.run.parts.config import PromptConfig
-from perdure.values.durations import Seconds
+from perdure.values.durations import LONGEST, Seconds
 from perdure.values.history import ChatMessage
 from perdure.values.instances import kind_of, state_key
 from perdure.values.jsons import Json, JsonObject
@@ -119,8 +119,14 @@ class Config(BaseModel):
     """Dollars, by `prices`."""
     deadline: Seconds = 600.0
     """Seconds of work; time spent waiting for a person does not count."""
+    model_patience: float | None = Field(default=None, ge=0, le=LONGEST)
+    """Seconds that a Request waits for a model whose provider is away (R20.5); by default the worker's, an hour."""
+    client_timeout: Seconds | None = None
+    """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
     stuck_after: int = Field(default=3, ge=2)
     """So many answers in a row that ask for the same end the run."""
+    must_call: list[str] = Field(default_factory=list)
+    """Tools of which the model calls one before its output counts (R6.5)."""
     refine: bool = False
     """Whether the smart model goes over an output that the fast one gave (R9.4)."""
     prices: dict[str, Price] = Field(default_factory=dict)
@@ -131,6 +137,8 @@ class Config(BaseModel):
     """Instructions, skills and a workspace's files, beside the context (R10.19)."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
+    trusted_clients: list[str] = Field(default_factory=list)
+    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
     session: Rules = Field(default_factory=Rules)
     """How its sessions take messages (section 10)."""
 
@@ -214,7 +222,6 @@ def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
 
 Item: TypeAlias = SystemMessage | TextMessage | ChatMessage | PlanMessage | ErrorMessage | FeedbackMessage | Merged
 """What a model reads of a context, in its order."""
-_INSTRUCTS: Final = ("system", "developer")
 
 
 def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
@@ -233,7 +240,7 @@ def _read_in_order(messages: Sequence[Message], data: Sequence[Merged]) -> tuple
     for place, message in enumerate(messages):
         if isinstance(message, InputMessage | StateMessage | DataMessage):
             items += [merged[place]] if place in merged else []
-        elif not items and isinstance(message, SystemMessage | ChatMessage) and message.role in _INSTRUCTS:
+        elif not items and isinstance(message, SystemMessage | ChatMessage) and message.role in INSTRUCTS:
             system.append(message.text)
         elif not isinstance(message, ToolMessage):
             items.append(message)
@@ -269,6 +276,8 @@ class Context:
         """What the model reads: the system texts that come first, and all after them as it was given (R2.7)."""
         self.call_ids = [call.id for m in messages if isinstance(m, ChatMessage) for call in m.tool_calls or ()]
         """Of the history that was given (R2.8)."""
+        self.history_sources = frozenset(name for m in messages if isinstance(m, ChatMessage) for name in m.sources)
+        """Where the texts of that history come from, as far as they say it (R15.1)."""
         self._check(self.data)
         for each in states:
             if each.exists and not isinstance(each.value, dict):

@@ -32,8 +32,8 @@ class Contexts:
         self._sizes = sizes
         self._reading = reading
         self._said = said_by(agent.output_schema)
-        self._parameters: dict[tuple[bool, bool], JsonObject] = {}
-        self._beside: dict[tuple[bool, bool], list[tuple[str, int]]] = {}
+        self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
+        self._beside: dict[tuple[bool, bool, int], list[tuple[str, int]]] = {}
 
     def make(
         self,
@@ -84,7 +84,7 @@ class Contexts:
             control=self._agent.config.teaches_control,
             server=server,
         )
-        kind = final, revision is not None and revision.keep is not None
+        kind = final, revision is not None and revision.keep is not None, len(tools)
         if kind not in self._parameters:  # schemas are composed once a run, not once a Request
             self._parameters[kind] = self._dialect.parameters(ask)
         prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._reading)

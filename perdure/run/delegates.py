@@ -254,9 +254,9 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
     prepared, guard = run.prepared, run.desk.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
-    approval, givers = part_policy(guard, call)
-    known = {} if run.plan is None else run.plan.home(call).known.base
-    below = _below(run, budget, approval, givers, part_sources(call, known))
+    given = part_sources(call, {} if run.plan is None else run.plan.home(call).known.base)
+    approval, givers = part_policy(guard, call, given)
+    below = _below(run, budget, approval, givers, given)
     return LoopInput.model_construct(
         kind="each",
         agent=part_document(call, run.tools, base, guard),

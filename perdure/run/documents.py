@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import is_message
+
+INSTRUCTS: Final = ("system", "developer")
+"""Roles of messages that instruct the model, and that stand before all others."""
 
 
 def agent_document(document: Json, name: str) -> Json:
@@ -21,6 +24,23 @@ def agent_document(document: Json, name: str) -> Json:
 def is_context(document: Json) -> bool:
     """Whether it is a bare list of messages."""
     return isinstance(document, list) and bool(document) and all(map(is_message, document))
+
+
+def with_system_text(document: JsonObject, text: str) -> JsonObject:
+    """Return the document with this system text in the place of its own: the messages of that kind that stand first."""
+    context = document.get("context")
+    kept: list[Json] = []
+    for message in context if isinstance(context, list) else []:
+        known = message if isinstance(message, dict) else {}
+        instructs = known.get("type") == "system" or known.get("role") in INSTRUCTS
+        if not instructs or any(not _is_tool(each) for each in kept):
+            kept.append(message)
+    system: list[Json] = [{"type": "system", "text": text}] if text else []
+    return {**document, "context": [*system, *kept]}
+
+
+def _is_tool(message: Json) -> bool:
+    return isinstance(message, dict) and message.get("type") == "tool"
 
 
 def output_schema(schema: Any) -> Any:

@@ -10,12 +10,15 @@ from perdure.model.wire import RequestResult, RequestView
 from perdure.plan.calls import Call, errors_of
 from perdure.plan.plan import Plan
 from perdure.run.reading import Reading
+from perdure.values.excerpts import excerpt
 from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.limits import MAX_RESULT
 from perdure.values.limits.sizes import Sizes, preview
-from perdure.values.state import beginning
 
 CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."
 OVERTAKEN: Final = "Your output was not returned, because a new message came before everything had ended."
+_TOLD_NOTES: Final = 5
+"""Notes of one kind that the model is told of one plan."""
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
 
@@ -39,7 +42,8 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
     A failed item of a loop has its place in the loop's list, which the output may tell of; what a person has rejected is always told.
     """
     bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
-    bad += [call for inside in plan.iterations() for call in inside.calls if call.status == "rejected"]
+    own = set(map(id, plan.calls))
+    bad += [call for call in plan.made() if call.status == "rejected" and id(call) not in own]
     which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
     held = "The output was not returned, because calls beside it did not succeed"
     return f"{held}: {which}. Answer again." if bad else None
@@ -55,6 +59,19 @@ def request_problems(
     problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in errors_of(calls) if call.error]
     problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.notes]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
+
+
+def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
+    """What the model is told once of calls although they have run: literals that were converted (R5.13), and writes that race (R5.14)."""
+    converted = [
+        f"{call.id} {form.tool_name}: {text}" for call in calls for form in call.written() for text in form.converted
+    ]
+    return [note(_listed(texts)) for texts in (converted, plan.races(ended=True) if plan.settled else []) if texts]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f"; {len(texts) - _TOLD_NOTES} more" if len(texts) > _TOLD_NOTES else ""
+    return "; ".join(texts[:_TOLD_NOTES]) + more
 
 
 def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
@@ -129,7 +146,7 @@ def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes:
 def _result_text(call: Call, sizes: Sizes, reading: Reading) -> str:
     if call.status == "done":
         hidden, value = reading.shown_result(call)
-        value = value if hidden else beginning(value, sizes.of(value))
+        value = value if hidden else excerpt(value, sizes.of(value), call.id)[0]
         return value if isinstance(value, str) else dumps(value)
     if call.error is not None:
         return dumps({"error": reading.shown_error(call, call.error)})
@@ -142,6 +159,17 @@ def results_of(calls: Iterable[Call], sizes: Sizes, reading: Reading) -> JsonObj
     for call in calls:
         if call.status == "done" and not call.writes:
             hidden, shown = reading.shown_result(call)
-            shown = shown if hidden else beginning(shown, sizes.of(shown))
+            shown = shown if hidden else excerpt(shown, sizes.of(shown), call.id)[0]
             results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": shown}
     return results
+
+
+def has_cut(calls: Iterable[Call], sizes: Sizes, reading: Reading) -> bool:
+    """Whether the model is shown only the beginning of the result of one of these calls (R10.18)."""
+    return any(
+        call.status == "done"
+        and sizes.of(call.result) > MAX_RESULT
+        and not reading.hides(call.sources)
+        and excerpt(call.result, sizes.of(call.result), call.id)[1]
+        for call in calls
+    )

@@ -27,9 +27,10 @@ _BESIDE: Final = 20_000
 """Bytes beside its output that a delegate's result has in the history above."""
 
 
-def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
+def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
     """The result as it is, if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
 
+    `calls`: how many the run has, where the result has only the newest.
     Total, and costs what there are of calls, not of bytes: what `sizes` knows is not looked into again.
     """
     sizes = Sizes(sizes)
@@ -37,8 +38,10 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
     needed = [_size(getattr(result, name), sizes) for name in names]
     frame = result.model_copy(update=dict.fromkeys(names))
     room = limit - len(frame.model_dump_json(by_alias=True, warnings=False).encode())
-    if sum(needed) <= room:
-        return result
+    left_out = max(0, calls - len(result.calls))
+    if sum(needed) <= room - 200 * (left_out > 0):
+        said_of_calls = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
+        return result.model_copy(update={"cut": [*result.cut, said_of_calls]}) if left_out else result
     # First what repeats what is elsewhere.
     result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
     needed[names.index("calls")] = _size(result.calls, sizes)
@@ -51,7 +54,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None) -> R:
             update[name] = _cut(name, whole, share, sizes)
             if name == "output":
                 update["output_size"] = size
-            cut.append(_said(result.run_id, name, whole, update[name], size))
+            cut.append(_said(result.run_id, name, whole, update[name], size, left_out if name == "calls" else 0))
     return result.model_copy(update=update | {"cut": cut})
 
 
@@ -183,11 +186,11 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _said(run_id: str, name: str, whole: Any, shown: Any, size: int) -> str:
-    """What was cut of a part, and how to read it whole."""
+def _said(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
+    """What was cut of a part, and how to read it whole; so many items were `left_out` before."""
     counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
     end = "first" if name == "waiting" else "last"
     # Of an output the first items are kept, and the last says how many more there are.
-    what = f"the {end} {len(shown):,} of {len(whole):,}" if counts and name != "output" else "in part"
+    what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}" if counts and name != "output" else "in part"
     have = "have" if name[-1] == "s" else "has"
     return f"{name} {have} {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

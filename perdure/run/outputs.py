@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
-from perdure.errors import FormulaError, JsonError, TooLargeError
-from perdure.plan.explanations import missing_path
+from perdure.errors import FormulaError, JsonError, StateError, TooLargeError, clip
+from perdure.plan.explanations import QUOTED, missing_path
 from perdure.values.jsons import Json, JsonObject, check, json_path, loads
 from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
 from perdure.values.limits.sizes import Sizes
@@ -18,6 +18,7 @@ from perdure.values.schemas import Schema
 from perdure.values.templates import as_data, is_expression, parse_template
 from perdure.values.texts import Texts
 
+StateReader: TypeAlias = Callable[[Reference], "Json | Missing"]
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
@@ -75,31 +76,65 @@ def _document(text: str) -> Json | Missing:
         return MISSING
 
 
-def resolve_output(output: Json, values: Mapping[str, Json], texts: Texts) -> tuple[Json, list[str]]:
+def resolve_output(
+    output: Json, values: Mapping[str, Json], texts: Texts, read: StateReader | None = None
+) -> tuple[Json, list[str]]:
     """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R6.4).
+
+    `read`: how those to the state are read in their place, as a call at the end of the list reads them.
 
     As in a parameter: whole or embedded, at any depth. A call in an output, an object with `_tool`, is data and keeps its
     references, which are those of the graph that it belongs to (R5.8).
     """
     template, malformed = parse_template(_calls_as_data(output))
 
+    found: dict[Reference, Json | Missing] = {}
+
     def lookup(reference: Reference) -> Json | Missing:
-        return get(values.get(reference.kind, MISSING), reference.path)
+        if reference not in found:
+            stands = read is None or reference.kind != "state"
+            value = get(values.get(reference.kind, MISSING), reference.path) if stands else MISSING
+            found[reference] = read(reference) if read is not None and not stands else value
+        return found[reference]
 
     wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
-    for site in template.sites:
-        if evaluate(site.expression, lookup) is MISSING:
-            blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
-            wrong.append(missing_path(blamed, json_path(site.path), values).message)
     try:
+        for site in template.sites:
+            if evaluate(site.expression, lookup) is MISSING:
+                blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
+                wrong.append(_missing(blamed, json_path(site.path), values))
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
-    except (TooLargeError, FormulaError) as error:
+    except (TooLargeError, FormulaError, StateError) as error:
         return None, [str(error)]
 
 
-def whole_output(output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes) -> tuple[Json, list[str]]:
+def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
+    """Whether the references of an output give by `read` what stands in the `state`, all of them."""
+    template, _ = parse_template(_calls_as_data(output))
+    try:
+        return all(
+            read(reference) == get(state, reference.path)
+            for reference in dict.fromkeys(template.references())
+            if reference.kind == "state"
+        )
+    except StateError:
+        return False
+
+
+def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> str:
+    """Return why a reference has no value; what stood there before the plan may be nobody's to read (R5.1)."""
+    if get(values.get(reference.kind, MISSING), reference.path) is MISSING:
+        return missing_path(reference, where, values).message
+    return (
+        f"{where}: {clip(str(reference), QUOTED)} was to be written by a call of this plan, which went another branch"
+    )
+
+
+def whole_output(
+    output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes, read: StateReader | None = None
+) -> tuple[Json, list[str]]:
     """The same, as an output that can be carried: what is too large, or too deep, is wrong too."""
-    output, wrong = resolve_output(output, values, Texts(max_payload, sizes, total=MAX_OUTPUT_TEXTS))
+    output, wrong = resolve_output(output, values, Texts(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
     most = max(MAX_OUTPUT, max_payload)
     if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
         wrong = [f"it has {said(size)}, and {most:,} is the most"]

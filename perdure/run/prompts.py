@@ -7,7 +7,7 @@ is only added to (R10.19). What changes stands last: the state as it is now, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perdure.model.dialects import Dialect
@@ -44,6 +44,7 @@ ONE_AT_A_TIME: Final = "Calls run one after another, in the order of your list a
 
 FINAL: Final = "No more calls can be made: {limit}. {how}: the best answer that what is known so far allows."
 STRUCTURED: Final = "Now give that answer in the form that its schema asks for. {how}."
+MUST_CALL: Final = "Your answer has to make a call of {names}: an output counts only after that."
 REFINE: Final = "An answer was drafted: {draft}. Make it better where what is known so far allows, or repeat it. {how}."
 
 
@@ -52,8 +53,12 @@ REVISED: Final = (
     "stands, what is running goes on by itself, and new calls may read what it will write."
 )
 KEEP: Final = (
-    'What is "{held}" was not begun, and waits for you: {call} keeps calls as they are (write it first); to change one, write it anew '
-    "in place of keeping it; what you do not keep is dropped."
+    'What is "{held}" was not begun, and waits for you to say what becomes of each: {call} keeps the calls that it names, as they are, '
+    "and drops others (write it first). To change one, write it anew with its output path, or drop it and write another."
+)
+PRESSED: Final = (
+    "Your last answer did not say what is to become of {calls}. They are still held: keep them or drop them now. Those that you do not "
+    "name are dropped."
 )
 UNANSWERED: Final = "Your answer broke off before you had decided on what is held in the plan above."
 
@@ -68,6 +73,8 @@ class Revision:
     """How many of the run's messages were told before."""
     keep: str | None
     """The tool that keeps what is held, where anything is."""
+    pressed: list[str] = field(default_factory=list)
+    """Held calls that the last answer did not name."""
 
 
 STANDS_LAST: Final = "What it holds stands at the end."
@@ -215,10 +222,16 @@ class Prompt:
 
     def _revision(self, revision: Revision, news: list[JsonObject]) -> list[JsonObject]:
         """The plan as it stands, what may be done about it, and the new messages last."""
-        told = [REVISED if any(message["type"] == "message" for message in news) else UNANSWERED]
+        pressed = ", ".join(revision.pressed)
+        told = [PRESSED.format(calls=pressed)] if pressed else []
+        if any(message["type"] == "message" for message in news):
+            told.insert(0, REVISED)
+        elif not told:
+            told.append(UNANSWERED)
         if revision.keep is not None:
             held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
-            keeping = self._dialect.plan([{"_tool": revision.keep, "calls": held[:2]}], self._ask)
+            example = {"calls": held[:1]} | ({"drop": held[1:2]} if len(held) > 1 else {})
+            keeping = self._dialect.plan([{"_tool": revision.keep, **example}], self._ask)
             told.append(KEEP.format(held=HELD, call=keeping))
         return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
 
@@ -230,7 +243,9 @@ class Prompt:
         if progress.wants == "refined":
             # As data: a model that repeats it must not have its text read for references.
             return REFINE.format(draft=dumps(as_data(progress.draft)), how=how)
-        return STRUCTURED.format(how=how) if progress.wants == "structured" else None
+        if progress.wants == "structured":
+            return STRUCTURED.format(how=how)
+        return MUST_CALL.format(names=" or ".join(progress.must_call)) if progress.must_call else None
 
 
 def _title(item: Merged) -> str:

@@ -6,9 +6,10 @@ Plain data and rules; the workflow drives it. One Request after the other: `begi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from perdure.hooks.wire import Whose
+from perdure.model.availability import ModelWait
 from perdure.model.beside import server_of
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import RequestContext, RequestInput, RequestResult, RequestView
@@ -19,22 +20,43 @@ from perdure.run.agents import Agent, Context
 from perdure.run.choosing import Called, Choice, Situation
 from perdure.run.contexts import Contexts
 from perdure.run.events.noting import Noting, text_of, why_not
-from perdure.run.feedback import CUT, OVERTAKEN, error_message, not_well, note, request_problems, with_reasons
-from perdure.run.outputs import Outputs, Read, whole_output
-from perdure.run.past import call_view, plan_reads, plan_writes, record, weight
+from perdure.run.feedback import (
+    CUT,
+    OVERTAKEN,
+    error_message,
+    has_cut,
+    not_well,
+    note,
+    plan_notes,
+    request_problems,
+    with_reasons,
+)
+from perdure.run.outputs import Outputs, Read, reads_alike, whole_output
+from perdure.run.past import plan_reads, plan_writes, record, weight
 from perdure.run.past.counting import count_answer
 from perdure.run.past.keeping import Kept
 from perdure.run.past.sent import added, sent_by
 from perdure.run.past.wire import Past, Progress
 from perdure.run.reading import Reading
 from perdure.run.shares import Shares
-from perdure.run.stopping import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
+from perdure.run.stopping import (
+    REPEATS,
+    Budget,
+    Limit,
+    StopReason,
+    answer_print,
+    asked_too_often,
+    budget_of,
+    is_stuck,
+)
 from perdure.run.tallies import RECENT, Tallies
 from perdure.run.telling.inbox import heed
 from perdure.run.telling.turns import Telling
 from perdure.run.wire import Prepared
+from perdure.tools.engine import free_name
 from perdure.tools.tool import TASK_COMPLETE
-from perdure.values.jsons import Json, shorten
+from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.limits import MAX_LAST_MESSAGES, MAX_REFUSALS
 from perdure.values.limits.sizes import Sizes
 from perdure.values.schemas import Schema
 from perdure.values.sources import NOWHERE, Table
@@ -73,11 +95,13 @@ class Run(Tallies):
         """Where its data come from, and what its model has read (section 15)."""
         self.reading.instruct(prepared.prompt)
         self.state = self.reading.state = State(self.reading.first_writes(context.initial_state), self.sizes)
-        self.progress = Progress(told=self.reading.told)
+        self.progress = Progress(told=self.reading.told, must_call=self._offered(agent.config.must_call))
         self.shares = Shares(budget_of(agent.config), self.progress.expected, share=budget)
         """What delegates that run at once have reserved of the budget (R18.7)."""
         self.limit: Limit | None = None
         """Why the coming Request is the last (R9.5)."""
+        self.wait: ModelWait | None = None
+        """What is waited for while the model's provider is away (R20.5)."""
         self.plan: Plan | None = None
         self.past = Past()
         self.past_bytes = 0  # what its calls weigh
@@ -95,6 +119,7 @@ class Run(Tallies):
         self._outputs = Outputs(agent.output_schema)
         self._only_output, self._done = False, 0  # asked for an output alone: it counts whatever is beside it
         self._recent: list[Call] = []
+        self._views = {}
         self._asked: tuple[int, RequestContext | None] = (0, None)
         self._telling = Telling(self.sizes, self.reading, context.call_ids, turns=self._dialect.keeps_turns)
         self._contexts = Contexts(agent, context, prepared, self.sizes, self.reading)
@@ -124,6 +149,7 @@ class Run(Tallies):
     def begin_request(self, choice: Choice) -> RequestInput:
         """The next Request, to this model (R6.1)."""
         number = self.progress.number
+        self._offer_recall()
         self.reading.begin(self.state, self.progress)
         heed(self.progress)
         self.notes.taken(self.progress.inbox, number)
@@ -147,6 +173,16 @@ class Run(Tallies):
         stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
 
+    def _offer_recall(self) -> None:
+        """Offer the tool `recall` from the first Request on that is shown a value cut (R10.18)."""
+        self.progress.has_cut = self.progress.has_cut or self.state.is_cut
+        tool = self.prepared.recall
+        if tool is None or not self.progress.has_cut:
+            return
+        if all(each.activity != tool.activity for each in self.tools.values()):
+            name = free_name(tool.name, self.tools)
+            self.tools[name] = tool.model_copy(update={"name": name})
+
     def ask_again(self, choice: Choice, *, tight: bool = False) -> RequestInput:
         """The same Request to another model, or with less context, because nothing came of it (R9.4, R9.7)."""
         self.past.log.pop()
@@ -155,17 +191,24 @@ class Run(Tallies):
         self.progress.tight = self.progress.tight or tight
         return self.begin_request(choice)
 
-    def check_limits(self, worked: float, *, coming: int) -> None:
+    def check_limits(self, worked: float, *, coming: int, last_counts: Callable[[], bool] = lambda: True) -> None:
         """Set `limit` if Request `coming` has to be the last, the run having worked for so many seconds (R9.5)."""
         progress = self.progress
         progress.worked = worked
         told = 0 < progress.told_to_vary == coming - 1
         self.limit = (
             self.limit
-            or asked_too_often(self.agent.config, progress.answers, coming=coming - progress.cut, told=told)
+            or asked_too_often(
+                self.agent.config, progress.answers, coming=coming - progress.cut, told=told, last_counts=last_counts
+            )
             or self.shares.budget.late(worked)
             or self.shares.limit(progress.usage)
         )
+
+    @property
+    def asked_all(self) -> bool:
+        """Whether the Request that is to begin is one more than the run may ask (R9.5)."""
+        return self.progress.number - self.progress.cut > self.agent.config.max_requests
 
     def request_context(self, number: int) -> RequestContext:
         """What Request `number` is told, for as long as it is the last one begun."""
@@ -173,6 +216,18 @@ class Run(Tallies):
         if context is None or asked != number:
             raise KeyError(f"Request {number} is not running; the last one begun is {asked}")
         return context
+
+    def last_messages(self) -> list[JsonObject]:
+        """Return the messages of the last Request begun: the newest that have at most `MAX_LAST_MESSAGES` bytes."""
+        _, context = self._asked
+        kept: list[JsonObject] = []
+        room = MAX_LAST_MESSAGES
+        for message in reversed([] if context is None else context.messages):
+            room -= self.sizes.of(message)
+            if room < 0:
+                break
+            kept.append(message)
+        return kept[::-1]
 
     def open_plan(self, number: int) -> Plan:
         """The plan of a Request, which is the running one from now on: an empty one, or the one that goes on under it."""
@@ -202,20 +257,38 @@ class Run(Tallies):
             known=self.reading.known(number, self.progress, self.desk.vouched.stands),
         )
 
-    def close_request(self, plan: Plan, result: RequestResult, *, cut: bool = False) -> bool:
+    def close_request(
+        self,
+        plan: Plan,
+        result: RequestResult,
+        *,
+        cut: bool = False,
+        is_patched: Callable[[str], bool] = lambda _: True,
+    ) -> bool:
         """Take in a Request whose calls have all ended, or what has ended of it where its plan goes on under the next one (R10.5); `cut`: a
-        message has ended its answer. True when the run is over: see `output`, `stop_reason` (R6.1)."""
+        message has ended its answer. `is_patched`: whether this execution goes by a rule that is newer than its history may be. True when the
+        run is over: see `output`, `stop_reason` (R6.1)."""
         if self.limit is None:
             heed(self.progress)
         fresh = self._telling.fresh(plan)
         problems = request_problems(fresh, result, self.reading.shown_error)
         progress, wanted = self.progress, self.progress.wants
+        progress.refusals = 0 if result.refusal is None else progress.refusals + 1
         progress.wants = "plan"
+        progress.has_cut = progress.has_cut or has_cut(fresh, self.sizes, self.reading)
         self._telling.keep_results(progress, fresh)
         output, reason = self._written_output(plan, fresh, result)
-        self.output_sources = self.reading.of_output(output, plan, self.state, below=len(self.lineage) > 1)
+        # A run of 0.1.0 has read the state as it stood, and gone on by that.
+        alike = reason == "task_complete" or reads_alike(output, self.state.snapshot(), plan.read_at_end)
+        at_end = alike or is_patched("output-binds-at-end")
+        self.output_sources = self.reading.of_output(
+            output, plan, self.state, below=len(self.lineage) > 1, at_end=at_end
+        )
+        uncalled = self._why_uncalled(fresh)
         held = None if output is None else self._why_held(plan, fresh)
-        output, wrong = (None, []) if held else self._resolved(output, reason)
+        output, wrong = (None, []) if held else self._resolved(output, reason, plan if at_end else None)
+        if uncalled is not None and held is None and (output is not None or progress.wants != "plan" or not fresh):
+            output, wrong, progress.wants = None, [uncalled], "plan"
         if output is not None and not wrong and (breaks := self._outputs.problems(output)):
             wrong = [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(output, 300)}"]
         shown = self.reading.shown_problems(wrong, self.output_sources)
@@ -230,6 +303,7 @@ class Run(Tallies):
         progress.cut += cut
         self.reading.note(plan, progress, turns=self._dialect.keeps_turns)
         told = [*self.reading.shown_feedback(self.desk.feedback, plan), *problems]
+        told += plan_notes(fresh, plan)
         told += [note(each) for each in ([CUT] if cut else []) + ([held] if held else [])]
         progress.messages += [*self._telling.turn(progress, plan, fresh, result, self.past.log), *told]
         if plan.settled:
@@ -245,6 +319,12 @@ class Run(Tallies):
             answer = [answer_print(result, [call.raw for call in plan.own])][cut:]
             progress.answers = [*progress.answers, *answer][-self.agent.config.stuck_after :]
         return over or (wanted == "refined" and self.end_with_draft())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the model has refused once too often, or in the last Request (R20.2)."""
+        refusals = self.progress.refusals
+        return refusals >= MAX_REFUSALS or (refusals > 0 and self.limit is not None)
 
     def end_with_draft(self) -> bool:
         """End with the output that was to be refined, if there is one: it was good enough. Whether there was."""
@@ -263,12 +343,30 @@ class Run(Tallies):
         wants = self.agent.config.refine and wanted == "plan" and not self.reading.hides(self.output_sources)
         return wants and self.limit is None and fast and self.progress.number > 1
 
-    def _resolved(self, output: Json, reason: StopReason) -> tuple[Json, list[str]]:
-        """An output with its references replaced, and what is wrong with them (R6.4)."""
+    def _resolved(self, output: Json, reason: StopReason, plan: Plan | None) -> tuple[Json, list[str]]:
+        """An output with its references replaced, and what is wrong with them: read at the end of the plan, or from the state (R6.4)."""
         if output is None or reason == "task_complete":
             return output, []
         data = {**self.context.values(), "state": self.state.snapshot()}
-        return whole_output(output, data, self.prepared.max_payload, self.sizes)
+        at_end = None if plan is None else plan.read_at_end
+        return whole_output(output, data, self.prepared.max_payload, self.sizes, at_end)
+
+    def _why_uncalled(self, fresh: list[Call]) -> str | None:
+        """Return why no output counts yet: the model has called none of the tools that it must call (R6.5).
+
+        Calls of a Request in which a decision said what must be called were written before that.
+        """
+        progress, told = self.progress, self.desk.must_call
+        if told is not None:
+            progress.must_call, self.desk.must_call = self._offered(told), None
+        elif any(call.tool_name in progress.must_call and call.status == "done" for call in fresh):
+            progress.must_call = []
+        if not progress.must_call or self.limit is not None:
+            return None
+        return f"no output counts before a call of {' or '.join(progress.must_call)}: make that call first"
+
+    def _offered(self, names: list[str]) -> list[str]:
+        return [name for name in names if name in self.tools]
 
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
         """Why an output is not returned, whatever it is."""
@@ -291,19 +389,19 @@ class Run(Tallies):
     def _keep_past(self, plan: Plan) -> None:
         past = self.past
         self.progress.sent = added(self.progress.sent, sent_by(plan.made()))
+        begin = len(past.calls)
         for call in plan.made():
-            view = call_view(call, self.sizes, self.table)
-            past.calls.append(view)
+            past.calls.append(self.call_view(call))
             self.kept.add(call, self.sizes)
         if self.records:
             record(past.calls, list(plan.made()), self.sizes, self.reading.recorded)
-        self.past_bytes += sum(weight(view, self.sizes) for view in past.calls[len(past.calls) - len(plan.calls) :])
+        self.past_bytes += sum(weight(view, self.sizes) for view in past.calls[begin:])
         past.edges.extend(plan.named_edges())
-        past.reads |= plan_reads(plan)
-        past.writes |= plan_writes(plan)
+        past.reads |= plan_reads(plan.made())
+        past.writes |= plan_writes(plan.made())
         self._recent = [*self._recent, *plan.made()][-RECENT:]
         self._done += plan.done
-        self.plan = None
+        self.plan, self._views = None, {}
         self._telling.plan_is_over()
 
     def dry_plan(self, number: int) -> Plan:

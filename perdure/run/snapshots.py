@@ -31,7 +31,7 @@ def snapshot(run: Run) -> RunSnapshot:
         sets=table.as_json(),
         sources=numbers,
         policy=run.desk.guard.change.as_change(),
-        remembered=list(run.desk.guard.remembered),
+        remembered={name: sorted(sources) for name, sources in run.desk.guard.remembered.items()},
         vouched=run.desk.vouched.known,
         refusals=run.desk.refusals,
         past=run.past,

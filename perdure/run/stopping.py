@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -33,6 +33,7 @@ StopReason: TypeAlias = Literal[
     "max_requests",
     "deadline",
     "history",
+    "client_gone",
 ]
 """Why a run ended: with what it was asked for, or at the limit of this name (R9.5, R18.4)."""
 
@@ -135,9 +136,15 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
     return len(answers) >= after and len(set(answers[-after:])) == 1
 
 
-def asked_too_often(config: Config, answers: Sequence[str], *, coming: int, told: bool) -> Limit | None:
-    """The limit on Requests if Request `coming` is beyond it, or an agent that repeats itself although it was `told` so."""
-    if coming > config.max_requests:
+def asked_too_often(
+    config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: Callable[[], bool]
+) -> Limit | None:
+    """The limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself although it was `told` so.
+
+    With `max_requests: 1` the only Request has tools, and none follows it. `last_counts` is asked where the last one is reached: whether
+    it is one of `max_requests`, or follows them, as in runs of 0.1.0.
+    """
+    if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts()):
         return Limit("max_requests", f"the run may ask {config.max_requests} times")
     if told and is_stuck(answers, config.stuck_after):
         return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")

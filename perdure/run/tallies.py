@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
+from perdure.run.past import call_view
 from perdure.run.past.wire import Past, Progress
+from perdure.run.wire import CallView
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits.sizes import Sizes
+from perdure.values.sources import Table
 from perdure.values.state import State
 
 RECENT: Final = 40
@@ -23,6 +28,10 @@ class Tallies:
     past: Past
     plan: Plan | None
     _recent: list[Call]
+    _views: dict[str, CallView]
+    """What is shown of calls in iterations that have ended, by id."""
+    sizes: Sizes
+    table: Table
     _done: int
 
     def carries(self) -> Iterator[Json]:
@@ -47,6 +56,17 @@ class Tallies:
         """Calls that ended well so far."""
         return self._done + (self.plan.done if self.plan is not None else 0)
 
+    def call_view(self, call: Call) -> CallView:
+        """The call as it is shown. Of one in an iteration that has ended it is made once (R16.6)."""
+        known = self._views.get(call.id)
+        return call_view(call, self.sizes, self.table) if known is None else known
+
+    def fold(self) -> None:
+        """Make what is shown of the calls of iterations that have ended: nothing of them changes any more."""
+        for call in self.plan.take_folded() if self.plan is not None else ():
+            self._views[call.id] = call_view(call, self.sizes, self.table)
+
     def last_calls(self) -> list[Call]:
         """The newest calls, `RECENT` at most, in their order."""
-        return [*self._recent, *(self.plan.made() if self.plan is not None else ())][-RECENT:]
+        newest = [] if self.plan is None else [*islice(self.plan.made_last(), RECENT)][::-1]
+        return [*self._recent, *newest][-RECENT:]

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from perdure.hooks.wire import HookRef, Whose
+from perdure.model.availability import PATIENCE, ModelWait
 from perdure.model.usage import Price, RunUsage
 from perdure.model.wire import RequestView
 from perdure.people.flows import Flow
@@ -45,6 +46,8 @@ RUN_QUERY: Final = "run"
 WAITING_QUERY: Final = "waiting"
 VALUE_QUERY: Final = "value"
 """One value whole, page by page: what a view has cut (R18.3)."""
+RECALL_QUERY: Final = "recall"
+"""A page of a value that the run's model is shown cut (R10.18)."""
 PARAMETERS_QUERY: Final = "parameters"
 """What a running call's tool is given, for its activity to ask where it is too large to be sent (R18.2)."""
 CLAIM: Final = "claim"
@@ -80,6 +83,10 @@ LONGEST_KEYWORD: Final = 200
 """Characters of a search attribute: what is longer is cut."""
 WAITING_MEMO: Final = "waiting"
 """Key of the memo that holds a `WaitingMemo` while something waits."""
+MODEL_MEMO: Final = "model"
+"""Key of the memo that holds a `ModelWait` while the run waits for its model's provider (R20.5)."""
+USAGE_MEMO: Final = "usage"
+"""Key of the memo that holds a `RunUsage` once the run has ended."""
 WAITING_NAMED: Final = 10
 """What waits in a run and is named in its memo; the search attribute counts all."""
 
@@ -87,13 +94,15 @@ REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
 MODEL_FAILED: Final = "ModelFailed"
 """Type of the failure of a run whose model could not be reached, or refused for good."""
+MODEL_REFUSED: Final = "ModelRefused"
+"""Type of the failure of a run whose model refused; the message is the model's words (R20.2)."""
 CONTEXT_TOO_LONG: Final = "ContextTooLong"
 """Type of the failure of a Request whose context is more than the model takes (R9.7)."""
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
-RunStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "terminated", "timed_out"]
-"""What has become of a run; `cancelled` was asked to end, `terminated` was ended from outside."""
+RunStatus: TypeAlias = Literal["running", "completed", "refused", "failed", "cancelled", "terminated", "timed_out"]
+"""What has become of a run; `refused`: its model refused (R20.2), `cancelled` was asked to end, `terminated` was ended from outside."""
 
 
 class PrepareInput(Wire):
@@ -116,9 +125,13 @@ class Prepared(Wire):
     """What the worker had when the run started; a redeployed worker cannot change a run's past."""
 
     tools: list[Tool]
+    recall: Tool | None = None
+    """The tool that reads the rest of a value, for a run in which one was cut; `None`: the worker had none when the run began (R10.18)."""
     models: Models
     prices: dict[str, Price] = Field(default_factory=dict)
     """Of the models that the run may ask, as far as they are known (R9.5)."""
+    model_patience: float = PATIENCE
+    """Seconds that a Request waits for a model whose provider is away, where its agent does not say (R20.5)."""
     floor: Ask = "never"
     """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
     floor_flows: list[Flow] = Field(default_factory=list)
@@ -244,16 +257,22 @@ class RunView(RunResult):
     """Its agent's name."""
     waiting: list[WaitingView] = Field(default_factory=list)
     """What waits for a person, oldest first."""
+    wait: ModelWait | None = None
+    """The model that it waits for, while its provider is away (R20.5)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     log: list[RequestView] = Field(default_factory=list)
     """Its Requests, in order."""
+    trouble: str = ""
+    """Why its workflow tasks fail, and what to do, where they do (R18.10)."""
     reads: dict[str, list[str]] = Field(default_factory=dict)
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
     sets: list[list[str]] = Field(default_factory=list)
     """Names of sources; `!` before one says that others wrote what came from there (R15.1)."""
+    met: list[str] = Field(default_factory=list)
+    """What others wrote and its calls or its model have met, as names of sources (R15.1)."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     """Writer's call id, reader's, and the reference: what a drawing shows."""
 

@@ -121,10 +121,12 @@ def problem(summary: str, source: str, most: int) -> str | None:
     return None
 
 
-def compacted(cut: Cut, summary: str | None, trouble: str | None, at: str) -> CompactionEntry | None:
+def compacted(
+    cut: Cut, summary: str | None, trouble: str | None, at: str, addition: str = ""
+) -> CompactionEntry | None:
     """The entry that stands for what was cut: the summary, or without one an extract; with the identifiers that it does not name.
 
-    `None` where not even that saves a tenth.
+    `addition`: what a hook adds, word for word, at its end. `None` where not even that saves a tenth.
     """
     room = cut.most * 3  # characters: a little less than so many tokens
     names_room = min(MAX_IDENTIFIERS, room // 2)
@@ -137,6 +139,7 @@ def compacted(cut: Cut, summary: str | None, trouble: str | None, at: str) -> Co
         room = names_room
     names = listed(_identifiers(cut), text, min(MAX_IDENTIFIERS, room) - len(_IDENTIFIERS))
     text += f"{_IDENTIFIERS}{names}" if names else ""
+    text += f"\n\n{addition}" if addition else ""
     after = cut.kept + estimate(EARLIER, text)
     if after > _SAVES * cut.before:
         return None

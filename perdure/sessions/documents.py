@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from perdure.errors import MessageRefusedError, ProtocolError
 from perdure.run.agents import Agent, parse_agent
-from perdure.run.past import REST
 from perdure.sessions.transcript import EARLIER
+from perdure.sessions.wire import SETTINGS
+from perdure.values.excerpts import REST
 from perdure.values.instances import MARK
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.jsons import Json, JsonObject, shorten
 from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data
 
 
@@ -31,6 +32,16 @@ def document(
     if state is not None:  # behind what the next run's conversation begins with too, for prompt caches (R10.19)
         made += _state_messages(state)
     return agent | {"context": made}
+
+
+def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
+    """The agent file of the run that begins with a message of these settings (R10.9). Raises `MessageRefusedError` for what makes none of it."""
+    if unknown := sorted(settings.keys() - set(SETTINGS)):
+        raise MessageRefusedError(f"a message sets {', '.join(SETTINGS)} for its run, not {shorten(unknown[0], 60)}")
+    changed = agent | settings
+    if settings:
+        input_name(changed)
+    return changed
 
 
 RECALL: Final = "recall"

@@ -9,9 +9,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_se
 from perdure.model.dialects.saying import text_of
 from perdure.model.usage import Usage
 from perdure.run.events.silence import is_silence
-from perdure.run.past import cut_text
 from perdure.run.wire import CallView, RunResult
 from perdure.sessions.replies.wire import Delivered, Delivery, Kind, Status
+from perdure.sessions.wire import message_key
+from perdure.values.excerpts import cut_text
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RESULT, MAX_RUN
 from perdure.values.state.writes import Wrote
@@ -57,6 +58,11 @@ class MessageEntry(_Entry):
     """Why it has no answer: it was withdrawn, or stopped."""
     known: JsonObject = Field(default_factory=dict)
     """What its lane needs to answer for it when it is sent once more, set when it goes to a segment; not printed."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the session."""
+        return message_key(self.sender, self.message_id)
 
     def as_json(self) -> JsonObject:
         whole = {"messageId": self.message_id, "sender": self.sender, "text": self.text, "mode": self.mode}
@@ -104,7 +110,7 @@ class RunEntry(_Entry):
     type: Literal["run"] = "run"
     run_id: str
     status: str
-    """`completed`, `failed`, `cancelled`, `terminated` or `timed_out`; `forked`: this session begins in the middle of it."""
+    """`completed`, `refused`, `failed`, `cancelled`, `terminated` or `timed_out`; `forked`: this session begins in the middle of it."""
     stop_reason: str | None = None
     error: str | None = None
     started_at: str | None = None
@@ -150,7 +156,10 @@ class DeliveryEntry(_Entry):
     status: Status
     why: str | None = None
     text: str | None = None
-    """What was to be delivered, where it is not the run's answer as it stands."""
+    """What was to be delivered, where it is not the run's answer as it stands; whole where it may be delivered once more."""
+    message_ids: list[str] = Field(default_factory=list)
+    """Of an `unknown` one: the messages that it answers, and the sender of the first, for another delivery."""
+    sender: str = ""
 
     def as_json(self) -> JsonObject:
         return super().as_json() | {"runId": self.run_id, "kind": self.kind}
@@ -193,6 +202,11 @@ class CommandEntry(_Entry):
     """What else there is to say of it."""
     known: JsonObject = Field(default_factory=dict)
     """As a message's."""
+
+    @property
+    def key(self) -> str:
+        """As a message's."""
+        return message_key(self.sender, self.message_id)
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"command": self.command, "sender": self.sender}
@@ -271,6 +285,7 @@ def reply_of(output: Json) -> str | None:
 def delivery_entry(delivery: Delivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
     """An answer stands in the transcript already; anything else, and what hooks have made of it, is kept with what became of it."""
     stands = delivery.kind == "answer" and text == delivery.text
+    again = became.status == "unknown"
     return DeliveryEntry(
         at=at,
         run_id=delivery.run_id,
@@ -279,5 +294,7 @@ def delivery_entry(delivery: Delivery, became: Delivered, text: str, at: str) ->
         route=delivery.route,
         status=became.status,
         why=became.why,
-        text=None if stands else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
+        text=None if stands else text if again else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
+        message_ids=delivery.message_ids if again else [],
+        sender=delivery.sender if again else "",
     )

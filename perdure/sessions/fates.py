@@ -8,20 +8,21 @@ from perdure.sessions.transcript import Transcript
 from perdure.sessions.wire import Fate
 
 
-def fate(lane: Lane, transcript: Transcript, what: str) -> Fate:
-    """What has become of a message, or of a run of this session."""
+def fate(lane: Lane, transcript: Transcript, what: str, sender: str = "") -> Fate:
+    """Return what has become of a message, or of a run of this session. Raises `MessageRefusedError` as `Lane.resolve` does."""
     state, number = lane.state, lane.number_of(what)
     if number is None:
-        known = state.known.get(what)
-        if known is None:
+        key = lane.resolve(what, sender)
+        if key is None:
             return Fate()
+        known = state.known[key]
         if known.withdrawn:
             return Fate(known=True, state="withdrawn", status="error", error="it was taken back")
         number = known.number
         if number is None:
-            queued = any(each.message_id == what for each in state.queue)
+            queued = any(each.key == key for each in state.queue)
             return Fate(known=True, state="queued" if queued else "ended", status=None if queued else "ok")
-        message = transcript.message(what)
+        message = transcript.message(key)
         if message is not None and message.why is not None:
             return Fate(known=True, state="ended", status="error", error=message.why)
     running = state.running

@@ -7,10 +7,9 @@ from typing import Final
 
 from perdure.errors import RunError
 from perdure.sessions.entries import CallEntry, CommandEntry, CompactionEntry, Entry, MessageEntry, ReplyEntry, RunEntry
-from perdure.sessions.recall import Reader
+from perdure.sessions.recall import Reader, read_at_hand
 from perdure.sessions.segments import Span
 from perdure.sessions.steps import END
-from perdure.sessions.tending import AtHand
 from perdure.sessions.transcript import Carried, Transcript
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.state import State, Write
@@ -25,9 +24,8 @@ async def fork(reader: Reader, session: str, at: str, time: str) -> tuple[Carrie
     reply. Raises `RunError` where there is no such place, or somebody does not answer.
     """
     number, request = _place(at)
-    hand = await reader.at_hand(0)
-    entries = await _all_at_hand(reader, hand)
-    spans = [span.model_copy() for span in hand.spans]
+    hand = await read_at_hand(reader)
+    entries, spans = hand.entries, hand.spans
     while (run := _run(entries, number)) is None or not _whole(entries, run):
         older = await _older(reader, spans)
         if older is None:
@@ -83,14 +81,6 @@ def _first(entries: list[Entry], run: RunEntry) -> bool:
 def _compaction(entries: list[Entry], run: RunEntry) -> CompactionEntry | None:
     found = (entry for entry in reversed(entries) if isinstance(entry, CompactionEntry))
     return next((entry for entry in found if entry.branch == run.branch), None)
-
-
-async def _all_at_hand(reader: Reader, hand: AtHand) -> list[Entry]:
-    entries = list(hand.entries)
-    while hand.more:
-        hand = await reader.at_hand(entries[-1].n)
-        entries += hand.entries
-    return entries
 
 
 async def _older(reader: Reader, spans: list[Span]) -> list[Entry] | None:

@@ -24,15 +24,16 @@ from perdure.sessions.entries import (
 from perdure.sessions.segments import Entries, Span
 from perdure.sessions.steps import call_id
 from perdure.sessions.tending import AtHand
+from perdure.values.excerpts import page_of
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.media import without_media
 
-PAGE: Final = 12_000
-"""Characters of a page: somewhat less than a result may have."""
 HITS: Final = 20
 """Entries that a search names on a page."""
 _AROUND: Final = 150
 """Characters shown before and after what was found."""
+_TRIES: Final = 10
+"""Readings of what a session has at hand, while it archives: it does so once in some hundred entries."""
 _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
@@ -58,11 +59,11 @@ async def recall(reader: Reader, what: str, page: int = 1) -> JsonObject:
     if not what:
         raise RunError("say what to recall: a call's id, an entry's number, or words to look for")
     if named := _CALL.fullmatch(what):
-        return _paged(what, await _result(reader, int(named[1]), what), page)
+        return page_of(what, await _result(reader, int(named[1]), what), page)
     if what.lstrip("#").isdecimal() and len(what) < 12:
         if (entry := await entry_at(reader, int(what.lstrip("#")))) is None:
             raise RunError(f"the session has no entry {what}")
-        return _paged(what, told(entry), page)
+        return page_of(what, told(entry), page)
     return await _search(reader, what, page)
 
 
@@ -102,13 +103,6 @@ async def _search(reader: Reader, what: str, page: int) -> JsonObject:
     return {"what": what, "page": page, "found": found, "more": False}
 
 
-def _paged(what: str, text: str, page: int) -> JsonObject:
-    pages = max(1, -(-len(text) // PAGE))
-    if page > pages:
-        raise RunError(f"{what} has {pages} pages")
-    return {"what": what, "page": page, "pages": pages, "text": text[(page - 1) * PAGE : page * PAGE]}
-
-
 def told(entry: Entry) -> str:
     """An entry in words."""
     if isinstance(entry, MessageEntry):
@@ -130,45 +124,115 @@ def _told_call(n: int, call: CallEntry) -> str:
 
 
 async def entry_at(reader: Reader, n: int) -> Entry | None:
-    """The entry of a place; `None`: there is none."""
+    """Return the entry of a place; `None`: there is none. Raises `RunError` where it cannot be read."""
     hand = await reader.at_hand(n - 1)
     if hand.entries and hand.entries[0].n == n:
         return hand.entries[0]
     before = 0
     for span in hand.spans:
         if before < n <= span.last:
-            entries = await _segment_with(reader, span, n)
+            entries = await _segment(reader, span, await _segment_number(reader, span, n))
             return next((entry for entry in entries if entry.n == n), None)
         before = span.last
     return None
 
 
-async def _segment_with(reader: Reader, span: Span, n: int) -> list[Entry]:
-    """The entries of the segment that a place lies in: half of what is left is ruled out with each question."""
-    low, high = 1, span.segments
-    while low <= high:
-        middle = (low + high) // 2
-        entries = (await reader.segment(span.id(middle))).entries
-        if n < entries[0].n:
-            high = middle - 1
-        elif n > entries[-1].n:
-            low = middle + 1
-        else:
-            return entries
-    return []
+async def read_at_hand(reader: Reader) -> AtHand:
+    """Return all entries that the session has itself, and its segments, as of one moment.
+
+    Raises `RunError` where the session archives entries each time while they are read.
+    """
+    for _ in range(_TRIES):
+        whole = page = await reader.at_hand(0)
+        entries, spans = list(whole.entries), _filled(whole.spans)
+        while page.more and _filled(page.spans) == spans:
+            page = await reader.at_hand(entries[-1].n)
+            entries += page.entries
+        if _filled(page.spans) == spans:
+            return whole.model_copy(update={"entries": entries, "more": False, "spans": spans})
+    raise RunError("the session archived entries while they were read; read them again")
+
+
+def _filled(spans: list[Span]) -> list[Span]:
+    return [span for span in spans if span.segments]
+
+
+async def oldest_first(reader: Reader, after: int = 0) -> AsyncIterator[Entry]:
+    """Yield every entry of the session behind a place. Raises `RunError` where one is missing, at the end at the latest."""
+    hand = await read_at_hand(reader)
+    place, missing = after, None
+    async for entry in _behind(reader, hand, after):
+        if entry.n != place + 1 and missing is None:
+            missing = _missing(place + 1, entry.n - 1)
+        if _is_fork(entry):  # a fork leaves entries out before it
+            missing = None
+        place = entry.n
+        yield entry
+    if missing is not None:
+        raise missing
+
+
+async def _behind(reader: Reader, hand: AtHand, after: int) -> AsyncIterator[Entry]:
+    for span in hand.spans:
+        if span.last <= after:
+            continue
+        for number in range(await _segment_number(reader, span, after + 1), span.segments + 1):
+            for entry in await _segment(reader, span, number):
+                if after < entry.n <= span.last:
+                    yield entry
+    for entry in hand.entries:
+        if entry.n > after:
+            yield entry
 
 
 async def newest_first(reader: Reader) -> AsyncIterator[Entry]:
-    """All entries of the session, however many."""
-    hand = await reader.at_hand(0)
-    entries, spans = hand.entries, hand.spans
-    while hand.more:
-        hand = await reader.at_hand(hand.entries[-1].n)
-        entries += hand.entries
-    for entry in reversed(entries):
+    """Yield every entry of the session. Raises `RunError` where one is missing."""
+    place: int | None = None
+    forked = False
+    async for entry in _backwards(reader, await read_at_hand(reader)):
+        if place is not None and entry.n != place - 1 and not forked:
+            raise _missing(entry.n + 1, place - 1)
+        forked = forked or _is_fork(entry)
+        place = entry.n
         yield entry
-    for span in reversed(spans):
+    if place is not None and place > 1 and not forked:
+        raise _missing(1, place - 1)
+
+
+async def _backwards(reader: Reader, hand: AtHand) -> AsyncIterator[Entry]:
+    for entry in reversed(hand.entries):
+        yield entry
+    for span in reversed(hand.spans):
         for number in range(span.segments, 0, -1):
-            for entry in reversed((await reader.segment(span.id(number))).entries):
+            for entry in reversed(await _segment(reader, span, number)):
                 if entry.n <= span.last:
                     yield entry
+
+
+async def _segment(reader: Reader, span: Span, number: int) -> list[Entry]:
+    """Return the entries of a segment, which always has some. Raises `RunError` where they cannot be read."""
+    entries = (await reader.segment(span.id(number))).entries
+    if not entries:
+        raise RunError(f"the segment {span.id(number)} returned no entries; the transcript cannot be read whole")
+    return entries
+
+
+async def _segment_number(reader: Reader, span: Span, n: int) -> int:
+    """Return the number of the last segment that begins at a place or before it, at least 1: a binary search."""
+    low, high = 1, span.segments
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (await _segment(reader, span, middle))[0].n <= n:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _is_fork(entry: Entry) -> bool:
+    return isinstance(entry, CommandEntry) and entry.command == "fork"
+
+
+def _missing(first: int, last: int) -> RunError:
+    which = f"entry {first} is" if first == last else f"the entries {first} to {last} are"
+    return RunError(f"{which} missing from the session's transcript; nothing is returned in their place")

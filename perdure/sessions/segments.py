@@ -25,7 +25,7 @@ SEGMENT_ENTRIES_QUERY: Final = "entries"
 SEGMENT_INDEX_QUERY: Final = "index"
 """The messages that it knows of: the text of an `Index`."""
 SEGMENT_FIND_QUERY: Final = "find"
-"""A message's id: the number of the segment that it stands in, as far as this one knows of it; 0: it does not."""
+"""A message's id: the numbers of the segments that messages of it stand in, as far as this one knows, the newest first. In 0.1.0 one; 0: none."""
 SEGMENT_DELETE: Final = "delete"
 """Signal: the session was deleted."""
 SEGMENT_FORM: Final = 1
@@ -140,11 +140,15 @@ class Index:
         return self._made(each)
 
     def find(self, id: str) -> int:
-        """The segment of a message, the newest; 0: it is not here."""
+        """The newest segment of a message; 0: it is not here."""
+        return next(iter(self.find_all(id)), 0)
+
+    def find_all(self, id: str) -> list[int]:
+        """The segments of the messages of an id, which several senders may have used, the newest first."""
         wanted = _digest(id)
-        at = bisect_left(range(len(self)), wanted + b"\xff" * 4, key=self._record) - 1
-        record = self._record(at) if at >= 0 else b""
-        return int.from_bytes(record[_DIGEST:]) if record[:_DIGEST] == wanted else 0
+        first = bisect_left(range(len(self)), wanted, key=self._record)
+        last = bisect_left(range(len(self)), wanted + b"\xff" * 5, key=self._record)
+        return sorted({int.from_bytes(self._record(at)[_DIGEST:]) for at in range(first, last)}, reverse=True)
 
 
 def _digest(id: str) -> bytes:

@@ -66,6 +66,8 @@ class FindInput(Wire):
     """A message that may stand in a segment."""
 
     message_id: str
+    sender: str = ""
+    """Whose it is; empty: of whichever sender has one of this id, if one alone has."""
     spans: list[Span]
 
 

@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from perdure.run.past import cut_text
 from perdure.sessions.entries import (
     CommandEntry,
     CompactionEntry,
@@ -19,6 +18,7 @@ from perdure.sessions.entries import (
 )
 from perdure.sessions.segments import Span
 from perdure.sessions.steps import Place, Step, estimate, steps_of
+from perdure.values.excerpts import cut_text
 from perdure.values.jsons import JsonObject
 from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
 from perdure.values.wire import Wire
@@ -93,6 +93,11 @@ class Transcript:
         """Those at hand, in their order."""
         return list(self._entries.values())
 
+    @property
+    def archived_through(self) -> int:
+        """The place of the last entry that is in a segment; 0: none is."""
+        return max((span.last for span in self.spans if span.segments), default=0)
+
     def append(self, entry: E) -> E:
         """Add an entry as the last one; it says its own place from then on."""
         self.last += 1
@@ -128,7 +133,7 @@ class Transcript:
         self._sizes[entry.n] = len(entry.model_dump_json(by_alias=True, exclude_defaults=True)) + 20
         self.bytes += self._sizes[entry.n]
         if isinstance(entry, MessageEntry):
-            self._messages[entry.message_id] = entry
+            self._messages[entry.key] = entry
             self._tell(entry)
         elif isinstance(entry, RunEntry):
             self._runs[entry.n] = entry
@@ -156,25 +161,35 @@ class Transcript:
         if message.run_id is not None:
             self._told.setdefault(message.run_id, []).append(message)
 
-    def message(self, message_id: str) -> MessageEntry | None:
-        """A message at hand."""
-        return self._messages.get(message_id)
+    def message(self, key: str) -> MessageEntry | None:
+        """Return a message at hand, by its `message_key`."""
+        return self._messages.get(key)
 
-    def assign(self, message_id: str, run_id: str | None, request: int = 1) -> None:
+    def deliveries(self, run_id: str) -> list[DeliveryEntry]:
+        """The deliveries of a run's replies at hand, the oldest first; one that was repeated has several."""
+        found = (entry for entry in self._entries.values() if isinstance(entry, DeliveryEntry))
+        return [entry for entry in found if entry.run_id == run_id]
+
+    def reply(self, run_id: str) -> str | None:
+        """What a run said, where that is at hand."""
+        entry = self._replies.get(run_id)
+        return None if entry is None else entry.text
+
+    def assign(self, key: str, run_id: str | None, request: int = 1) -> None:
         """Say which run a message went to, and the first Request of it that held it; `None`: to none yet.
 
         To be said before the run's own entry is appended. Of a message that is not at hand nothing is said.
         """
-        if (entry := self._messages.get(message_id)) is not None:
+        if (entry := self._messages.get(key)) is not None:
             if entry.run_id is not None and (told := self._told.get(entry.run_id)):
                 told.remove(entry)
             entry.run_id, entry.request = run_id, request
             self._tell(entry)
 
-    def settle(self, message_id: str, why: str) -> None:
+    def settle(self, key: str, why: str) -> None:
         """Say why a message has no answer."""
-        self.assign(message_id, None)
-        if (entry := self._messages.get(message_id)) is not None:
+        self.assign(key, None)
+        if (entry := self._messages.get(key)) is not None:
             entry.why = why
 
     # What a model is told.
@@ -283,7 +298,7 @@ class Transcript:
             entry = self._entries.pop(n)
             self.bytes -= self._sizes.pop(n)
             if isinstance(entry, MessageEntry):
-                del self._messages[entry.message_id]
+                del self._messages[entry.key]
                 if entry.run_id is not None and (told := self._told.get(entry.run_id)):
                     told.remove(entry)
                     if not told:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -29,6 +30,10 @@ GIVEN_SESSION: Final = "given_session"
 """Query: the `SessionInput` that a fork begins with, but for its key and what it carries on."""
 FATE: Final = "fate"
 """Query, a message's id or a run's: what has become of it, a `Fate`."""
+REDELIVER: Final = "redeliver"
+"""Update, one `Redelivery`: a reply of which nobody knows whether it arrived is delivered once more."""
+DESCRIBE: Final = "describe"
+"""Update, one `Description`: the session keeps this metadata. Query: its `About`."""
 END: Final = "end"
 """Update, one `Ending`: the session ends, and what runs in it."""
 TURN: Final = "turn"
@@ -54,12 +59,26 @@ EVERYTHING: Final = "*"
 COMMANDS: Final = ("/stop", "/new", "/reset")
 """What counts as a command when it is all that a message says; each needs the right of its name without the slash (R10.9)."""
 
+SETTINGS: Final = ("context", "config", "schema", "metadata")
+"""Keys of an agent file that a message may set for its own run."""
+
 CAP: Final = 20
 """Messages that may wait; one more is refused (R10.8)."""
 QUIET: Final = 0.5
 """Seconds without another message after which those collected begin a run (R10.4)."""
 WAIT: Final = 30.0
 """Seconds that `wait` waits (R10.1)."""
+
+
+def message_key(sender: str, id: str) -> str:
+    """Return the name of a message in its session: an id belongs to its sender, and no sender's name has a line break (R10.1)."""
+    return f"{sender}\n{id}"
+
+
+def several_senders(id: str, senders: Iterable[str]) -> str:
+    """Return the words for an id that names messages of several senders."""
+    names = ", ".join(sorted(set(senders))[:5])
+    return f"the id {id!r} names messages of several senders ({names}): name the sender"
 
 
 class Message(Wire):
@@ -81,11 +100,20 @@ class Message(Wire):
     """That file, where the session does not have it yet."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """Agent files that come along with it."""
+    settings: JsonObject = Field(default_factory=dict)
+    """Keys of the agent file (`SETTINGS`) that are others in the run that begins with this message, and in no other run (R10.9)."""
+    request: str = ""
+    """Digest of the request that it came with, where that says more than the message does."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the session, see `message_key`."""
+        return message_key(self.sender, self.message_id)
 
     @property
     def body(self) -> str:
         """A digest of what makes it this message and no other: not of the rights, which may change while it is sent again."""
-        return digest([self.sender, self.text, self.mode, self.route])
+        return digest([self.sender, self.text, self.mode, self.route, *([self.request] if self.request else [])])
 
     @property
     def command(self) -> str | None:
@@ -106,6 +134,8 @@ class Receipt(Wire):
     done: Done
     why: str | None = None
     """Why that is less than its mode asked for."""
+    sender: str = Field(default="", exclude=True)
+    """Whose message it is; the caller knows it, and no answer repeats it."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
@@ -148,7 +178,10 @@ class Withdrawal(Wire):
 
     message_id: str
     sender: str
+    """Who takes it back."""
     rights: list[str] = Field(default_factory=list)
+    of: str = ""
+    """Who sent it; empty: the one who takes it back, or where that sender has no such message, the only one who has."""
 
 
 class SessionDecision(Wire):
@@ -157,6 +190,35 @@ class SessionDecision(Wire):
     decision: JsonObject
     sender: str
     rights: list[str] = Field(default_factory=list)
+
+
+class Redelivery(Wire):
+    """A reply is delivered once more, by a sender with the right `redeliver` (R24.2)."""
+
+    delivery: str
+    """Its key, `<run>/<reply>`."""
+    sender: str
+    rights: list[str] = Field(default_factory=list)
+
+
+METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
+"""Pairs that a session keeps, and characters of their names and texts: OpenAI's bounds."""
+
+
+class Description(Wire):
+    """Pairs of texts that whoever began a session keeps with it; no model is told of them."""
+
+    metadata: dict[Annotated[str, Field(max_length=METADATA_KEY)], Annotated[str, Field(max_length=METADATA_VALUE)]] = (
+        Field(default_factory=dict, max_length=METADATA_PAIRS)
+    )
+
+
+class About(Description):
+    """What a session is, without what was said in it."""
+
+    session: str
+    created_at: str = ""
+    """ISO 8601, UTC; empty: of a session that began before it was kept."""
 
 
 class Ending(Wire):
@@ -191,9 +253,13 @@ class SessionInput(Wire):
     agent: str = ""
     """Digest of `document`."""
     document: JsonObject = Field(default_factory=dict)
-    """The agent file that answers."""
+    """The agent file that answers; empty: the first message names one."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """Agent files that come along with it (R8.1)."""
+    metadata: dict[str, str] = Field(default_factory=dict)
+    """As a `Description` has it."""
+    created_at: str = ""
+    """ISO 8601, UTC; empty: it begins with this input."""
     searchable: bool = False
     """Whether the namespace knows the search attributes that a run is found by."""
     snapshot: Packed | None = None
@@ -223,6 +289,8 @@ class SessionView(Wire):
     queue: list[QueuedView] = Field(default_factory=list)
     entries: list[dict[str, Any]] = Field(default_factory=list)
     """Oldest first, as far as the session has them at hand."""
+    archived_through: int = 0
+    """The number of the last entry that is in the archive and not in `entries`; 0: these are all."""
     run_id: str | None = None
     """The run under way; not part of `session show --json`."""
 

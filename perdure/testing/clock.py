@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 _LOOK: Final = 0.01
-"""Seconds between looks while something runs."""
+"""Seconds between looks while something runs; longer where a look itself takes longer."""
+_AT_ONCE: Final = 20
+"""Executions that are looked at at once."""
 _CLOSED: Final = frozenset(
     {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
@@ -35,14 +38,12 @@ _CLOSED: Final = frozenset(
 class Look:
     """What some runs, and those below them, wait for at one moment."""
 
-    open: list[str] = field(default_factory=list)
-    """Workflow ids of those that have not ended."""
+    open: dict[str, int] = field(default_factory=dict)
+    """Workflow ids of those that have not ended, and how many events each has: another look with the same has seen the same."""
     busy: bool = False
     """Whether anything happens without time passing."""
     wakes: list[datetime] = field(default_factory=list)
     """When something happens by itself."""
-    events: int = 0
-    """Of all their histories: another look with as many has seen the same."""
 
 
 class Clock:
@@ -50,6 +51,10 @@ class Clock:
 
     def __init__(self, server: WorkflowEnvironment, client: Client) -> None:
         self._server, self._client = server, client
+        self._ended: set[str] = set()
+        """Workflow ids of those that have ended, of which nobody takes another look."""
+        self._took = 0.0
+        """Seconds that the last look took."""
 
     async def now(self) -> datetime:
         return await self._server.get_current_time()
@@ -64,17 +69,30 @@ class Clock:
 
     async def tick(self) -> None:
         """A moment of real time, in which what runs goes on."""
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(max(_LOOK, self._took))
+
+    def expect(self, workflow_id: str) -> None:
+        """Look at this one, also where one of this id has ended before."""
+        self._ended.discard(workflow_id)
 
     async def look(self, workflow_ids: Iterable[str]) -> Look:
-        found = Look()
-        left = list(dict.fromkeys(workflow_ids))
-        while left:
-            left += await self._look_at(left.pop(), found)
+        """Look at these and at those below them, as far as they have not ended: a look costs what is open."""
+        found, began = Look(), time.monotonic()
+        slots = asyncio.Semaphore(_AT_ONCE)
+        known: set[str] = set()
+
+        async def take(workflow_id: str) -> None:
+            known.add(workflow_id)
+            async with slots:
+                below = await self._look_at(workflow_id, found)
+            await asyncio.gather(*(take(each) for each in below if each not in known))
+
+        await asyncio.gather(*(take(each) for each in dict.fromkeys(workflow_ids) if each not in self._ended))
+        self._took = time.monotonic() - began
         return found
 
     async def _look_at(self, workflow_id: str, found: Look) -> list[str]:
-        """Take in what one execution waits for; its children."""
+        """Take in what one execution waits for. Return its children."""
         handle = self._client.get_workflow_handle(workflow_id)
         try:
             events = (await handle.fetch_history()).events
@@ -83,13 +101,13 @@ class Clock:
                 raise
             found.busy = True  # a child of which the server has not heard yet
             return []
-        found.events += len(events)
         pending = _Pending()
         for event in events:
             pending.take(event)
         if pending.closed:
+            self._ended.add(workflow_id)
             return []
-        found.open.append(workflow_id)
+        found.open[workflow_id] = len(events)
         found.wakes += pending.timers.values()
         found.busy = found.busy or pending.deciding
         if pending.activities:

@@ -21,15 +21,18 @@ from perdure.activities.tools import ToolSettings, built_in
 from perdure.authoring.agent import Agent
 from perdure.authoring.options import ApprovalOptions
 from perdure.client.perdure import Perdure
+from perdure.client.session import Session
+from perdure.errors import ToolDefinitionError
 from perdure.hooks.functions import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.hosting.workers import WorkerGroup
 from perdure.people.policies import Ask
 from perdure.run.wire import RunView
+from perdure.sessions.replies.routes import RouteFunction, routes_of
 from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing.clock import Clock
-from perdure.testing.following import Following, LocalRun
+from perdure.testing.following import Following, LocalPerdure, LocalRun
 from perdure.testing.people import Duration, Person, seconds
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.serving import Server, serve
@@ -61,8 +64,8 @@ class Local:
     ) -> None:
         self.agent = agent
         self.client = client
-        self.perdure = Perdure(client, task_queue=task_queue)
-        """The Python API on this server, for what a test does beside running the agent."""
+        self.perdure: Perdure = LocalPerdure(client, task_queue, following)
+        """The Python API on this server: what a test waits for through it skips time, too."""
         self.model = model
         """The scripted model: what it was asked is in `model.requests`."""
         self.task_queue = task_queue
@@ -88,7 +91,18 @@ class Local:
         if self._toolbox.faults:
             sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
         run = await self.perdure.start(sent, **given, id=id, approval=approval)
-        return self.following.add(run, known)
+        return LocalRun(run.client, run.id, known, self.following)
+
+    def session(self, key: str, *, agent: AgentLike | None = None, **more: Any) -> Session:
+        """A session of the agent, or of another one, by its key. `more`: as of `perdure.Perdure.session`.
+
+        While an answer is waited for by `reply` or `wait`, people decide and time passes.
+        """
+        return self.perdure.session(key, agent=self.agent if agent is None else as_agent(agent), **more)
+
+    async def settle(self) -> None:
+        """Wait until nothing happens any more by itself: every reply is delivered or given up, every retry and timer is over."""
+        await self.following.settle()
 
     async def run(self, input: Any = MISSING, *, agent: AgentLike | None = None, id: str | None = None) -> RunView:
         """Start a run and wait for its end. Raises `AssertionError`, with the reason, unless it completed."""
@@ -142,6 +156,7 @@ async def run_locally(
     tools: Iterable[ToolLike] = (),
     fakes: Mapping[str, Any] | None = None,
     hooks: Iterable[Callable[[Any], Any]] = (),
+    routes: Iterable[Callable[..., Any]] = (),
     people: Iterable[Person] = (),
     faults: Iterable[Kill] = (),
     server: Server = "time-skipping",
@@ -158,7 +173,8 @@ async def run_locally(
     `model`: turns, a function that answers each request, or a `ScriptedModel`; an `AsyncOpenAI` asks a real one, which nothing else does.
     `tools`: functions and modules with the tools that the agent names. `fakes`: by name what stands in for a tool: a function (sync or
     async, with a parameter `context` it is given the `ToolContext`), a value to return, or an exception to raise; definition and policy stay
-    the real tool's. `hooks`: functions with `@hook`, beside those of the modules. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
+    the real tool's. `hooks`: functions with `@hook`, beside those of the modules. `routes`: functions with
+    `@reply_route`, likewise. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
     take longer than a moment; `dev` keeps real time and lists runs; or one that is there already: its address, a client, or a
     `WorkflowEnvironment`. `agents`: the folder of delegates.
     `functions`: modules whose functions agent files name. `timeout`: real seconds that a wait may take. `worker`: further options of
@@ -183,6 +199,8 @@ async def run_locally(
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
         for each in [*real.hooks, *found_hooks(hooks)]:
             registry.hooks.add(each)
+        for route in [*real.routes, *(found for function in routes for found in _routes_of(function))]:
+            registry.routes.add(route)
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),
@@ -215,6 +233,12 @@ async def run_locally(
             await toolbox.close()
             await workers.close()
         local.check()
+
+
+def _routes_of(function: Callable[..., Any]) -> list[RouteFunction]:
+    if not (found := routes_of(function)):
+        raise ToolDefinitionError(f"{function!r} is no route: decorate the function with @reply_route")
+    return found
 
 
 def _client(client: Client, faults: list[Kill]) -> Client:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from perdure.values.jsons import JsonObject
+from perdure.errors import ToolDefinitionError
+from perdure.tools.type_names import JSON_TYPES, parse_type, union_of
+from perdure.values.jsons import Json, JsonObject, json_path, shorten
+from perdure.values.problems import Place
+from perdure.values.schemas.drafts import LISTS, SINGLE
 from perdure.values.schemas.patterns import pattern_problem
 
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
@@ -27,30 +32,6 @@ SCHEMA_KEYS: Final = frozenset(
     ]
 )
 """Keywords of JSON Schema that a definition may have beside its name."""
-_TYPES: Final = {
-    "dict": "object",
-    "hashmap": "object",
-    "hashtable": "object",
-    "map": "object",
-    "queue": "array",
-    "stack": "array",
-    "list": "array",
-    "tuple": "array",
-    "arraylist": "array",
-    "set": "array",
-    "str": "string",
-    "char": "string",
-    "int": "integer",
-    "long": "integer",
-    "short": "integer",
-    "byte": "integer",
-    "bigint": "integer",
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "none": "null",
-}
-"""Names of types that collections of functions use for those of JSON Schema."""
 _NUMBERS: Final = frozenset(
     {
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -76,7 +57,10 @@ _LISTED: Final[dict[type, str]] = {
     dict: "object",
     list: "array",
 }
-_JSON_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+_TAKE_SCHEMAS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
+"""Keywords of an object's schema that hold one schema, and that no parameter is named by."""
+_ABOUT: Final = frozenset({"description", "format", "example", "nullable", "readOnly", "writeOnly"})
+"""Keys beside the parameters of a flat map that describe it as a whole."""
 
 
 def plain_definition(definition: JsonObject) -> JsonObject:
@@ -84,17 +68,18 @@ def plain_definition(definition: JsonObject) -> JsonObject:
 
     What is in that form already comes back as it is. A foreign schema says nothing about the tool but its parameters: no key of it
     is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals; keywords that are not JSON Schema's are
-    left out. A parameter whose name begins with `_` is called `name_` instead, and its own name is kept in `_names`.
+    left out; a flat map of parameters is read as `properties`. A parameter whose name begins with `_` is called `name_` instead, and its own name is kept in `_names`.
+    Raises `ToolDefinitionError` where a parameter, or what is said of one, would be lost.
     """
-    if definition.get("type", "function") == "function" and isinstance(definition.get("function"), dict):
-        meta = {key: value for key, value in definition.items() if key.startswith("_")}
-        definition = {**definition["function"], **meta}
-    key = next((key for key in _SCHEMAS if isinstance(definition.get(key), dict)), None)
-    if key is None or "properties" in definition:
+    definition = _unwrapped(definition)
+    keys = [key for key in _SCHEMAS if isinstance(definition.get(key), dict)]
+    if not keys or "properties" in definition:
         return definition
-    schema = {name: value for name, value in json_types(definition[key]).items() if name in SCHEMA_KEYS}
-    properties = schema.get("properties")
-    schema["properties"] = properties = properties if isinstance(properties, dict) else {}
+    try:
+        schema = _schema_of_parameters(definition, keys)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"tool {definition.get('name')!r}: {error}") from None
+    properties = schema["properties"]
     names = _own_names(properties)
     if names:
         own = {name: alias for alias, name in names.items()}
@@ -105,6 +90,80 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     about = {name: value for name, value in definition.items() if name in ("name", "description")}
     meta = {name: value for name, value in definition.items() if name.startswith("_") and name != "_meta"}
     return {**schema, "type": "object", **about, **meta, **({"_names": names} if names else {})}
+
+
+def definition_name(definition: JsonObject) -> Json:
+    """Return the name that a definition of any form gives its tool."""
+    return _unwrapped(definition).get("name")
+
+
+def _unwrapped(definition: JsonObject) -> JsonObject:
+    """The definition without OpenAI's `function` around it, its name and description under these keys."""
+    inner = definition.get("function")
+    if definition.get("type", "function") == "function" and isinstance(inner, dict):
+        beside = ("name", "description", *_SCHEMAS)
+        kept = {key: value for key, value in definition.items() if key in beside}
+        meta = {key: value for key, value in definition.items() if key.startswith("_")}
+        definition = {**kept, **inner, **meta}
+    others = {f"api_{key}": key for key in ("name", "description")}
+    if not any(key in definition and others[key] not in definition for key in others):
+        return definition
+    named = {key: value for key, value in definition.items() if key not in others}
+    return {own: definition[key] for key, own in others.items() if key in definition} | named
+
+
+def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonObject:
+    """The schema of an object with the parameters as its `properties`. Raises `ToolDefinitionError`, without the tool's name."""
+    if len(keys) > 1:
+        raise ToolDefinitionError(f"{keys[0]!r} and {keys[1]!r} both give parameters; one of them has to")
+    key = keys[0]
+    properties = _flat_parameters(definition[key], (key,))
+    given = json_types({name: value for name, value in definition[key].items() if name not in properties}, (key,))
+    kind = given.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise _lost((key, "type"), kind, "the parameters are those of an object")
+    schema = {name: value for name, value in given.items() if name in SCHEMA_KEYS}
+    required: list[str] = schema.get("required", [])
+    if properties:
+        schema["properties"], more = _parameters(properties, (key,))
+        required += more
+    properties = schema.setdefault("properties", {})
+    beside = definition.get("required")
+    for name in beside if isinstance(beside, list) else ():
+        if name not in properties:
+            raise ToolDefinitionError(f"$.required names {shorten(name, 60)}, which is no parameter")
+        required.append(name)
+    return {**schema, **({"required": list(dict.fromkeys(required))} if required else {})}
+
+
+def _flat_parameters(schema: JsonObject, at: Place) -> JsonObject:
+    """The parameters that stand in the schema itself: many collections write a flat map of names. Empty where `properties` has them."""
+    named = schema.get("properties")
+    if isinstance(named, dict) and not isinstance(named.get("type"), str):
+        beside = [key for key, value in schema.items() if key not in SCHEMA_KEYS and _is_parameter(key, value)]
+        if beside:
+            raise ToolDefinitionError(
+                f"{json_path(at)}: {beside[0]!r} stands beside 'properties', where it is no parameter"
+            )
+        return {}
+    properties = {key: value for key, value in schema.items() if _is_parameter(key, value)}
+    for key, value in schema.items():
+        if not (key in properties or key in SCHEMA_KEYS or key in _ABOUT or key.startswith(("_", "x-"))):
+            raise _lost((*at, key), value, 'a parameter is a schema such as {"type": "string"}')
+    return properties
+
+
+def _is_parameter(key: str, value: Json) -> bool:
+    """Whether an entry of a map is a parameter, not a keyword of the map's own schema."""
+    if key.startswith("x-") or key in _TAKE_SCHEMAS or (key in _ABOUT and not isinstance(value, dict)):
+        return False
+    if key not in SCHEMA_KEYS:
+        return isinstance(value, dict) or (isinstance(value, str) and bool(value) and parse_type(value) is not None)
+    return isinstance(value, dict) and isinstance(value.get("type", value.get("description")), str | list)
+
+
+def _lost(at: Place, value: Json, words: str) -> ToolDefinitionError:
+    return ToolDefinitionError(f"{json_path(at)} is {shorten(value, 60)}; {words}")
 
 
 def _own_names(properties: JsonObject) -> dict[str, str]:
@@ -140,41 +199,77 @@ def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | Non
     return {names.get(name, name): value for name, value in params.items()} if names else params
 
 
-def json_types(schema: Any) -> Any:
-    """The schema with its types as JSON Schema names them; `any` says nothing.
+def json_types(schema: Any, at: Place = ()) -> Any:
+    """Return the schema with its types as JSON Schema names them; `any` says nothing.
 
-    Keywords with values that JSON Schema refuses, such as a `required: true` beside a parameter, are left out, and patterns that
-    cannot be checked in linear time.
+    A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out, and patterns
+    that cannot be checked in linear time. `at`: where the schema stands. Raises `ToolDefinitionError` where a parameter or its type
+    would be lost.
     """
     if isinstance(schema, list):
-        return [json_types(item) for item in schema]
+        return [json_types(item, (*at, index)) for index, item in enumerate(schema)]
     if not isinstance(schema, dict):
         return schema
     plain: JsonObject = {}
     for key, value in schema.items():
         if key == "type" and isinstance(value, str | list):
-            kinds = [
-                _TYPES.get(str(kind).lower(), str(kind).lower())
-                for kind in ([value] if isinstance(value, str) else value)
-            ]
-            if all(kind in _JSON_TYPES for kind in kinds):
-                plain["type"] = kinds[0] if isinstance(value, str) else list(dict.fromkeys(kinds))
-        elif isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
+            continue
+        if isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
             plain[key] = value  # draft 4
         elif key in _NUMBERS:
             with suppress(TypeError, ValueError):
                 plain[key] = value if type(value) in (int, float) else int(value)
-        elif key in _OF_TYPE and not isinstance(value, _OF_TYPE[key]):
+        elif (key in _OF_TYPE and not isinstance(value, _OF_TYPE[key])) or (key == "optional" and type(value) is bool):
             continue
+        elif key == "properties":
+            plain[key], required = _parameters(value, (*at, key))
+            if required:
+                listed = schema.get("required")
+                plain["required"] = list(dict.fromkeys([*(listed if isinstance(listed, list) else ()), *required]))
         elif key in _NAMED:
-            plain[key] = {name: json_types(child) for name, child in value.items() if isinstance(child, dict | bool)}
+            plain[key] = {name: _schema(child, (*at, key, name)) for name, child in value.items()}
         elif key == "pattern" and pattern_problem(value):
             continue
-        elif key in _PLAIN:
-            plain[key] = value
+        elif key == "required":
+            plain.setdefault(key, value)
+        elif key in SINGLE or key in LISTS:
+            plain[key] = json_types(value, (*at, key))
         else:
-            plain[key] = json_types(value)
-    return _with_listed_types(plain)
+            plain[key] = value
+    return _with_listed_types(_of_type(schema.get("type"), at) | plain)
+
+
+def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str]]:
+    """The schemas by name, and the names that are said to be required beside a schema or among the names."""
+    misplaced = properties.get("required")
+    named = {name: child for name, child in properties.items() if name != "required" or not isinstance(child, list)}
+    required = [
+        name
+        for name, child in named.items()
+        if isinstance(child, dict)
+        and (child.get("required") in (True, "true", "True") or child.get("optional") is False)
+    ]
+    if isinstance(misplaced, list):
+        required = [*(name for name in misplaced if name in named), *required]
+    return {name: _schema(child, (*at, name)) for name, child in named.items()}, required
+
+
+def _schema(child: Json, at: Place) -> Json:
+    if isinstance(child, str) and child and (kind := parse_type(child)) is not None:
+        return kind
+    if not isinstance(child, dict | bool):
+        raise _lost(at, child, 'a parameter is a schema such as {"type": "string"}')
+    return json_types(child, at)
+
+
+def _of_type(named: Json, at: Place) -> JsonObject:
+    """What a schema's `type` says, in JSON Schema's keywords."""
+    if isinstance(named, str | list):
+        kind = union_of(parse_type(str(each)) for each in (named if isinstance(named, list) else [named]))
+        if kind is None:
+            raise _lost((*at, "type"), named, f"no type is called so; known are {', '.join(JSON_TYPES)}")
+        return kind
+    return {}
 
 
 def _with_listed_types(schema: JsonObject) -> JsonObject:

@@ -50,11 +50,11 @@ ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
 
 KEEP_TOOL: Final[JsonObject] = {
     "name": "keep",
-    "description": "Keep calls of the plan that are held: they run as they stand, under their ids, as if they stood here.",
+    "description": "Say what becomes of held calls of the plan: those you keep run as they stand, under their ids, as if they stood here.",
     "properties": {
-        "calls": {"type": "array", "items": {"type": "string"}, "description": 'ids of held calls, such as "1.2"'}
+        "calls": {"type": "array", "items": {"type": "string"}, "description": 'ids of held calls, such as "1.2"'},
+        "drop": {"type": "array", "items": {"type": "string"}, "description": "ids of held calls that are not to run"},
     },
-    "required": ["calls"],
     "additionalProperties": False,
     "_activity": KEEP,
     "_safe": True,
@@ -64,10 +64,14 @@ KEEP_TOOL: Final[JsonObject] = {
 
 def keep_tool(taken: Container[str]) -> Tool:
     """The tool by which a Request keeps held calls, under a name that is not `taken`."""
-    name = "keep"
+    return parse_tool({**KEEP_TOOL, "name": free_name("keep", taken)}, activities=[KEEP])
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name for a tool that the run itself offers, with `_` at its end as long as it is `taken`."""
     while name in taken:
         name += "_"
-    return parse_tool({**KEEP_TOOL, "name": name}, activities=[KEEP])
+    return name
 
 
 def answer_problem(params: JsonObject, answer: Json) -> str | None:

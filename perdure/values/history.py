@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.errors import AgentError
 from perdure.values.jsons import Json, JsonObject, dumps
 from perdure.values.problems import problem_at
+from perdure.values.sources import NAME
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ class ChatMessage(BaseModel):
     content: str | list[Any] | None = None
     tool_calls: list[ChatCall] | None = None
     tool_call_id: str | None = None
+    sources: list[Annotated[str, Field(pattern=NAME)]] = Field(default_factory=list, alias="_sources", exclude=True)
+    """Where it comes from, `!` before what others wrote (R15.1); no model is sent this. Left out it is the agent file's own."""
 
     @property
     def text(self) -> str:

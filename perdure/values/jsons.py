@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypeAlias
 
-from perdure.errors import JsonError
+from perdure.errors import JsonError, TooLargeError
 
 Json: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, Any]
@@ -26,10 +26,10 @@ MAX_PASSED = 170
 delegate is started with have some for themselves."""
 
 
-def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
-    """Parse a whole document.
+def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = None) -> Json:
+    """Parse a whole document; `most`: values that it may have, each key, item and text counted.
 
-    Raises `JsonError` with line and column for a syntax error, and for what no JSON has (`NaN`) or Perdure cannot carry
+    Raises `TooLargeError` for more values than that, and `JsonError` with line and column for a syntax error, and for what no JSON has (`NaN`) or Perdure cannot carry
     (numbers that overflow to infinity or have more than `MAX_DIGITS` digits, unpaired surrogates, more than `MAX_DEPTH` levels).
     """
     try:
@@ -44,7 +44,7 @@ def loads(text: str | bytes, *, source: str = "the JSON") -> Json:
         raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
     except ValueError as error:
         raise JsonError(f"{source} is not valid JSON: {error}") from None
-    check(value, source=source)
+    check(value, source=source, most=most)
     return value
 
 
@@ -69,8 +69,9 @@ _LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*"|[\[{,]\s*,)|,(?=\s*[\]}])')
 """A comma that follows no item is left where it is: it is a mistake."""
 
 
-def check(value: Json, *, source: str = "the JSON") -> None:
-    """Raise `JsonError` unless the value can be written as JSON and carried: see `loads`."""
+def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> None:
+    """Raise `JsonError`, or `TooLargeError`, unless the value can be written as JSON and carried: see `loads`."""
+    left = most
     # An explicit stack: the value may be deeper than Python's own.
     stack: list[tuple[Json, int]] = [(value, 1)]
     while stack:
@@ -85,6 +86,8 @@ def check(value: Json, *, source: str = "the JSON") -> None:
         elif isinstance(item, dict | list):
             if depth > MAX_DEPTH:
                 raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed")
+            if left is not None and (left := left - len(item)) < 0:
+                raise TooLargeError(f"{source} has more than {most:,} values: send less at once, or as one text")
             if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):

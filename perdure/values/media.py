@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-from perdure.values.jsons import Json
+from perdure.values.jsons import Json, JsonObject
 
 _BEGINNINGS: Final = {
     "iVBORw0KGgo": "image/png",
@@ -45,15 +45,76 @@ def without_media(value: Json) -> Json:
         return [without_media(item) for item in value]
     if not isinstance(value, dict):
         return value
+    kind = media_kind(value)
+    return {key: without_file(kind, key, item) or without_media(item) for key, item in value.items()}
+
+
+def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
+    """The first `most` characters or so of a text without its media, and whether that is all of it.
+
+    Each file is described whole, also where it reaches beyond what is kept; what stands far behind that is not looked at.
+    """
+    found, at = "", 0
+    while len(found) <= most:
+        until = at + most - len(found) + _LEAST
+        match = _EMBEDDED.search(text, at, until + 2 * _LEAST)
+        if match is None or match.start() > until:
+            rest = text[at : until + 1]
+            return found + rest, at + len(rest) == len(text)
+        whole = _EMBEDDED.match(text, match.start()) or match
+        found, at = found + text[at : whole.start()] + _words(whole), whole.end()
+    return found, at == len(text)
+
+
+def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
+    """Return the first parts of a value, of about `most` characters of JSON, without their media, and whether these are all.
+
+    Costs what it returns, and what its files hold, however large the value is.
+    """
+    left, is_whole = most, True
+
+    def part(item: Json) -> Json:
+        nonlocal left, is_whole
+        if isinstance(item, str):
+            text, whole = beginning_without_media(item, max(left, 0))
+            is_whole = is_whole and whole
+            left -= len(text) + 2
+            return text
+        left -= 2
+        if isinstance(item, list):
+            items: list[Json] = []
+            for child in item:
+                if left < 0:
+                    is_whole = False
+                    break
+                items.append(part(child))
+            return items
+        if isinstance(item, dict):
+            entries: JsonObject = {}
+            kind = media_kind(item)
+            for key, child in item.items():
+                if left < 0:
+                    is_whole = False
+                    break
+                left -= len(key) + 3
+                entries[key] = part(without_file(kind, key, child) or child)
+            return entries
+        left -= item.bit_length() // 4 if isinstance(item, int) else 3
+        return item
+
+    return part(value), is_whole
+
+
+def media_kind(value: JsonObject) -> str:
+    """The kind of file that an object says it holds; empty: none."""
     kind = next((str(value[key]) for key in _KINDS if isinstance(value.get(key), str)), "")
-    if not _BINARY.match(kind):
-        return {key: without_media(item) for key, item in value.items()}
-    return {
-        key: describe(kind, item)
-        if isinstance(item, str) and _BASE64.fullmatch(item) and key not in _KINDS
-        else without_media(item)
-        for key, item in value.items()
-    }
+    return kind if _BINARY.match(kind) else ""
+
+
+def without_file(kind: str, key: str, item: Json) -> str | None:
+    """What stands in place of an entry of an object that holds a file of this kind; `None`: the entry is none."""
+    is_file = bool(kind) and isinstance(item, str) and key not in _KINDS and _BASE64.fullmatch(item)
+    return describe(kind, str(item)) if is_file else None
 
 
 def describe(kind: str, encoded: str) -> str:

@@ -18,7 +18,7 @@ class Rules(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Mode | None = None
-    """What a message without a mode does; `steer`."""
+    """What a message without a mode does; `steer`, and `followup` while the run waits for a person."""
     cap: int | None = Field(default=None, ge=1, le=1_000)
     """Messages that may wait; 20."""
     quiet: float | None = Field(default=None, ge=0, le=3_600)

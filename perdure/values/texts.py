@@ -7,10 +7,10 @@ from typing import Final
 
 from perdure.errors import FormulaError, TooLargeError, clip
 from perdure.values.formulas import Formula
-from perdure.values.formulas.steps import CHARACTERS, Steps
+from perdure.values.formulas.steps import Steps
 from perdure.values.jsons import MAX_PASSED, Json, depth_of, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, said
-from perdure.values.limits.sizes import Sizes
+from perdure.values.limits.sizes import Sizes, TooManyBytesError
 from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import MISSING, Missing
@@ -112,19 +112,15 @@ class Texts:
         """
         before = steps.left
         try:
-            value = formula.evaluate(values, steps)
+            value, made = formula.measured(values, steps, self._sizes, self._whole)
         except FormulaError as error:
             raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
-        finally:
-            taken = before - max(steps.left, 0)
-            self._checks.taken += taken
-        size = self._sizes.of(value)
-        if size > self._whole:
+        except TooManyBytesError:
             raise TooLargeError(
-                f"{clip(formula.text, 200)!r} gives a value of {said(size)}, and {self._whole:,} is the most"
-            )
-        # What it only passes on is there already: of what it has made each step has made so much at most.
-        made = min(size, CHARACTERS * taken)
+                f"{clip(formula.text, 200)!r} gives a value of more than {said(self._whole)}, which is the most"
+            ) from None
+        finally:
+            self._checks.taken += before - max(steps.left, 0)
         self._check(made)
         self._joined += made
         return value

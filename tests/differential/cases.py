@@ -101,6 +101,8 @@ def _ordered(case: Case) -> Case:
             written = " ".join(str(each.get("_outputPath", "")) for each in case.calls[:index])
             near = [path for path in PATHS if f"†state.{path}" in written.split()]
             after = [_after_item(chance, index, len(case.calls), near) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+            ended = random.Random(f"ended {case.seed} {index}")
+            after = [f"ended {item}" if isinstance(item, str) and ended.random() < 0.3 else item for item in after]
             call["_after"] = after[0] if len(after) == 1 and chance.random() < 0.5 else after
         if chance.random() < 0.25:
             case.groups[f"t{index}"] = chance.choice(["door", "door", "window"])

@@ -44,6 +44,9 @@ class Node:
     after: list[Tree] = field(default_factory=list)
     """The paths that it comes after, and in `after_calls` the calls (R5.11)."""
     after_calls: list[int] = field(default_factory=list)
+    any_end: list[Tree] = field(default_factory=list)
+    """The paths whose writers only have to have ended, however, and in `any_end_calls` the calls."""
+    any_end_calls: list[int] = field(default_factory=list)
     status: str = "pending"
     branch: bool = False
     """Skipped for a branch that was not taken."""
@@ -295,22 +298,25 @@ class Interpreter:
 
     def come_after(self, node: Node, item: Any, own: int) -> None:
         """An output path, or several joined, or the id of another call of this plan, which is that of Request 1 (R5.11)."""
+        calls, paths = node.after_calls, node.after
+        if isinstance(item, str) and item.startswith("ended "):
+            calls, paths, item = node.any_end_calls, node.any_end, item.removeprefix("ended ")
         if isinstance(item, str) and re.fullmatch(r"\d+\.\d+", item):
             request, index = map(int, item.split("."))
             if request != 1 or index == own:
                 raise MalformedError(item)
-            node.after_calls.append(index)
+            calls.append(index)
             return
         parts = pieces(item) if isinstance(item, str) else []
         if len(parts) != 1 or isinstance(parts[0], str) or any(leaf[1] != "state" for leaf in leaves(parts[0])):
             raise MalformedError(item)
-        node.after.append(parts[0])
+        paths.append(parts[0])
 
     def known(self, leaf: Tree) -> Any:
         """The value that exists when the plan is made."""
         return get(self.base.get(leaf[1], NOTHING), leaf[2])
 
-    def bound(self, reader: int, leaf: Tree, *, order: bool = False) -> list[int]:
+    def bound(self, reader: int, leaf: Tree, *, order: bool = False, however: bool = False) -> list[int]:
         """The writers that the reader is bound to (R5.1), nearest first; where a `set` went another branch also those beyond it.
 
         What comes after a path is bound to its writers, wherever they stand, whatever was there before the plan (R5.11).
@@ -330,7 +336,7 @@ class Interpreter:
                 path[: len(own)] == own and not any(step.isdigit() for step in own) for own in node.paths()
             )
             # It looks on once all up to there have ended, where none of them has failed it already.
-            well = all(self.nodes[each].ended and not self.nodes[each].broken for each in found)
+            well = all(self.nodes[each].ended and (however or not self.nodes[each].broken) for each in found)
             elsewhere = well and not any(path[: len(write[0])] == write[0] for write in node.writes)
             if covers and not elsewhere:
                 break
@@ -382,8 +388,8 @@ class Interpreter:
 
             if not node.ended and (
                 any(evaluate(tree, possible) is NOTHING for tree in node.refs)
-                or any(evaluate(tree, can_end) is NOTHING for tree in node.after)
-                or any(other >= len(self.nodes) for other in node.after_calls)
+                or any(evaluate(tree, can_end) is NOTHING for tree in [*node.after, *node.any_end])
+                or any(other >= len(self.nodes) for other in [*node.after_calls, *node.any_end_calls])
             ):
                 node.status, node.told = "invalid", True
 
@@ -392,7 +398,13 @@ class Interpreter:
         node = self.nodes[index]
         read = {writer for tree in node.refs for leaf in leaves(tree) for writer in self.bound(index, leaf)}
         named = {w for tree in node.after for leaf in leaves(tree) for w in self.bound(index, leaf, order=True)}
-        return read | named | set(node.after_calls)
+        ended = {
+            writer
+            for tree in node.any_end
+            for leaf in leaves(tree)
+            for writer in self.bound(index, leaf, order=True, however=True)
+        }
+        return read | named | ended | {*node.after_calls, *node.any_end_calls}
 
     def waits(self, index: int) -> set[int]:
         """Which of them have not ended."""

@@ -55,16 +55,18 @@ async def door(
     agents: Sequence[dict[str, Any]] = (SHOPPER,),
     functions: Sequence[Callable[..., Any]] = (),
     who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,),
+    given: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:
-    """The door in front of a worker that has these functions and this model."""
+    """The door in front of a worker that has these functions and this model; `given`: more settings of the gateway."""
     tokens = write_tokens(folder / "tokens.json", *who)
-    given: dict[str, Any] = {
+    given = {
+        **(given or {}),
         "agents": write_agents(folder / "agents", *agents),
         "gateway_tokens": folder / "tokens.json",
     }
     async with (
-        harness(client, functions, script, **options) as it,
+        harness(client, functions, script, agents=given["agents"], **options) as it,
         gateway(client, [openai_door], task_queue=it.task_queue, **given) as served,
         AsyncExitStack() as stack,
     ):

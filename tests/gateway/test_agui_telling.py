@@ -25,7 +25,7 @@ STATES = st.dictionaries(st.text("ab/~", max_size=2), JSON, max_size=4)
 
 
 def event(topic: Topic, phase: str, **data: Any) -> Event:
-    return Event(topic, phase, "2026-11-22T12:00:00.000Z", "run", 0, data)
+    return Event(topic, phase, "2026-11-22T12:00:00.000Z", "run", data)
 
 
 class Client:
@@ -182,3 +182,26 @@ def test_only_what_counts_stays(made: tuple[list[Event], list[str], str], data: 
     calls = [each["id"] for each in client.messages if "toolCalls" in each]
     assert len(calls) == len(set(calls)) == sum(one.topic == "tool" and one.phase == "start" for one in events)
     assert sum(each["role"] == "tool" for each in client.messages) == len(calls)
+
+
+def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
+    """The client lost the connection while the second Request wrote, and holds the first Request's second attempt."""
+
+    def delta(request: int, attempt: int, text: str) -> Event:
+        return event("assistant", "delta", request=request, attempt=attempt, start=0, text=text)
+
+    def end(request: int, attempt: int, text: str) -> Event:
+        return event(
+            "assistant", "end", request=request, attempt=attempt, text=text, accepted=True, output=request == 2
+        )
+
+    superseded = event("assistant", "superseded", request=1, attempt=1, reason="again")
+    events = [delta(1, 1, "x"), superseded, delta(1, 2, "x"), end(1, 2, "x"), delta(2, 1, ""), delta(2, 1, "xx")]
+    has: list[dict[str, Any]] = [{"id": "m1", "role": "user", "content": "Go."}]
+    for seen in (events, [*events, end(2, 1, "xx")]):
+        telling, client = Telling(Asked("t", "r", None, [], has), "abcdef-1"), Client(has)
+        for each in seen:
+            for told in telling.take(each):
+                client.take(told)
+        has = client.messages
+    assert client.texts == ["x", "xx"]

@@ -204,6 +204,23 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
         assert (await http.get(at)).status_code == 404
 
 
+async def test_r10_1_what_no_worker_answers_ends_in_time(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    [token] = write_tokens(tmp_path / "tokens.json", (some_name("t"), "ann", ALL))
+    given = {"agents": write_agents(tmp_path / "agents", ECHO), "gateway_tokens": tmp_path / "tokens.json"}
+    at = f"/v1/sessions/{some_name()}"
+    async with gateway(dev_server.client, [api], task_queue=some_name("nobody"), **given) as front:
+        front.http.headers.update(bearer(token))
+        sent = await front.http.post(f"{at}/messages", json={"text": "hello", "messageId": "m1", "agent": "echo"})
+        withdrawn = await front.http.delete(f"{at}/messages/m1")
+        decided = await front.http.post(f"{at}/decisions", json={"call": "1.0", "decision": "approve"})
+        deleted = await front.http.delete(at)
+    for answer in (sent, withdrawn, decided, deleted):
+        assert until(answer, 503)["type"] == "urn:perdure:problem:no-worker"
+
+
 async def test_waiting_ends_with_its_time_and_with_the_gateway(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     gate, key = Gate(), some_name()
     async with served(dev_server, tmp_path, gate.answer, HOLD, tools=[gate.tool]) as (front, _, (ann,)):

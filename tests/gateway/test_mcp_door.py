@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
@@ -94,11 +97,29 @@ async def client(at: Served, token: str) -> AsyncIterator[Client]:
         yield found
 
 
+INITIALIZE: dict[str, Any] = {
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "tests", "version": "1"},
+    },
+}
+
+
+async def post(at: Served, token: str, message: dict[str, Any], session: str = "") -> httpx2.Response:
+    headers = {**bearer(token), "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
+    if session:
+        headers["Mcp-Session-Id"] = session
+    return await at.http.post("/mcp", json={"jsonrpc": "2.0", **message}, headers=headers)
+
+
 async def rpc(at: Served, token: str, method: str, **params: Any) -> Any:
     """One request as the protocol of 2025-11-25 writes it, for what the client has no words for."""
-    headers = {**bearer(token), "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answered = await at.http.post("/mcp", json=body, headers=headers)
+    return said(await post(at, token, {"id": 1, "method": method, "params": params}))
+
+
+def said(answered: httpx2.Response) -> Any:
     assert answered.status_code == 200, answered.text
     if answered.headers["content-type"].startswith("application/json"):
         return answered.json()
@@ -125,9 +146,9 @@ async def test_r17_4_an_agent_is_a_tool_with_its_schemas_and_tells_how_far_it_is
         assert "1.0 add done" in told
         wrong = await mcp.call_tool("adder", {"a": "two"})
         assert wrong.is_error
-        nobody = await mcp.call_tool("subtracter", {})
-        assert nobody.is_error
-        assert "adder" in nobody.content[0].text  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="adder") as nobody:
+            await mcp.call_tool("subtracter", {})
+        assert nobody.value.code == INVALID_PARAMS
         async with client(at, tokens[2]) as reader:
             refused = await reader.call_tool("adder", {"a": 1, "b": 1})
         assert refused.is_error
@@ -142,11 +163,12 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
         call = {"name": "payer", "arguments": {"request": "pay 5"}, "task": {"ttl": 60_000}}
         begun = (await rpc(at, ann, "tools/call", **call))["result"]["task"]
         id = begun["taskId"]
+        assert begun["ttl"] is None
         assert begun["status"] in ("working", "input_required")
         async with asyncio.timeout(30):
             while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
                 pass
-        assert task["statusMessage"] == "waits for a person: 1.0 pay"
+        assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay", None)
         assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "there is no such task"
         await at.gateway.perdure.get_run(id).approve("1.0")
         result = (await rpc(at, ann, "tasks/result", taskId=id))["result"]
@@ -156,9 +178,14 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
         assert again["message"] == f"the task {id} has ended already: completed"
         other = (await rpc(at, ann, "tools/call", **call))["result"]["task"]["taskId"]
         cancelled = (await rpc(at, ann, "tasks/cancel", taskId=other))["result"]
-        assert cancelled["status"] == "cancelled"
+        assert (cancelled["status"], cancelled["ttl"]) == ("cancelled", None)
         async with asyncio.timeout(20):
-            while not {each["taskId"] for each in (await rpc(at, ann, "tasks/list"))["result"]["tasks"]} >= {id, other}:
+            while (
+                not {
+                    each["taskId"]: each["ttl"] for each in (await rpc(at, ann, "tasks/list"))["result"]["tasks"]
+                }.items()
+                >= {id: None, other: None}.items()
+            ):
                 pass
         assert (await rpc(at, eve, "tasks/list"))["result"]["tasks"] == []
 
@@ -177,6 +204,37 @@ async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
             await asyncio.gather(calling, return_exceptions=True)
         view = await perdure.get_run(found[0].run_id).wait(20)
     assert view.status == "cancelled"
+
+
+async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_gateway(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        perdure = at.gateway.perdure
+        given = {"agents": tmp_path / "agents", "gateway_tokens": tmp_path / "tokens.json"}
+        async with gateway(dev_server.client, [mcp_door], task_queue=perdure.task_queue, **given) as other:
+            begun = await post(at, tokens[0], {**INITIALIZE, "id": 0})
+            session = begun.headers["mcp-session-id"]
+            assert said(begun)["result"]["serverInfo"]["version"] == version("perdure")
+
+            async def cancel(gateway: Served, token: str, session: str, id: object) -> None:
+                note = {"method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}}
+                assert (await post(gateway, token, note, session)).status_code == 202
+
+            for id, near in ((7, at), (8, other)):
+                call = {"id": id, "method": "tools/call", "params": {"name": "payer", "arguments": {"request": "pay"}}}
+                calling = asyncio.create_task(post(at, tokens[0], call, session))
+                async with asyncio.timeout(30):
+                    while not (found := (await perdure.approvals(tenant="shop")).waiting):
+                        pass
+                run = perdure.get_run(found[0].run_id)
+                # Another sender's, another session's, another request's, and one of no session: they mean another call.
+                for stranger in ((tokens[1], session, id), (tokens[0], "other", id), (tokens[0], "", id)):
+                    await cancel(at, *stranger)
+                assert (await run.view()).status == "running"
+                await cancel(near, tokens[0], session, id)
+                assert (await run.wait(20)).status == "cancelled"
+                assert said(await calling)["result"]["isError"] is True
 
 
 async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.errors import MessageRefusedError
 from perdure.gateway.openai import openai_door
 from perdure.testing.turns import Turn, cut
 from tests.gateway.openai_support import EVERYTHING, SHOPPER, WEATHER, door, says
@@ -218,17 +220,14 @@ async def test_what_a_request_may_say(dev_server: WorkflowEnvironment, tmp_path:
         assert (body["temperature"], body["max_tokens"], body["reasoning_effort"]) == (0.3, 50, "low")
         assert "You help people shop.\n\nAnswer in colours." in it.it.model.requests[0].text
         wrong: list[tuple[dict[str, Any], str | None]] = [
-            ({"truncation": "disabled"}, "truncation"),
             ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-            ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
+            ({"tool_choice": "required"}, "tool_choice"),
             ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
             ({"max_tool_calls": 3}, "max_tool_calls"),
             ({"prompt": {"id": "p"}}, "prompt"),
-            ({"service_tier": "flex"}, "service_tier"),
             ({"extra_body": {"colour": 1}}, "colour"),
             ({"temperature": 9}, "temperature"),
             ({"metadata": {"a": "b" * 600}}, "metadata"),
-            ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
             ({"background": True, "store": False}, "store"),
             ({"input": []}, "input"),
             ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
@@ -401,3 +400,75 @@ async def test_what_was_written_and_does_not_count(dev_server: WorkflowEnvironme
         numbers = [event.sequence_number for event in events]
         assert numbers == sorted(set(numbers))
         assert (await it.ai.responses.retrieve(final.id)).output_text == "The answer."
+
+
+async def test_what_clients_send_by_default_changes_nothing(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("Hello."), says("Again.")]) as it:
+        defaults: Any = {"truncation": "disabled", "service_tier": "flex", "reasoning": {"summary": "auto"}}
+        found = await it.ai.responses.create(model="shopper", input="Hi.", **defaults)
+        assert (found.output_text, found.truncation) == ("Hello.", "disabled")
+        said: Any = [{"role": "user", "content": "Hi."}]
+        completion = await it.ai.chat.completions.create(model="shopper", messages=said, stop=["\nObservation:"])
+        assert completion.choices[0].message.content == "Again."
+        with pytest.raises(openai.NotFoundError) as nothing:
+            await it.ai.files.list()
+        assert nothing.value.type == "invalid_request_error"
+
+
+async def test_a_conversation_is_retrieved_and_its_items_are_listed(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with door(dev_server.client, tmp_path, [says("Hello.")]) as it:
+        new = await it.ai.conversations.create()
+        assert (await it.ai.conversations.retrieve(new.id)).id == new.id
+        assert [each async for each in it.ai.conversations.items.list(new.id)] == []
+        await it.ai.responses.create(model="shopper", input="Hi.", conversation=new.id)
+        items: list[Any] = [each async for each in it.ai.conversations.items.list(new.id, order="asc")]
+        assert [(each.role, each.content[0].text) for each in items] == [("user", "Hi."), ("assistant", "Hello.")]
+        assert (await it.ai.conversations.retrieve(new.id)).created_at > 0
+
+
+async def test_a_conversation_keeps_metadata_is_listed_and_is_its_tenants(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """R17.2: what is unknown, deleted or another tenant's is answered alike, whatever is asked of it."""
+    tenant = f"t-{uuid.uuid4().hex[:8]}"  # a list is of all that a tenant has
+    who = [(tenant, "ann", ["*"]), ("other", "eve", ["*"])]
+    async with door(dev_server.client, tmp_path, [says("Hello."), says("Again.")], who=who) as it:
+        ann, eve = it.clients
+        first = await ann.conversations.create(metadata={"topic": "shoes"})
+        second = await ann.conversations.create()
+        assert (first.metadata, second.metadata) == ({"topic": "shoes"}, {})
+        await ann.responses.create(model="shopper", input="Hi.", conversation=first.id)
+        assert (await ann.conversations.retrieve(first.id)).metadata == {"topic": "shoes"}
+        changed = await ann.conversations.update(first.id, metadata={"topic": "boots", "size": "39"})
+        assert changed.metadata == {"topic": "boots", "size": "39"}
+        await ann.responses.create(model="shopper", input="And?", conversation=first.id)
+        kept = await ann.conversations.retrieve(first.id)
+        assert (kept.metadata, kept.created_at) == (changed.metadata, first.created_at)
+        with pytest.raises(openai.BadRequestError, match="16 pairs"):
+            await ann.conversations.update(first.id, metadata={str(n): "x" for n in range(17)})
+        page: Any = await ann.get("/conversations", cast_to=object)
+        assert {each["id"]: each["metadata"] for each in page["data"]} == {first.id: changed.metadata, second.id: {}}
+        pages: list[Any] = [await ann.get("/conversations?limit=1", cast_to=object)]
+        pages.append(await ann.get(f"/conversations?limit=1&after={pages[0]['last_id']}", cast_to=object))
+        assert [each["has_more"] for each in pages] == [True, False]
+        assert {each["data"][0]["id"] for each in pages} == {first.id, second.id}
+        assert (await eve.get("/conversations", cast_to=dict))["data"] == []
+        nobody = it.served.gateway.perdure.session(second.id.removeprefix("conv_"), tenant=tenant)
+        with pytest.raises(MessageRefusedError, match="no agent yet"):
+            await nobody.send("Hello?", sender="ann")
+        await ann.conversations.delete(second.id)
+        answers = set()
+        for client, id in ((eve, first.id), (ann, second.id), (ann, "conv_000000000000000000000000"), (ann, "nothing")):
+            for asked in (
+                client.conversations.retrieve(id),
+                client.conversations.update(id, metadata={"a": "b"}),
+                client.conversations.items.list(id),
+                client.conversations.delete(id),
+                client.responses.create(model="shopper", input="Hi.", conversation=id),
+            ):
+                with pytest.raises(openai.NotFoundError) as error:
+                    await asked
+                answers.add(error.value.message.replace(id, "ID"))
+        assert len(answers) == 2, answers  # one for what is asked of it, one for a response in it

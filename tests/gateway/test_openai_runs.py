@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
+from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent
+from perdure import Agent, hook, refuse, tool
+from perdure.cli.viewing.render import run_table
+from perdure.errors import RunError
 from perdure.gateway.openai import openai_door
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.hooks import BeforeAgentStart
+from perdure.pages.door import pages, sign_in
+from perdure.testing.turns import ChatRequest, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
 from tests.gateway.support import gateway
 
@@ -151,7 +159,7 @@ async def test_rights_in_conversations(dev_server: WorkflowEnvironment, tmp_path
         elsewhere = perdure.session("desk", tenant="acme", agent=Agent.of(SHOPPER))
         await elsewhere.reply(await elsewhere.send("Hello.", sender="ann", rights=["*"]))
         with pytest.raises(openai.PermissionDeniedError, match="another agent"):
-            await bob.responses.create(model="shopper", conversation="conv_desk", input="Hello?")
+            await bob.responses.create(model="other", conversation="conv_desk", input="Hello?")
         with pytest.raises(openai.PermissionDeniedError):
             await kim.responses.create(model="shopper", input="Hello?")
         assert (await kim.responses.retrieve(answer.id)).output_text == "Boots."
@@ -207,12 +215,264 @@ async def test_an_agent_with_an_input_of_its_own(dev_server: WorkflowEnvironment
 
 
 async def test_a_run_that_fails(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    async with door(dev_server.client, tmp_path, [Turn("no such model", status=404)] * 2) as it:
+    """Its effects stay: nothing that is told of it has a client send the same again."""
+    async with door(dev_server.client, tmp_path, [Turn("no such model", status=404)] * 3) as it:
         failed = await it.ai.responses.create(model="shopper", input="Go.")
         assert failed.status == "failed"
         assert failed.error is not None
         assert "no such model" in failed.error.message
+        told = failed.error.to_dict()
+        assert (told["code"], told["type"], told["param"]) == ("invalid_prompt", "invalid_request_error", None)
         said: Any = [{"role": "user", "content": "Go."}]
-        with pytest.raises(openai.InternalServerError, match="no such model") as told:
-            await it.ai.chat.completions.create(model="shopper", messages=said)
-        assert told.value.response.headers["x-should-retry"] == "false"
+        patient = it.ai.with_options(max_retries=3)
+        with pytest.raises(openai.UnprocessableEntityError, match="no such model") as caught:
+            await patient.chat.completions.create(model="shopper", messages=said)
+        assert (caught.value.type, caught.value.code) == ("invalid_request_error", "run_failed")
+        with pytest.raises(openai.APIError, match="no such model") as broken:
+            [each async for each in await patient.chat.completions.create(model="shopper", messages=said, stream=True)]
+        assert broken.value.type == "invalid_request_error"
+        assert len(it.it.model.requests) == 3
+
+
+async def test_a_refusal_is_a_part_of_its_own(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R20.2: what the model said in place of an answer."""
+    words = "I will not help with that."
+    async with door(dev_server.client, tmp_path, [refusal(words)] * 8) as it:
+        found: Any = await it.ai.responses.create(model="shopper", input="Go.")
+        assert found.status == "completed"
+        assert [(part.type, part.refusal) for part in found.output[0].content] == [("refusal", words)]
+        async with it.ai.responses.stream(model="shopper", input="Go.") as stream:
+            kinds = [event.type async for event in stream]
+            final: Any = await stream.get_final_response()
+        assert kinds.count("response.refusal.done") == 1
+        assert final.output[0].content[0].refusal == words
+        said: Any = [{"role": "user", "content": "Go."}]
+        completion = await it.ai.chat.completions.create(model="shopper", messages=said)
+        assert (completion.choices[0].message.refusal, completion.choices[0].message.content) == (words, None)
+        deltas = [
+            each async for each in await it.ai.chat.completions.create(model="shopper", messages=said, stream=True)
+        ]
+        assert "".join(each.choices[0].delta.refusal or "" for each in deltas) == words
+
+
+async def test_a_run_that_has_not_begun_is_read_like_any_other(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Reading an accepted run never fails: neither while a hook decides about its start, nor where its agent file is fetched first."""
+    asked, gate, refuses = asyncio.Event(), asyncio.Event(), False
+
+    @hook("before_agent_start")
+    async def judges(event: BeforeAgentStart) -> Any:  # noqa: ARG001  # hooks take their event
+        asked.set()
+        await gate.wait()
+        return refuse("Not today.") if refuses else None
+
+    script = [says("Fine."), says("Long.")]
+    async with door(dev_server.client, tmp_path, script, functions=[judges]) as it:
+        begun = await it.ai.responses.create(model="shopper", input="Go.", background=True)
+        await asked.wait()
+        seen = await it.ai.responses.retrieve(begun.id)
+        assert (seen.status, seen.model, seen.output) == ("in_progress", "shopper", [])
+        run = it.served.gateway.perdure.get_run(seen.to_dict()["perdure"]["run_id"])  # type: ignore[index]
+        assert [await run.value(what) for what in ("output", "state", "calls")] == ["null", "{}", "[]"]
+        with pytest.raises(RunError, match="has not begun"):
+            await run.value("1.0")
+        gate.set()
+        answer = await _ended(it.ai, begun.id)
+        assert answer.output_text == "Fine."
+        long = await it.ai.responses.create(
+            model="shopper", input="x" * 100_000, background=True, previous_response_id=begun.id
+        )
+        assert (await _ended(it.ai, long.id)).output_text == "Long."
+        refuses = True
+        refused = await it.ai.responses.create(model="shopper", input="Go.")
+        assert (refused.status, refused.model) == ("failed", "shopper")
+        assert "Not today." in str(refused.error)
+
+
+async def test_a_new_response_is_found_at_once(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with door(dev_server.client, tmp_path, [says("Fine.")] * 12) as it:
+
+        async def one() -> str:
+            begun = await it.ai.responses.create(model="shopper", input="Go.", background=True)
+            return str((await _ended(it.ai, begun.id)).output_text)
+
+        assert await asyncio.gather(*(one() for _ in range(12))) == ["Fine."] * 12
+
+
+async def _ended(client: AsyncOpenAI, id: str) -> Any:
+    while (found := await client.responses.retrieve(id)).status in ("queued", "in_progress"):
+        pass
+    return found
+
+
+async def test_a_tool_choice_is_validated_like_the_output(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R6.5, R17.2: an output counts only after the call; a request that goes on says anew what has to be called."""
+    named: Any = {"type": "function", "name": "get_weather"}
+    script = [
+        says("It is mild."),
+        Turn("Just text."),
+        {"calls": [weather("Rome")], "output": "{†state.rome}"},
+        {"calls": [weather("Oslo")], "output": "{†state.rome} {†state.oslo}"},
+    ]
+    async with door(dev_server.client, tmp_path, script) as it:
+        asked: Any = await it.ai.responses.create(model="shopper", input="Weather?", tools=TOOLS, tool_choice=named)
+        assert [item.name for item in asked.output] == ["get_weather"]
+        assert asked.tool_choice.to_dict() == named
+        told = [request.text for request in it.it.model.requests]
+        assert "Your answer has to make a call of get_weather" in told[0]
+        assert ["no output counts before a call of get_weather" in text for text in told] == [False, True, True]
+        again: Any = await it.ai.responses.create(
+            model="shopper",
+            previous_response_id=asked.id,
+            input=results(asked, "mild"),
+            tools=TOOLS,
+            tool_choice="required",
+        )
+        assert [json.loads(item.arguments) for item in again.output] == [{"city": "Oslo"}]
+        answer = await it.ai.responses.create(
+            model="shopper", previous_response_id=again.id, input=results(again, "cold")
+        )
+        assert answer.output_text == "mild cold"
+
+
+async def test_a_tool_choice_holds_for_its_own_request(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R17.2: after a request that names a function the next one chooses anew, also where that function was not called."""
+    other: Any = WEATHER | {"name": "get_time"}
+    named: Any = {"type": "function", "name": "get_weather"}
+    told: Any = {"model": "shopper", "tools": [WEATHER, other]}
+    time = {"_tool": "get_time", "city": "Rome", "_outputPath": "†state.time"}
+    kept = {"name": "own", "config": {"must_call": ["get_weather"]}, "context": SHOPPER["context"]}
+    script = [
+        {"calls": [time]},
+        {"calls": [time]},
+        says("Noon."),
+        *({"calls": [time]}, says("Noon."), {"calls": [weather("Rome")]}, says("{†state.rome}")),
+    ]
+    async with door(dev_server.client, tmp_path, script, agents=[SHOPPER, kept]) as it:
+        first = await it.ai.responses.create(input="The time?", **told)
+        second = await it.ai.responses.create(
+            previous_response_id=first.id, input=results(first, "12"), tool_choice=named, **told
+        )
+        third = await it.ai.responses.create(previous_response_id=second.id, input=results(second, "12"), **told)
+        assert third.output_text == "Noon."
+        told |= {"model": "own"}  # what the agent's own file wants stays, until it was called
+        first = await it.ai.responses.create(input="The time?", **told)
+        second = await it.ai.responses.create(previous_response_id=first.id, input=results(first, "12"), **told)
+        assert [item.name for item in second.output if item.type == "function_call"] == ["get_weather"]
+        third = await it.ai.responses.create(previous_response_id=second.id, input=results(second, "mild"), **told)
+        assert third.output_text == "mild"
+
+
+async def test_what_a_client_carries_out_is_no_question_to_people(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """R17.2: the session runs, its run's page and `show` name nobody who should decide, and no list has the call."""
+    async with door(dev_server.client, tmp_path, [{"calls": [weather("Rome")]}]) as it:
+        asked: Any = await it.ai.responses.create(model="shopper", input="Weather?", tools=TOOLS)
+        perdure = it.served.gateway.perdure
+        session = perdure.session(asked.id.split("_")[1], tenant="acme")
+        view = await session.show()
+        assert (view.status, await session.waiting(view)) == ("running", [])
+        assert (await perdure.get_run(str(view.run_id)).waiting_below())[0] == []
+        shown = "".join(printed(await perdure.get_run(str(view.run_id)).view()))
+        assert "waits for the client that carries it out" in shown
+        assert "perdure a" not in shown
+        async with (
+            gateway(dev_server.client, [sign_in, pages], task_queue=it.it.task_queue, **it.given) as site,
+            httpx2.AsyncClient(base_url=site.address, headers={"Origin": site.address}) as browser,
+        ):
+            await browser.post("/sign-in", data={"token": it.tokens[0]})
+            page = await browser.get(f"/runs/{quote(str(view.run_id), safe='')}")
+        assert page.status_code == 200
+        assert "get_weather" in page.text
+        assert "for a person" not in page.text
+
+
+def printed(view: Any) -> str:
+    """Return what `show` prints."""
+    console = Console(file=io.StringIO(), width=160)
+    console.print(run_table(view, 160))
+    file: Any = console.file
+    return str(file.getvalue())
+
+
+async def test_a_run_whose_client_has_gone(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """It fails after the time of the setting; nobody else is asked what the client's function comes to."""
+    script = [{"calls": [weather("Rome")]}]
+    said: Any = [{"role": "user", "content": "Weather?"}]
+    tool: Any = {"type": "function", "function": {key: WEATHER[key] for key in ("name", "parameters")}}
+    async with door(dev_server.client, tmp_path, script * 2) as it:
+        perdure = it.served.gateway.perdure
+        kept = await it.ai.chat.completions.create(model="shopper", messages=said, tools=[tool], store=True)
+        asked: Any = kept.to_dict()["perdure"]
+        waiting = perdure.get_run(asked["run_id"])
+        assert [(offer.tool, offer.client) for offer in (await waiting.view()).waiting] == [("get_weather", True)]
+        assert await waiting.waiting() == []
+        listed = await perdure.approvals(tenant="acme")
+        assert asked["run_id"] not in [one.run_id for one in listed.waiting]
+        it.served.gateway.settings = it.served.gateway.settings.model_copy(update={"gateway_client_wait": 0.5})
+        gone: Any = (await it.ai.chat.completions.create(model="shopper", messages=said, tools=[tool])).to_dict()
+        ended = await perdure.get_run(gone["perdure"]["run_id"]).wait()
+        assert (ended.status, ended.stop_reason) == ("failed", "client_gone")
+        assert "has not sent the results of its functions" in str(ended.error)
+        assert len(it.it.model.requests) == 2
+        assert (await perdure.get_run(asked["run_id"]).view()).status == "running"
+
+
+@tool(dangerous=True, retries=0)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def parts(request: ChatRequest) -> dict[str, Any]:
+    """Answer as the one above, which has a delegate pay, or as that delegate, which pays in two steps."""
+    if "You keep the till." not in request.text:
+        call = {"_tool": "till", "_outputPath": "†state.till"}
+        return says("{†state.till}") if "paid" in request.text else {"calls": [call]}
+    step = 2 if "paid 1" in request.text else 1
+    paying: dict[str, Any] = {"_tool": "pay", "amount": step, "_outputPath": f"†state.paid{step}"}
+    return says("paid both") if "paid 2" in request.text else {"calls": [paying]}
+
+
+TILL: Any = {"name": "till", "_delegate": "cashier", "properties": {}}
+CASHIER: Any = {
+    "name": "cashier",
+    "context": [{"type": "system", "text": "You keep the till."}, {"type": "tool", "tool": "pay"}],
+}
+
+
+async def test_what_waits_in_a_delegates_run_is_decided(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """R17.2: it is a required action of the response, and the next request resumes the delegate's run."""
+    agents = [SHOPPER | {"context": [*SHOPPER["context"], {"type": "tool", "tool": TILL}]}, CASHIER]
+    async with door(dev_server.client, tmp_path, parts, agents=agents, functions=[pay]) as it:
+        first: Any = await it.ai.responses.create(model="shopper", input="Pay.")
+        (asked,) = first.output
+        assert (asked.type, asked.name, json.loads(asked.arguments)) == ("mcp_approval_request", "pay", {"amount": 1})
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+        second: Any = await it.ai.responses.create(
+            model="shopper", previous_response_id=first.id, input=[answer | {"reason": "Fine."}]
+        )
+        assert [json.loads(item.arguments) for item in second.output] == [{"amount": 2}]
+        with pytest.raises(openai.BadRequestError, match="went on already"):
+            await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
+        (again,) = second.output
+        third: Any = await it.ai.responses.create(
+            model="shopper", previous_response_id=second.id, input=[answer | {"approval_request_id": again.id}]
+        )
+        assert third.output_text == "paid both"
+        for response in (first, second, third):  # what was told of each stays so
+            kept = (await it.ai.responses.retrieve(response.id)).to_dict()
+            assert kept["output"] == response.to_dict()["output"]
+        items: list[Any] = [each async for each in it.ai.responses.input_items.list(second.id)]
+        assert [(each.approval_request_id, each.approve, each.reason) for each in items] == [(asked.id, True, "Fine.")]
+        # Chat completions, and whoever declares the function, by its calls.
+        approval: Any = {"type": "function", "function": {"name": "perdure_approval", "parameters": {}}}
+        told: list[Any] = [{"role": "user", "content": "Pay."}]
+        for _ in range(2):
+            completion = await it.ai.chat.completions.create(model="shopper", messages=told, tools=[approval])
+            message = completion.choices[0].message
+            assert message.tool_calls is not None
+            told.append(message.to_dict())
+            told += [{"role": "tool", "tool_call_id": call.id, "content": "approve"} for call in message.tool_calls]
+        completion = await it.ai.chat.completions.create(model="shopper", messages=told, tools=[approval])
+        assert completion.choices[0].message.content == "paid both"

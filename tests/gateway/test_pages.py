@@ -129,9 +129,8 @@ async def test_r17_5_a_conversation_is_had_and_an_approval_given_in_it(
         page = seen.page
         key = await begin(page, seen.at, "Please pay me back for A-17.")
         await expect(page.locator(".entry.message .text")).to_have_text("Please pay me back for A-17.")
-        await expect(
-            page.get_by_role("heading", name="1.0 refund").or_(page.get_by_role("heading", name="2.0 refund"))
-        ).to_be_visible(timeout=20_000)
+        sentence = "refund order A-17, amount 20: refund is dangerous"
+        await expect(page.get_by_role("heading", name=sentence)).to_be_visible(timeout=20_000)
         assert await violations(page) == []
         await page.get_by_label("Reason").fill("she is right")
         await page.get_by_role("button", name="Approve", exact=True).click()
@@ -139,9 +138,11 @@ async def test_r17_5_a_conversation_is_had_and_an_approval_given_in_it(
         await expect(page.locator(".entry")).to_have_count(3)  # the message, the run with its calls, the reply
         assert await violations(page) == []
         await page.get_by_label("Message").fill("Thank you")
-        await page.get_by_label("Message").press("Tab")
-        await page.keyboard.press("Enter")  # the button behind it: no mouse is needed
+        await page.keyboard.press("Shift+Enter")
+        await page.keyboard.type("and goodbye")
+        await page.keyboard.press("Enter")  # which sends: no mouse is needed
         await expect(page.locator(".entry.reply")).to_have_count(2, timeout=20_000)
+        await expect(page.locator(".entry.message.mine .text").last).to_have_text("Thank you\nand goodbye")
         view = await seen.at.gateway.perdure.session(key, tenant="shop").show()
         assert [entry["sender"] for entry in view.entries if entry["type"] == "message"] == ["ann", "ann"]
         # Once more from its beginning: what was told live stands there too.
@@ -161,7 +162,7 @@ async def test_r17_5_the_answer_is_seen_while_it_is_written_and_stopped(
         page = seen.page
         await begin(page, seen.at, "Tell me.")
         await expect(page.locator(".writing .text")).to_contain_text("word word", timeout=20_000)
-        await page.get_by_role("button", name="Stop").click()
+        await page.get_by_role("button", name="Stop the run").click()
         await expect(page.locator(".entry.run")).to_contain_text("cancelled", timeout=20_000)
         await expect(page.locator(".writing .text")).to_be_empty()
 
@@ -171,7 +172,7 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
         page = seen.page
-        await begin(page, seen.at, "Please pay me back for A-17.")
+        key = await begin(page, seen.at, "Please pay me back for A-17.")
         await page.get_by_role("link", name="the run").click()
         await expect(page.locator("figure svg text").filter(has_text="refund")).to_be_visible(timeout=20_000)
         await page.get_by_role("link", name="refund").first.click()  # what waits, in the inbox
@@ -190,7 +191,11 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         link = await page.get_by_role("link", name="in Temporal's Web UI").get_attribute("href")
         assert link is not None
         assert link.startswith("http://localhost:8233/namespaces/default/workflows/session-")
-        run_id = await page.locator("h1").inner_text()
+        run_id = await page.locator("code.id").first.inner_text()
+        origin = page.locator(".origin")
+        for fact in ("ann", "shop", key):
+            await expect(origin).to_contain_text(fact)
+        await expect(page.locator("main")).to_contain_text("Please pay me back for A-17.")
         async with asyncio.timeout(20):
             while not [
                 run
@@ -205,7 +210,7 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         await page.get_by_label("Status").select_option("completed")
         await page.keyboard.press("Enter")
         await page.get_by_role("button", name="Search").click()
-        await expect(page.get_by_role("link", name=run_id)).to_be_visible()
+        await expect(page.locator("tbody")).to_contain_text(run_id)
         assert await violations(page) == []
         await page.get_by_label("Since").fill("yesterday")
         await page.get_by_role("button", name="Search").click()
@@ -216,8 +221,10 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
     server: WorkflowEnvironment, browser: Browser, tmp_path: Path
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
-        key = await begin(seen.page, seen.at, "Where is my lamp?")
+        key = await begin(seen.page, seen.at, "Where is my lamp?\nIt is late.")
         await expect(seen.page.locator(".entry.reply")).to_be_visible(timeout=20_000)
+        await seen.page.goto(f"{seen.at.address}/conversations")
+        await expect(seen.page.get_by_role("link", name="Where is my lamp?", exact=True)).to_be_visible()
         run_id = (await seen.at.gateway.perdure.session(key, tenant="shop").show()).entries[-1]["runId"]
         context = await browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 740})
         page = await context.new_page()
@@ -229,7 +236,7 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
         await page.goto(f"{seen.at.address}/conversations/{key}")
         await page.get_by_label("Message").fill("And the chair?")
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator(".said")).to_contain_text("started")
+        await expect(page.locator(".said")).to_contain_text("Sent: the agent has begun")
         await context.close()
         small = await (await browser.new_context(viewport={"width": 360, "height": 740})).new_page()
         await sign(small, seen.at, seen.tokens[0])
@@ -267,3 +274,30 @@ async def test_r17_1_pages_show_nobody_what_is_another_tenants(
         await expect(reader.get_by_role("alert")).to_contain_text("may not decide what waits")
         await reader.context.close()
         await seen.at.gateway.perdure.get_run(str(view.run_id)).cancel()
+
+
+async def test_r17_5_without_tokens_a_page_says_which_tenant_it_shows_and_offers_the_others(
+    server: WorkflowEnvironment, browser: Browser, tmp_path: Path
+) -> None:
+    agents = write_agents(tmp_path / "agents", DESK)
+    async with (
+        harness(server.client, [look, refund], desk) as it,
+        gateway(server.client, [sign_in, pages], task_queue=it.task_queue, agents=agents) as at,
+    ):
+        perdure, tenant = at.gateway.perdure, some_name("shop")
+        session = perdure.session(some_name(), tenant=tenant, agent=at.gateway.agents.get("desk"))
+        await session.send("Please pay me back.", sender="ann", rights=["*"])
+        async with asyncio.timeout(30):
+            while not [one for one in (await perdure.approvals(tenant=tenant)).waiting if one.sender == "ann"]:
+                pass
+        page = await (await browser.new_context()).new_page()
+        await page.goto(f"{at.address}/inbox/")
+        await expect(page.locator("main")).to_contain_text("Nothing waits for a person in runs of no tenant")
+        await page.get_by_role("button", name=f"{tenant} (1 waits)").click()
+        await expect(page.locator(".who")).to_contain_text(f"tenant {tenant}")
+        await expect(page.get_by_role("heading", name="refund is dangerous")).to_be_visible()
+        await expect(page.locator("article")).to_contain_text("asked by ann")
+        await expect(page.locator("article .last")).to_contain_text("Please pay me back.")
+        await page.get_by_role("button", name="Reject", exact=True).click()
+        await expect(page.get_by_role("status")).to_contain_text("rejected")
+        await page.context.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 from typing import Any
 
@@ -17,6 +16,7 @@ from perdure.model.dialects.scanning import CallScanner
 from perdure.model.dialects.thoughts import call_as_text, last_marks_removed
 from perdure.model.wire import Vocabulary
 from perdure.values.jsons import loads
+from tests.cpu import Cpu
 from tests.pure.strategies import json_values
 
 CALL = {"_tool": "add", "a": 1}
@@ -237,38 +237,38 @@ HEAVY = {
 @pytest.mark.parametrize(("dialect", "text"), HEAVY.values(), ids=HEAVY)
 def test_r18_6_what_an_answer_costs_grows_with_its_length_alone(dialect: str, text: str) -> None:
     tracemalloc.start()
-    begun = time.process_time()
+    cpu = Cpu()
     try:
         read(dialect, text, 4)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.process_time() - begun < 10  # quadratic is minutes; half a second without tracing and neighbours
+    assert cpu.laps() < 2000  # quadratic is minutes; half a second without tracing and neighbours
     assert peak < 100e6
 
 
 def test_long_arguments_cost_what_they_weigh() -> None:
     arguments = '{"a":"' + "x" * 500_000 + '"}'
     pieces = [ToolDelta(index=0, arguments=arguments[at : at + 4]) for at in range(0, len(arguments), 4)]
-    begun = time.process_time()
+    cpu = Cpu()
     assert len(native(ToolDelta(0, "one", "add", ""), *pieces).calls) == 1
-    assert time.process_time() - begun < 10
+    assert cpu.laps() < 2000
 
 
 @pytest.mark.parametrize("blanks", [" ", "\n"])
 def test_r18_6_blanks_without_end_cost_what_they_are_long(blanks: str) -> None:
     text = "{" + blanks * 1_000_000
-    started = time.process_time()
+    cpu = Cpu()
     assert last_marks_removed(text + "x") == text + "x"
     assert last_marks_removed(text + "<|im_end|> </s>\n") == "{"
     assert call_as_text(text + "x") is None
-    assert time.process_time() - started < 2
+    assert cpu.laps() < 400
 
 
 def test_r18_6_a_long_f_string_is_refused_before_it_is_parsed() -> None:
     reader = DIALECTS["script"].reader(Vocabulary())
-    started = time.process_time()
+    cpu = Cpu()
     reader.push("act(f'" + "{a}" * 100_000 + "')\n")
     (call,) = reader.close("stop").calls
     assert "an f-string in it may have 2,000 characters" in str(call)
-    assert time.process_time() - started < 2
+    assert cpu.laps() < 400

@@ -15,7 +15,7 @@ RUN = "session-1/a-1"
 
 
 def event(topic: Topic, phase: str, run_id: str = RUN, **data: Any) -> Event:
-    return Event(topic, phase, "2026-01-01T00:00:00.000+00:00", run_id, 0, data)
+    return Event(topic, phase, "2026-01-01T00:00:00.000+00:00", run_id, data)
 
 
 def shown(picture: Picture, *events: Event) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +20,10 @@ from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, run
 from perdure.sessions.identifiers import changed, identifiers
 from perdure.sessions.steps import estimate
 from perdure.sessions.transcript import Carried, Transcript
+from perdure.sessions.wire import message_key
 from perdure.values.limits import AT_HAND, MAX_SEGMENT
 from perdure.values.messages import parse_messages
+from tests.cpu import Cpu
 from tests.soak import times
 
 AT = "2026-11-21T10:00:00Z"
@@ -140,10 +141,10 @@ def test_identifiers_are_what_names_something() -> None:
 
 
 def test_looking_for_identifiers_takes_what_there_is_of_text() -> None:
-    start = time.process_time()
+    cpu = Cpu()
     for text in ("a/" * 200_000, "1" * 400_000, "a@" * 200_000, "http://" * 60_000):
         identifiers(text)
-    assert time.process_time() - start < 2
+    assert cpu.laps() < 400
 
 
 def test_r9_7_after_a_refusal_less_is_told() -> None:
@@ -256,10 +257,10 @@ class Random:
             known = len(self.names)
             transcript.append(MessageEntry(at=AT, message_id=id, sender="anna", text=self.text()))
             if self.random.random() < 0.05:
-                transcript.settle(id, "withdrawn")
+                transcript.settle(message_key("anna", id), "withdrawn")
                 del self.names[known:]
             else:
-                transcript.assign(id, run, self.random.choice((1, 1, 2, 9)))
+                transcript.assign(message_key("anna", id), run, self.random.choice((1, 1, 2, 9)))
         status = self.random.choice(("completed", "completed", "failed", "cancelled", "terminated"))
         result = RunResult(
             run_id=run, status=status, calls=list(self.calls()), error="it failed"[: 9 * (status == "failed")]

@@ -123,6 +123,29 @@ def test_r2_8_history_is_sent_as_it_was_where_functions_are_native() -> None:
     assert messages[2] == {"role": "tool", "tool_call_id": "c1", "content": "hot-31"}
 
 
+def test_conversions_and_races_are_told_to_the_model_once_and_hold_no_output_back() -> None:
+    typed = parse_tool({"name": "typed", "properties": {"n": {"type": "integer"}}}, activities=["typed"])
+    agent = parse_agent({"name": "a", "context": [{"type": "text", "text": "go"}]})
+    run = Run(agent, Context(agent), Prepared(tools=[typed], models=Models()))
+    chat(run)
+
+    def play(number: int, output: int | None, *values: str | int) -> bool:
+        plan = run.open_plan(number)
+        for value in values:
+            plan.add({"_tool": "typed", "n": value, "_outputPath": "†state.x"})
+        plan.close()
+        for call in plan.take_ready():
+            plan.end(call, Returned(7))
+        return run.close_request(plan, RequestResult(output=output))
+
+    assert not play(1, None, "1", 2)
+    told = said(run)[1:3]
+    assert "1.0 typed: $.n was" in told[0]
+    assert "1.0 typed and 1.1 typed both set" in told[1]
+    assert play(2, 5, "3")
+    assert run.output == 5
+
+
 @pytest.mark.parametrize("dialect", ["solution", "script"])
 def test_r2_8_elsewhere_its_calls_are_told_in_words(dialect: str) -> None:
     messages = chat(run_of(*CALLED, config={"dialect": dialect}))[1:]

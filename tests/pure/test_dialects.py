@@ -109,13 +109,21 @@ def normal(call: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(call))  # type: ignore[no-any-return]
 
 
+def without_versions(call: dict[str, Any]) -> dict[str, Any]:
+    """The call without the order that a script's lines have: those that assign one name come one after the other (R5.14)."""
+    after = call.get("_after")
+    kept = [each for each in after if not str(each).startswith("ended ")] if isinstance(after, list) else after
+    return {key: value for key, value in call.items() if key != "_after"} | ({"_after": kept} if kept else {})
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(written=st.lists(calls(), min_size=1, max_size=4), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4))
 def test_r9_2_what_is_written_is_read_back(dialect: str, written: list[dict[str, Any]], sizes: list[int]) -> None:
     solution, early, _ = read(dialect, {"calls": written, "output": None}, sizes)
     assert solution.problem is None
     assert early == solution.calls[: len(early)]
-    assert list(map(meaning, map(normal, solution.calls))) == list(map(meaning, written))
+    calls = [without_versions(call) for call in solution.calls]
+    assert list(map(meaning, map(normal, calls))) == list(map(meaning, written))
 
 
 def meaning(call: dict[str, Any]) -> Any:

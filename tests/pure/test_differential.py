@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import CallError
+from perdure.errors import CallError, StateError
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import parse_tool
+from perdure.values.references import MISSING, Reference, parse_expression
 from perdure.values.state import State, Write
-from tests.differential.cases import TAKES, Case, make_case, rename, renamed
-from tests.differential.interpreter import NOTHING, Interpreter, interpret, leaves
+from tests.differential.cases import PATHS, TAKES, Case, make_case, rename, renamed
+from tests.differential.interpreter import NOTHING, Interpreter, UnwritableError, interpret, leaves, parse
 
 SEEDS = 2000
 PROPERTIES = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
@@ -131,6 +132,29 @@ def test_calls_that_arrive_one_by_one_do_what_the_protocol_says_of_the_list(batc
         engine = Engine(case, streamed=random.Random(seed))
         found = differences(engine, interpret(case, engine.order))
         assert not found, told(case, found)
+
+
+@batches()
+def test_r6_4_an_output_binds_as_a_call_at_the_end_of_the_list(batch: int) -> None:
+    for seed in range(batch, SEEDS // 4, 10):
+        case = make_case(seed)
+        engine = Engine(case, streamed=random.Random(seed))
+        spec = interpret(case, engine.order)
+        for path in PATHS:
+            reference = parse_expression(f"†state.{path}")
+            assert isinstance(reference, Reference)
+            try:
+                found = engine.plan.read_at_end(reference)
+            except StateError:
+                found = "unreadable"
+            try:
+                leaf = parse(f"†state.{path}")
+                wanted = spec.see(len(case.calls), leaf)[1]
+            except UnwritableError:
+                wanted = "unreadable"
+            assert (found is MISSING and wanted is NOTHING) or found == wanted, told(
+                case, [f"{path}: {found}, {wanted}"]
+            )
 
 
 @batches()

@@ -19,7 +19,9 @@ from perdure.plan.plan import Plan
 from perdure.run.views.run import waiting_view
 from perdure.tools.definitions import with_own_names
 from perdure.tools.engine import ENGINE_TOOLS
-from perdure.tools.tool import Tool, resolve_tools
+from perdure.tools.tool import Tool, parse_tool, resolve_tools
+from perdure.values.sources import MODEL
+from perdure.values.sources.origins import Origins
 from perdure.values.state import State
 from tests.pure.test_policies import META, POLICIES
 
@@ -284,3 +286,31 @@ def test_a_run_that_started_below_a_raised_floor_is_told_why_it_is_not_asked_abo
     problem = floor_problem("dangerous", CODE["wipe"], "wipe", {"x": 1}, None)
     assert problem is not None
     assert "a run keeps the floor that it was started with" in problem
+
+
+def test_r7_7_what_is_remembered_holds_for_what_others_wrote_of_what_was_shown() -> None:
+    """A person who has seen a clean call, or one account of a mail's, has not seen what others write into the next one."""
+    tool = parse_tool({"name": "pay", "properties": {"to": {}}, "_dangerous": True})
+    mail, web = frozenset({"!tool:mail"}), frozenset({"!tool:web"})
+    calls = {
+        name: Origins(MODEL, {"to": sources}, read=True)
+        for name, sources in (("own", MODEL), ("mail", mail), ("web", web))
+    }
+    asked: dict[str, list[str]] = {}
+    for shown in calls:
+        guard = Guard(Policy(ask="dangerous"))
+        guard.remember("pay", {"to": "x", "note": 1}, calls[shown])
+        again = Guard(Policy(ask="dangerous"), remembered={name: list(each) for name, each in guard.remembered.items()})
+        asked[shown] = [
+            f"{name} {to}"
+            for name, origins in calls.items()
+            for to in ("x", "y")
+            if again.why(tool, {"to": to, "note": 2}, origins=origins)
+        ]
+        assert (again.why(tool, None, origins=calls["mail"]) is None, again.why(tool, None) is None) == (False, True)
+    assert asked == {
+        "own": ["mail x", "mail y", "web x", "web y"],
+        "mail": ["mail y", "web x", "web y"],
+        "web": ["mail x", "mail y", "web y"],
+    }
+    assert Guard(Policy(), remembered=["pay"]).why(tool, {}, origins=calls["web"]) is None  # of 0.1.0

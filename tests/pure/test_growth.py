@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import Any
 
@@ -20,6 +19,7 @@ from perdure.tools.tool import parse_tool
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.values.packing import pack
 from perdure.values.state import Write
+from tests.cpu import Cpu
 
 NOW = "2026-01-01T00:00:00"
 
@@ -66,7 +66,7 @@ def test_r18_4_results_that_the_model_is_shown_as_turns_are_carried_on_once_each
 @pytest.mark.parametrize("path", [{}, {"_outputPath": "†state.all", "_outputMethod": "push"}], ids=["results", "state"])
 @pytest.mark.parametrize("dialect", ["solution", "script", "tools"])
 def test_r18_3_what_a_model_is_told_fits_whatever_has_grown(dialect: str, path: dict[str, Any]) -> None:
-    run, results, largest = grown(dialect, 70, 40_000, **path)
+    run, results, largest = grown(dialect, 180, 15_900, **path)
     assert sum(map(len, results)) > MAX_PAYLOAD
     assert MAX_PAYLOAD // 2 < largest <= MAX_PAYLOAD
     assert run.progress.tight, "it is shown cut from when it was too large"
@@ -77,10 +77,10 @@ def test_r18_5_what_is_too_much_to_carry_on_is_not_packed_again_and_again() -> N
     size = carried(run)
     made = len(snapshot(run).model_dump_json())
     assert made * 0.9 < size < made * 1.2
-    started = time.process_time()
+    cpu = Cpu()
     for _ in range(100):
         carried(run)
-    assert time.process_time() - started < 0.2, "nothing is encoded for it"
+    assert cpu.laps() < 40, "nothing is encoded for it"
     attempts = Attempts()
     assert attempts.worth(size, MAX_PAYLOAD)
     attempts.note(size, packed=2 * MAX_PAYLOAD)
@@ -95,9 +95,9 @@ def test_r18_3_an_output_that_reads_one_value_a_thousand_times_is_refused_before
     run.begin_request(Choice("m", "only"))
     plan = run.open_plan(2)
     plan.close()
-    started = time.process_time()
+    cpu = Cpu()
     assert not run.close_request(plan, RequestResult(output=["†state.big"] * 1000))
-    assert time.process_time() - started < 0.2
+    assert cpu.laps() < 40
     assert "the output cannot be made: it has 500,002,001 bytes, and 20,000,000 is the most" in str(
         run.progress.messages
     )

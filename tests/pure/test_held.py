@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from perdure.errors import CallError, DecisionError
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import Delivery, RequestResult
+from perdure.people.decisions import parse_decision
+from perdure.people.wire import Said
 from perdure.plan.outcomes import Failed, Returned
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
 from perdure.run.inner import Ended, InnerLoop, Stage
+from perdure.run.past.wire import Progress
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
 from perdure.run.telling import inbox
@@ -115,8 +119,8 @@ def see(path: str = "", x: Any = 1) -> dict[str, Any]:
     return act(path, x, _tool="see")
 
 
-def keep(*ids: str) -> dict[str, Any]:
-    return {"_tool": "keep", "calls": list(ids)}
+def keep(*ids: str, drop: Sequence[str] = ()) -> dict[str, Any]:
+    return {"_tool": "keep", "calls": list(ids), **({"drop": list(drop)} if drop else {})}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -132,7 +136,7 @@ def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
     assert world.shown[-1] == "message m1"
     assert "keep" in json.dumps(world.run.request_context(2).parameters) or "keep(" in world.shown[-2]
     # Another writes what 1.1 would have; 1.2, which reads it, is kept and reads it there; 1.3 is dropped.
-    assert world.write(keep("1.2"), act("b", "†state.a")) == []
+    assert world.write(keep("1.2", drop=["1.3"]), act("b", "†state.a")) == []
     assert world.end("1.0") == ["2.1"]
     world.answer()
     assert world.end("2.1") == ["1.2"]
@@ -168,8 +172,38 @@ def test_r10_5_what_nobody_writes_any_more_is_an_error_of_its_reader() -> None:
     world.answer(act("a"), act("b", "†state.a"), act("c", "†state.b"))
     world.steer("m1")
     world.step()
-    world.answer(keep("1.2"))
+    world.answer(keep("1.2", drop=["1.1"]))
     assert world.statuses == {"1.0": "running", "1.1": "skipped", "1.2": "invalid", "2.0": "done"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("second", ["kept", "dropped", "silent"])
+def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(second: str, dialect: str) -> None:
+    """A person is asked about it meanwhile; that nobody needs to decide any more is said to whoever was asked."""
+    world = World(dialect, approval={"ask": "always"})
+    world.answer(act("a"))
+    world.steer("m1")
+    world.step()
+    assert "a person is asked about it" in world.shown[-3]
+    world.answer(see("b"), output={"early": True})
+    assert (world.number, world.over, world.statuses["1.0"]) == (3, False, "held")
+    assert list(world.run.desk.waiting) == ["1.0", "2.0"]
+    assert "did not say what is to become of 1.0." in world.shown[-1]
+    world.answer(*{"kept": [keep("1.0")], "dropped": [keep(drop=["1.0"])], "silent": []}[second])
+    assert world.number == 3
+    call = world.run.plan.calls[0] if world.run.plan else None
+    assert call is not None
+    assert call.approval is not None
+    if second == "kept":
+        assert (call.standing, call.approval.decision, "1.0" in world.run.desk.waiting) == ("waiting", None, True)
+        return
+    reason = (
+        "dropped by Request 3" if second == "dropped" else "dropped: Request 3 was asked about it, and did not name it"
+    )
+    assert (call.standing, call.reason) == ("skipped", reason)
+    assert (call.approval.decision, call.approval.by, call.approval.reason) == ("dropped", "model", reason)
+    with pytest.raises(DecisionError, match=r"1\.0 does not wait any more: dropped"):
+        world.run.desk.judge(parse_decision({"call": "1.0", "decision": "approve"}))
 
 
 def test_r10_5_calls_of_both_requests_read_and_await_each_other() -> None:
@@ -242,7 +276,8 @@ def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
         world.step()
         assert world.end("1.0[0]") == []
         assert (world.statuses["1.0"], world.statuses["1.1"]) == ("held", "held")
-        assert world.answer(*([keep("1.0", "1.1")] if kept else [])) == (["1.0[1]"] if kept else [])
+        chosen = keep("1.0", "1.1") if kept else keep(drop=["1.0", "1.1"])
+        assert world.answer(chosen) == (["1.0[1]"] if kept else [])
         if kept:
             world.end("1.0[1]")
             assert world.end("1.0[2]") == ["1.1"]
@@ -259,7 +294,7 @@ def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
     world.steer("m1")
     world.run.desk.withdraw(list(world.run.desk.waiting.values()))
     world.step()
-    world.answer(keep("1.1"), act("c"))
+    world.answer(keep("1.1", drop=["1.0"]), act("c"))
     offer = world.run.desk.waiting["2"]
     assert [call.id for call in offer.calls if not call.ended] == ["1.1", "2.1"]
     assert world.statuses == {"1.0": "skipped", "1.1": "ready", "2.0": "done", "2.1": "ready"}
@@ -372,3 +407,12 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
 
 def _tool(world: World, id: str) -> str:
     return next(call.tool for call in run_view(world.run, "r").calls if call.id == id)
+
+
+def test_r10_7_a_message_is_taken_back_by_its_sender() -> None:
+    """In a plain run too: the gateway says who asks, but for who has the right to take back what others have said."""
+    progress = Progress(inbox=[Said(id="m1", text="pay", sender="ann")])
+    with pytest.raises(DecisionError, match="no message 'm1'"):
+        inbox.withdraw(progress, {"id": "m1", "sender": "sue"})
+    assert inbox.withdraw(progress, {"id": "m1", "sender": "ann"}) == {"id": "m1", "withdrawn": True}
+    assert progress.inbox == []

@@ -19,7 +19,9 @@ from perdure.hooks.table import HOOKS
 from perdure.hooks.wire import HookRef
 from perdure.plan.calls import Call
 from perdure.plan.revisions import take_changed
+from perdure.run.documents import with_system_text
 from perdure.tools.tool import parse_tool
+from perdure.values.jsons import Json
 from perdure.values.sources.origins import Origins
 from perdure.values.templates import parse_template
 
@@ -213,3 +215,25 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
     with pytest.raises(TypeError, match="is not for a hook to change; it may change params"):
         BeforeToolCall().changed(tool="other")
     assert ToolResultPersist.CHANGES == ("result",)
+
+
+@pytest.mark.parametrize(
+    ("context", "kept"),
+    [
+        ([{"type": "system", "text": "a"}, {"type": "tool", "tool": "t"}], [{"type": "tool", "tool": "t"}]),
+        ([{"type": "tool", "tool": "t"}, {"type": "system", "text": "a"}], [{"type": "tool", "tool": "t"}]),
+        (
+            [
+                {"type": "system", "text": "a"},
+                {"type": "text", "role": "user", "text": "hello"},
+                {"type": "system", "text": "b"},
+            ],
+            [{"type": "text", "role": "user", "text": "hello"}, {"type": "system", "text": "b"}],
+        ),
+        ([], []),
+    ],
+)
+def test_a_system_text_takes_the_place_of_those_that_stand_first(context: list[Json], kept: list[Json]) -> None:
+    changed = with_system_text({"name": "x", "context": context}, "new")
+    assert changed == {"name": "x", "context": [{"type": "system", "text": "new"}, *kept]}
+    assert with_system_text({"context": context}, "")["context"] == kept

@@ -17,7 +17,7 @@ from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
 from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Stopped
 from perdure.run.running import Run
-from perdure.run.stopping import Limit
+from perdure.run.stopping import Limit, WorkClock
 from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
 
@@ -192,3 +192,41 @@ def test_r18_5_what_takes_long_goes_with_several_tasks(takes: str) -> None:
     while loop.behind:
         started.append(driver.step())
     assert [name for names in started for name in names] == [f"1.{n}" for n in range(32)]
+
+
+@given(st.lists(st.sampled_from(["asked", "rests", "both", "works"]), min_size=1, max_size=6), st.integers(0, 2**32))
+def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: list[str], seed: int) -> None:
+    """Whatever order offers, rests and ends come in; hooks and tools are work, whether they come before a rest or behind it."""
+    dice, loop = Random(seed), loop_of(approval={"ask": "never"})
+    driver, desk, clock = Driver(loop), loop._run.desk, WorkClock()
+    loop.answer(RequestResult(calls=[call(n) for n in range(len(kinds))]))
+    driver.step()
+    left = {
+        f"1.{n}": {"asked": ["asked"], "rests": ["rests"], "both": ["asked", "rests"], "works": []}[kind]
+        for n, kind in enumerate(kinds)
+    }
+    idle: set[str] = set()
+    worked = now = 0.0
+    clock.work(now)
+    while loop.running:
+        name = dice.choice(sorted(loop.running))
+        if name in idle:
+            idle.discard(name)
+            loop.resting.discard(name)
+            desk.withdraw([desk.waiting[name]] if name in desk.waiting else [])
+        elif left[name]:
+            idle.add(name)
+            if left[name].pop(0) == "asked":
+                one = loop.running[name]
+                desk.offer_question(loop.plan.home(one), one, "")
+            else:
+                loop.resting.add(name)
+        else:
+            driver.end(name)
+        assert loop.waits is (bool(loop.running) and idle == set(loop.running))
+        (clock.pause if loop.waits else clock.work)(now)
+        passes = dice.random()
+        now += passes
+        worked += 0 if idle and idle == set(loop.running) else passes
+        assert clock.worked(now) == pytest.approx(worked)
+    assert (loop.stage, loop.waits) == (Stage.SETTLED, False)

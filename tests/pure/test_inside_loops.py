@@ -16,6 +16,7 @@ from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.jsons import dumps
+from perdure.values.references import Reference
 from perdure.values.state import State, Write
 
 NAMES = ("hosts", "check", "fix", "report", "alone")
@@ -420,3 +421,70 @@ def test_a_program_gives_what_it_gives_one_call_after_another(program: list[dict
     invalid = [(call.id, call.error) for call in ran.calls.values() if call.status == "invalid"]
     assert invalid == []
     assert {name: value for name, value in ran.state.items() if name != "x0"} == wanted
+
+
+def nested(outer: int, inner: int, *, patched: bool = True) -> Plan:
+    """A plan with a loop inside a loop, played as workflow tasks play it."""
+    let = {"_tool": "_let", "value": "†b", "_outputPath": "†state.v"}
+    loop = {"_tool": "_for", "_each": list(range(inner)), "_as": "b", "_body": [let]}
+    plan = Plan(1, tools=TOOLS, state=State())
+    plan.extend(
+        [{"_tool": "_for", "_each": list(range(outer)), "_as": "a", "_body": [loop], "_outputPath": "†state.all"}]
+    )
+    plan.close()
+    plan.checks.is_patched = lambda _: patched
+    before = 1
+    for task in range(1000):
+        plan.checks.begin(task)
+        plan.go_on()
+        assert plan.take_ready("now") == []
+        assert plan.count - before <= (100 if patched else 250), "one task takes 2 s on a busy machine"
+        before = plan.count
+        if plan.settled:
+            return plan
+        assert plan.held_back
+    raise AssertionError("it does not come to its end")
+
+
+def test_r16_6_all_loops_of_a_request_have_one_bound_together() -> None:
+    """100 times 100 rounds held the run's tasks for so long that it was stuck when somebody looked at it."""
+    plan = nested(100, 100)
+    made = [call for call in plan.made() if call is not plan.calls[0]]
+    assert len(made) == 10_000, "each is the only one of its round"
+    (ended,) = [call for call in made if call.error is not None]
+    assert ended.error is not None
+    assert ended.error.code == "too_many_iterations"
+    assert "at most 10,000 iterations" in ended.error.message
+    assert "too_many_iterations" in plan.calls[0].notes[0].message, "the model is told"
+
+
+def test_r18_5_runs_of_before_begin_as_many_rounds_in_a_task_as_they_did() -> None:
+    plan = nested(3, 100, patched=False)
+    assert (plan.count, plan.done) == (304, 304)
+
+
+def test_r16_6_of_rounds_that_have_ended_nothing_is_walked_again() -> None:
+    plan = nested(3, 4)
+    assert plan.calls[0].status == "done"
+    assert list(plan.iterations()) == []
+    made = list(plan.made())
+    assert [call.id for call in made][:4] == ["1.0", "1.0[0].0", "1.0[0].0[0].0", "1.0[0].0[1].0"]
+    assert list(plan.made_last()) == made[::-1]
+    assert (plan.count, plan.done) == (16, 16)
+    assert sorted(call.id for call in plan.take_folded()) == sorted(call.id for call in made[1:])
+    assert plan.take_folded() == []
+
+
+def test_r8_7_an_output_reads_all_that_a_part_of_a_longer_list_keeps() -> None:
+    part = {
+        "_tool": "check",
+        "host": "†item",
+        "_each": ["a", "b", "c"],
+        "_from": 100,
+        "_outputPath": "†state._loop_results",
+    }
+    ran = Ran([part], lambda call: OSError("down") if call.params["host"] == "b" else given_back(call))
+    for name, value in ran.state.items():
+        assert ran.plan.read_at_end(Reference("state", (name,))) == value
+    assert ran.state["_loop_done"] == 2
+    assert [each["index"] for each in ran.state["_loop_failed"]] == [101]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -167,6 +169,27 @@ def test_values_of_a_run_are_only_named_until_somebody_reads_them_and_keep_image
     assert all(len(dumps(each)) <= MAX_EVENT_DATA for each in data)
 
 
+@pytest.mark.parametrize("around", ["", "a long text " * 30])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_file_in_an_event_is_described_before_anything_is_cut(around: str, beside: bool) -> None:
+    """Two pictures of 33 KB with one beginning are two, each of its whole size (R10.18)."""
+    journal, sizes = Journal(), Sizes()
+    files = [bytes(range(256)) * 130 + bytes([last]) for last in range(2)]
+    if not beside:
+        files = [b"\x89PNG\r\n\x1a\n" + each for each in files]
+    for file in files:
+        text = base64.b64encode(file).decode()
+        result = {"mimeType": "image/png", "data": text} if beside else {"text": f"{around}{text}{around}"}
+        journal.note("tool", "end", AT, call="1.0", of=sizes, result={**result, "rows": ["x" * 100] * 300})
+    said = [dumps(each.data) for each in journal.page().events]
+    found = [re.findall(r"\[image/png, ([\d,]+) bytes, (\w+), left out\]", each) for each in said]
+    assert [[size for size, _ in each] for each in found] == [[f"{len(file):,}"] for file in files]
+    assert len({digest for each in found for _, digest in each}) == 2
+    assert all(
+        each.data["cut"] == ["result"] and len(dumps(each.data)) < MAX_EVENT_DATA for each in journal.page().events
+    )
+
+
 def test_a_page_holds_what_an_answer_does_and_the_next_one_goes_on() -> None:
     journal, seen, pages = Journal(), 0, 0
     for number in range(400):
@@ -232,7 +255,7 @@ def test_any_text_is_a_cursor_or_refused(text: str) -> None:
 def test_topics_are_known_by_their_names() -> None:
     assert as_topic("tool") == "tool"
     assert as_topic("tools") is None
-    event = Event("tool", "start", AT, "r", 3, {"call": "1.0"}, "4")
+    event = Event("tool", "start", AT, "r", {"call": "1.0"}, "4")
     said: dict[str, Any] = event.as_json()
-    assert list(said) == ["topic", "phase", "at", "runId", "offset", "cursor", "data"]
+    assert list(said) == ["topic", "phase", "at", "runId", "cursor", "data"]
     assert {phase for phases in TOPICS.values() for phase in phases} >= {"start", "end", "update", "delta"}

@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import MessageRefusedError
+from perdure.people.wire import RunWaits
+from perdure.sessions.fates import fate
 from perdure.sessions.lanes.lane import Lane
 from perdure.sessions.lanes.queued import Accepted, Begin, Busy, Carry, Idle, LaneState, Queued, Until
-from perdure.sessions.wire import Message, Withdrawal, session_id
+from perdure.sessions.transcript import Transcript
+from perdure.sessions.wire import Message, Withdrawal, message_key, session_id
 from perdure.values.rules import MODES, Rules
 
 SESSION = session_id("acme", "desk")
 ALL = ["*"]
+
+
+def ann(id: str) -> str:
+    """The key of ann's message."""
+    return message_key("ann", id)
 
 
 def lane(**rules: Any) -> Lane:
@@ -44,6 +52,29 @@ def begin(lane: Lane, now: float = 0.0) -> list[str]:
     return [each.text for each in step.run.messages]
 
 
+def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_somebody_says_otherwise() -> None:
+    def waits(lane: Lane, count: int, now: bool, number: int = 1) -> None:
+        lane.waits(RunWaits(run_id=lane.run_id(number), count=count, waits=now))
+
+    asking = lane()
+    say(asking, "a")
+    begin(asking)
+    waits(asking, 1, True)
+    waits(asking, 7, False, number=9)  # no run of this lane
+    receipt = say(asking, "b").receipt
+    assert (receipt.done, receipt.position) == ("queued", 1)
+    assert receipt.why == f"{asking.run_id(1)} waits for a person, so it follows it (mode steer does not)"
+    assert say(asking, "c", mode="steer").receipt.done == "steered"
+    waits(asking, 3, False)
+    waits(asking, 2, True)  # overtaken
+    assert say(asking, "d").receipt.done == "steered"
+    ruled = lane(mode="steer")
+    say(ruled, "a")
+    begin(ruled)
+    waits(ruled, 1, True)
+    assert say(ruled, "b").receipt.done == "steered"
+
+
 def test_r10_2_a_session_is_named_by_tenant_and_key() -> None:
     assert session_id("acme", "desk") == session_id("acme", "desk")
     others = {
@@ -70,11 +101,37 @@ def test_r10_1_the_receipt_and_the_same_again() -> None:
     again = say(it, "hi", 9.0, id="m1", rights=["stop"])
     assert again.receipt == first
     assert again.queued is None
-    others: list[dict[str, Any]] = [{"text": "ho"}, {"sender": "bob"}, {"mode": "reject"}, {"route": "mail"}]
+    others: list[dict[str, Any]] = [{"text": "ho"}, {"mode": "reject"}, {"route": "mail"}]
     for changed in others:
         with pytest.raises(MessageRefusedError, match="another message"):
             say(it, changed.pop("text", "hi"), id="m1", **changed)
     assert it.state.seq == 1
+    # An id belongs to its sender.
+    other = say(it, "ho", 2.0, id="m1", sender="bob").receipt
+    assert (other.message_id, other.accepted_at) == ("m1", "t2.0")
+    assert say(it, "hi", 9.0, id="m1").receipt == first
+    assert it.state.seq == 2
+
+
+def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_their_own() -> None:
+    it, transcript = lane(), Transcript()
+    say(it, "a")
+    begin(it)
+    say(it, "mine", id="m1", mode="followup")
+    say(it, "yours", id="m1", sender="bob", mode="followup")
+    assert fate(it, transcript, "m1", "ann").run_id == f"{SESSION}/2"
+    assert fate(it, transcript, "m1", "bob").run_id == f"{SESSION}/3"
+    assert not fate(it, transcript, "m1", "eve").known
+    with pytest.raises(MessageRefusedError, match=r"several senders \(ann, bob\): name the sender"):
+        fate(it, transcript, "m1")
+    with pytest.raises(MessageRefusedError, match="several senders"):
+        take_back(it, "m1", "eve", ["withdraw"])
+    taken = take_back(it, "m1", "bob")
+    assert taken is not None
+    assert taken.text == "yours"
+    assert fate(it, transcript, "m1", "bob").state == "withdrawn"
+    assert fate(it, transcript, "m1", "ann").state == "queued"
+    it.judge_withdrawal(Withdrawal(message_id="m1", sender="eve", rights=["withdraw"], of="ann"))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +177,8 @@ def test_r10_4_a_steer_goes_to_the_run_under_way() -> None:
     assert (given_to.receipt.done, given_to.receipt.run_id, given_to.steer) == ("steered", f"{SESSION}/1", True)
     say(it, "d", mode="followup")
     assert say(it, "e").receipt.done == "steered"  # what waits for its end does not hold up what is said to it
-    assert it.ended({"c": 2, "e": 3}) == []
-    assert it.state.known["e"].request == 3
+    assert it.ended({ann("c"): 2, ann("e"): 3}) == []
+    assert it.state.known[ann("e")].request == 3
     assert begin(it) == ["d"]
 
 
@@ -137,7 +194,7 @@ def test_r10_3_a_steer_that_no_request_held_begins_the_next_run_in_its_place() -
     for texts in (["b"], ["c"], ["d", "e"]):
         assert begin(it) == texts
         it.ended()
-    numbers = [it.state.known[text].number for text in "abcde"]
+    numbers = [it.state.known[ann(text)].number for text in "abcde"]
     assert numbers == [1, 3, 2, 4, 4]  # no run's id is given twice
 
 
@@ -221,7 +278,7 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     cut = say(it, "c", sender="eve", mode="interrupt")
     assert (cut.receipt.done, cut.cancel) == ("queued", False)
     assert say(it, "d", sender="bob", rights=["refunds", "stop"]).steer
-    it.ended({"d": 2})
+    it.ended({ann("d"): 2})
     step = it.next(0)
     assert isinstance(step, Begin)
     assert step.run.rights == []  # a run has its starter's
@@ -272,8 +329,7 @@ def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
 
 
 def take_back(it: Lane, id: str, sender: str = "ann", rights: list[str] | None = None) -> Queued | None:
-    it.judge_withdrawal(Withdrawal(message_id=id, sender=sender, rights=rights or []))
-    return it.withdraw(id)
+    return it.withdraw(it.judge_withdrawal(Withdrawal(message_id=id, sender=sender, rights=rights or [])))
 
 
 def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
@@ -286,13 +342,13 @@ def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
     begin(it)
     say(it, "c", mode="followup")
     say(it, "d")
-    assert it.steered_into("d") == 2
+    assert it.steered_into(ann("d")) == 2
     with pytest.raises(MessageRefusedError, match=f"Request 1 of {SESSION}/2 holds 'b' already|a Request of"):
         take_back(it, "b")
     with pytest.raises(MessageRefusedError, match="'eve' may not take back what 'ann' has said"):
         take_back(it, "c", "eve")
     assert take_back(it, "c", "bob", ["withdraw"]) is not None
-    it.ended({"d": 3})
+    it.ended({ann("d"): 3})
     with pytest.raises(MessageRefusedError, match=f"Request 3 of {SESSION}/2 holds 'd' already"):
         take_back(it, "d")
     with pytest.raises(MessageRefusedError, match="there is no message 'x'"):
@@ -346,8 +402,8 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(ev
                 pass
         elif event[0] == "end" and it.state.running is not None:
             running = it.state.running
-            held = {each.message_id: 2 for each in running.steered[: event[1]]}
-            over |= held.keys() | {each.message_id for each in running.messages}
+            held = {each.key: 2 for each in running.steered[: event[1]]}
+            over |= {each.message_id for each in [*running.steered[: event[1]], *running.messages]}
             it.ended(held)
         elif event[0] == "anew":  # over a continue-as-new
             it = Lane(SESSION, it.rules, LaneState.model_validate_json(it.state.model_dump_json()))

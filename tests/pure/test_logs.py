@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -44,15 +45,18 @@ def test_an_event_is_a_line_with_its_ids() -> None:
         (ToolError("no_such_person", SECRET), KeyError(SECRET), False),
         (ApplicationError(SECRET, type="KeyError"), KeyError(SECRET), True),
         (KeyError(SECRET), ValueError(SECRET), True),
+        (asyncio.CancelledError(SECRET), None, False),
+        (asyncio.CancelledError(SECRET), KeyError(SECRET), False),
+        (ApplicationError(SECRET, type="CancelledError"), asyncio.CancelledError(SECRET), False),
     ],
 )
 def test_an_exception_is_its_type_and_where_it_was_raised_if_it_is_a_bug(
-    form: Any, error: Exception, cause: Exception | None, bug: bool
+    form: Any, error: BaseException, cause: BaseException | None, bug: bool
 ) -> None:
     with logged(form, "debug") as text:
         try:
             fail(error, cause)
-        except Exception:
+        except BaseException:
             activity.logger.base_logger.warning("Completing activity as failed", exc_info=True)
     assert SECRET not in text.getvalue()
     assert ("Traceback" in text.getvalue()) == bug
@@ -60,7 +64,7 @@ def test_an_exception_is_its_type_and_where_it_was_raised_if_it_is_a_bug(
     with logged(form, "debug", payloads=True) as text:
         try:
             fail(error, cause)
-        except Exception:
+        except BaseException:
             logging.getLogger("temporalio").warning("Completing activity as failed", exc_info=True)
     assert SECRET in text.getvalue()
 

@@ -194,6 +194,7 @@ def test_a_request_that_is_asked_again_is_the_same_one_and_a_message_is_taken_by
     assert [(name, data.get("model")) for name, data in rows(run)] == [
         ("request start", "a"),
         ("request update", "b"),
+        ("compaction start", None),
         ("compaction end", None),
         ("request update", "b"),
     ]

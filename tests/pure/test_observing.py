@@ -49,7 +49,7 @@ def told() -> list[Told]:
         request_failed("a", request, SENTENCE),
         fell_back(1, "m", "n", SENTENCE),
         *map(call_ended, calls),
-        waits("1.0", "pay", question=False),
+        waits("1.0", "pay", question=False, client=False),
         decided("1.0", "approve", "person", 3.0),
         refused(),
         hook_failed("after_tool_call", SENTENCE),

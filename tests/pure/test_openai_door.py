@@ -259,3 +259,32 @@ def test_any_body_is_read_or_refused_in_one_line(body: dict[str, Any], chat: boo
         assert error.status == 400
         assert error.more["param"] in body or error.more["param"].split(".")[0].split("[")[0] in body
         assert "\n" not in error.detail
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "must"),
+    [
+        ("auto", ["a", "b"], []),
+        ("none", [], []),
+        ("required", ["a", "b"], ["a", "b"]),
+        ({"type": "function", "name": "b"}, ["a", "b"], ["b"]),
+        ({"type": "function", "function": {"name": "b"}}, ["a", "b"], ["b"]),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "a"}]},
+            ["a"],
+            ["a"],
+        ),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "a"}]}}, ["a"], []),
+    ],
+)
+def test_a_tool_choice(choice: Any, names: list[str], must: list[str]) -> None:
+    tools = [{"type": "function", "name": name} for name in ("a", "b")]
+    changes = requests.read_request({"model": "m", "input": "x", "tools": tools, "tool_choice": choice}).changes
+    assert (sorted(changes.names), changes.must_call) == (names, must)
+
+
+@pytest.mark.parametrize("choice", ["any", {"type": "function", "name": "c"}, {"type": "allowed_tools"}, 3])
+def test_a_tool_choice_that_is_none(choice: Any) -> None:
+    tools = [{"type": "function", "name": "a"}]
+    with pytest.raises(HttpError, match="tool_choice"):
+        requests.read_request({"model": "m", "input": "x", "tools": tools, "tool_choice": choice})

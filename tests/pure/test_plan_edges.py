@@ -293,3 +293,143 @@ def test_r18_5_five_hundred_calls_that_add_to_what_all_of_them_read_have_room() 
     plan.close()
     assert len(plan.edges()) == 500 * 499 / 2
     assert not refused(plan)
+
+
+W = "†state.x"
+
+
+@pytest.mark.parametrize(
+    ("calls", "found"),
+    [
+        ([{"_outputPath": W}, {"_outputPath": W}], [("1.0", "1.1")]),
+        ([{"_outputPath": W}, {"_outputPath": "†state.x.y"}], [("1.0", "1.1")]),
+        ([{"_outputPath": W}, {"_outputPath": W, "_outputMethod": "push"}], []),
+        ([{"_outputPath": W}, {"_outputPath": W, "p": W}], []),
+        ([{"_outputPath": W}, {"_outputPath": "†state.y", "p": W}, {"_outputPath": W, "p": "†state.y"}], []),
+        ([{"_outputPath": W}, {"_outputPath": "†state.y", "p": W}, {"_outputPath": W}], [("1.0", "1.2")]),
+        ([{"_outputPath": W}, {"_outputPath": W, "_after": "ended 1.0"}], []),
+        ([{"_outputPath": W, "_if": "input.n > 0"}, {"_outputPath": W, "_if": "not (input.n > 0)"}], []),
+        ([{"_outputPath": W, "_if": "input.n > 0"}, {"_outputPath": W}], [("1.0", "1.1")]),
+        (
+            [
+                {"_outputPath": "†state.sun || †state.rain"},
+                {"_outputPath": W, "p": "†state.sun"},
+                {"_outputPath": W, "p": "†state.rain"},
+            ],
+            [],
+        ),
+        ([{"_outputPath": "†state.a || †state.bad"}, {"_outputPath": "†state.b || †state.bad"}], []),
+        ([{"_outputPath": W}] * 3, [("1.0", "1.1"), ("1.0", "1.2"), ("1.1", "1.2")]),
+    ],
+)
+def test_r5_14_two_calls_that_set_one_path_without_an_order_are_told(
+    calls: list[dict[str, Any]], found: list[tuple[str, str]]
+) -> None:
+    plan = new_plan(data={"input": {"n": 1}}, dry_run=True)
+    for call in calls:
+        plan.add({"_tool": "t", **call})
+    plan.close()
+    assert [call.error for call in plan.calls] == [None] * len(calls)
+    assert [tuple(word for word in text.split() if word.startswith("1."))[:2] for text in plan.races()] == found
+
+
+def test_r5_14_what_has_raced_is_told_of_those_that_have_set_the_path() -> None:
+    one = A | {"_outputPath": "†state.x || †state.bad"}
+    both = played(
+        [one, B | {"_outputPath": "†state.y || †state.bad"}], dict.fromkeys(("1.0", "1.1"), Failed(CallError("x", "y")))
+    )
+    assert len(both.races(ended=True)) == 1
+    assert both.races() == []
+    apart = [A | {"_outputPath": "†state.x", "_if": "1 > 0"}, B | {"_outputPath": "†state.x", "_if": "1 > 2"}]
+    assert played(apart).races(ended=True) == []
+    assert len(played([each | {"_if": "1 > 0"} for each in apart]).races(ended=True)) == 1
+
+
+TYPED = any_tool(
+    "typed",
+    properties={
+        "n": {"type": "integer"},
+        "f": {"type": "number"},
+        "s": {"type": "string"},
+        "b": {"type": ["boolean", "null"]},
+        "e": {"enum": ["7", True]},
+        "l": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "array"}]},
+        "free": {},
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ({"n": "71"}, {"n": 71}),
+        ({"n": " -3 "}, {"n": -3}),
+        ({"f": "0.1"}, {"f": 0.1}),
+        ({"f": "5"}, {"f": 5}),
+        ({"s": 1}, {"s": "1"}),
+        ({"s": 1.5}, {"s": "1.5"}),
+        ({"s": True}, {"s": "true"}),
+        ({"b": "True"}, {"b": True}),
+        ({"e": 7}, {"e": "7"}),
+        ({"l": [{"n": "1"}, {"n": 2}]}, {"l": [{"n": 1}, {"n": 2}]}),
+        ({"l": '[{"n": 1}]'}, {"l": [{"n": 1}]}),
+        ({"either": "4"}, {"either": 4}),
+        ({"n": "1", "s": "†state.s", "free": "2"}, {"n": 1, "s": "†state.s", "free": "2"}),
+    ],
+)
+def test_r5_13_a_literal_is_converted_where_nothing_is_lost(written: dict[str, Any], taken: dict[str, Any]) -> None:
+    plan = new_plan({"s": "x"}, tools={"typed": TYPED})
+    call = plan.add({"_tool": "typed", **written})
+    assert call.error is None
+    assert {key: call.raw[key] for key in written} == taken
+    assert call.converted[0].startswith(f"$.{next(iter(written))}")
+    assert call.status == "ready"
+    assert call.template.literal == ("†state.s" not in written.values())
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"n": "71.5"},
+        {"n": "071"},
+        {"n": "1e3"},
+        {"n": "9007199254740993123"},
+        {"n": 1.5},
+        {"n": "seven"},
+        {"f": "0.30000000000000000004"},
+        {"b": 1},
+        {"b": "yes"},
+        {"l": '[{"n": 1}'},
+        {"l": [[]]},
+        {"n": True},
+    ],
+)
+def test_r5_13_a_literal_of_which_something_would_be_lost_is_refused(written: dict[str, Any]) -> None:
+    call = new_plan(tools={"typed": TYPED}).add({"_tool": "typed", **written})
+    assert call.error is not None
+    assert call.converted == []
+
+
+def test_r5_13_a_loops_body_is_converted_too() -> None:
+    body = {"_tool": "_for", "_each": [1, 2], "_body": [{"_tool": "typed", "n": "5", "free": "†item"}]}
+    plan = new_plan(tools={"typed": TYPED})
+    assert plan.add(body).error is None
+    plan.close()
+    assert [call.params for call in plan.take_ready()] == [{"n": 5, "free": 1}, {"n": 5, "free": 2}]
+    assert [text for form in plan.calls[0].written() for text in form.converted] == ['$.n was "5" and is taken as 5']
+
+
+def test_a_call_finds_the_one_tool_whose_name_ends_with_its_own() -> None:
+    tools = {name: any_tool(name) for name in ("Tool.detect", "functions.intersect", "a.same", "b.same", "x")}
+    plan = new_plan(tools=tools)
+    calls = [plan.add({"_tool": name}) for name in ("detect", "intersect", "same", "x", "tect", "")]
+    assert [call.tool and call.tool.name for call in calls] == [
+        "Tool.detect",
+        "functions.intersect",
+        None,
+        "x",
+        None,
+        None,
+    ]
+    assert calls[0].tool_name == "Tool.detect"

@@ -121,8 +121,8 @@ def test_r7_1_the_levels_and_the_exceptions() -> None:
     guard = Guard(Policy(tools={"wipe": rule}))
     wipe = resolve_tools(["wipe"], CODE)["wipe"]
     assert guard.why(wipe, {"x": 99}) is None
-    assert str(guard.why(wipe, {"x": 100})).startswith("its parameters meet the condition for asking: {")
-    assert guard.why(wipe, None) is not None
+    assert guard.why(wipe, {"x": 100}) == "x is 100 or more"
+    assert guard.why(wipe, None) == "it is not known whether x is 100 or more"
 
 
 @pytest.mark.parametrize("rule", ["sometimes", {"if": {}}, {"when": {"type": 7}}, 3])
@@ -196,4 +196,4 @@ def test_r7_1_a_condition_that_cannot_be_decided_asks() -> None:
     for rule in (endless, large):
         guard = Guard(Policy(tools={"plain": rule}))
         tool = resolve_tools(["plain"], CODE)["plain"]
-        assert "meet the condition for asking: {" in str(guard.why(tool, {"x": "ab" * 900_000}))
+        assert str(guard.why(tool, {"x": "ab" * 900_000})).startswith("it is not known whether ")

@@ -7,7 +7,12 @@ import random
 import re
 from typing import Any
 
-from perdure.plan.outcomes import Returned
+import pytest
+
+from perdure.errors import CallError
+from perdure.model.dialects.scripts.reader import ScriptReader
+from perdure.model.wire import Vocabulary
+from perdure.plan.outcomes import Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.run.outputs import resolve_output
 from perdure.tools.tool import resolve_tools
@@ -163,3 +168,45 @@ def test_r16_4_a_program_does_as_a_plan_what_python_would_do() -> None:
             assert (program.name, dumps(output, sort_keys=True)) == (program.name, dumps(wanted, sort_keys=True))
             compared.add(program.name)
     assert len(compared) > 200
+
+
+SLOW_AND_FAST: dict[str, list[str]] = {"slow": [], "fast": [], "echo": ["x"], "yes": []}
+AGAIN = {
+    "twice": "r = slow()\nr = fast()\ne = echo(x=r)\noutput(r=r, e=e)",
+    "if": "r = slow()\nif yes().ok:\n    r = fast()\ne = echo(x=r)\noutput(r=r, e=e)",
+    "if not": "r = slow()\nif not yes().ok:\n    r = fast()\ne = echo(x=r)\noutput(r=r, e=e)",
+    "both": "r = slow()\nif yes().ok:\n    r = fast()\nelse:\n    r = echo(x=1)\ne = echo(x=r)\noutput(r=r, e=e)",
+    "value": "r = slow()\nr = 1\ne = echo(x=r)\noutput(r=r, e=e)",
+    "part": 'r = slow()\nr["x"] = fast()\ne = echo(x=r["x"])\noutput(r=r["x"], e=e)',
+    "whole": 'r = {"x": 1}\nr["x"] = slow()\nr = fast()\ne = echo(x=r)\noutput(r=r, e=e)',
+    "loop": "r = slow()\nfor x in [1, 2]:\n    r = fast()\ne = echo(x=r)\noutput(r=r, e=e)",
+    "failed": "r, wrong = slow()\nr = fast()\ne = echo(x=r)\noutput(r=r, e=e)",
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize("slowest", ["slow", "fast"])
+def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str, slowest: str) -> None:
+    definitions = {
+        name: {"name": name, "properties": {key: {} for key in keys}} for name, keys in SLOW_AND_FAST.items()
+    }
+    plan = Plan(1, tools=resolve_tools(list(definitions), definitions), state=State())
+    reader = ScriptReader(Vocabulary(names={name: name for name in definitions}, parameters=SLOW_AND_FAST))
+    reader.push(AGAIN[how])
+    solution = reader.close("stop")
+    assert solution.problem is None
+    plan.extend(solution.calls)
+    plan.close()
+    running: list[Any] = []
+    made = {"slow": {"x": "slow"}, "fast": "fast", "yes": {"ok": True}}
+    while running := [*running, *plan.take_ready("now")]:
+        call = min(running, key=lambda each: each.tool_name == slowest)
+        running.remove(call)
+        failed = how == "failed" and call.tool_name == "slow"
+        value = made[call.tool_name] if call.tool_name in made else call.params["x"]
+        plan.home(call).end(call, Failed(CallError("boom", "")) if failed else Returned(value), "then")
+    assert [call.error.message for call in plan.made() if call.error and not call.writes] == []
+    state = plan.state.snapshot()
+    read = [resolve_output(solution.output, {"state": state}, Texts(), at_end) for at_end in (None, plan.read_at_end)]
+    wanted = {"if not": {"x": "slow"}, "value": 1, "loop": ["fast", "fast"]}.get(how, "fast")
+    assert read == [({"r": wanted, "e": wanted}, [])] * 2

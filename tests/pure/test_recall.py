@@ -13,10 +13,11 @@ from perdure.run.wire import CallView
 from perdure.sessions.compaction import compacted, cut_of
 from perdure.sessions.entries import CommandEntry, MessageEntry, RunEntry
 from perdure.sessions.forking import fork, run_number
-from perdure.sessions.recall import HITS, PAGE, newest_first, recall
+from perdure.sessions.recall import HITS, newest_first, oldest_first, recall
 from perdure.sessions.segments import Entries, Span
 from perdure.sessions.tending import AtHand
 from perdure.sessions.transcript import Carried, Transcript
+from perdure.values.excerpts import PAGE
 from perdure.values.jsons import Json
 from perdure.values.messages import parse_messages
 from perdure.values.packing import pack
@@ -126,6 +127,62 @@ def test_r10_12_every_entry_is_read_by_its_place_and_found_by_its_words() -> Non
 
 async def _all(session: Session) -> list[Any]:
     return [entry async for entry in newest_first(session)]
+
+
+async def _behind(session: Session, after: int = 0) -> list[Any]:
+    return [entry async for entry in oldest_first(session, after)]
+
+
+class Archiving(Session):
+    """Archives all that it may while it is read."""
+
+    async def at_hand(self, after: int) -> AtHand:
+        found = await super().at_hand(after)
+        self.archive()
+        return found
+
+
+def test_r10_10_reading_all_entries_gives_all_of_them_also_while_some_are_archived() -> None:
+    for read in (_behind, _all):
+        session = Archiving()
+        for number in range(1, 300):
+            exchange(session.transcript, number, f"order {number} " + "word " * 200, "done")
+        session.compact()
+        assert {entry.n for entry in run(read(session))} == set(range(1, session.transcript.last + 1))
+        assert session.segments  # some were, between two pages of what is at hand
+
+
+def test_r10_10_entries_are_read_from_any_place_on() -> None:
+    session = long()
+    last = session.transcript.last
+    for after in (0, 1, 2, 299, 300, 301, last - 1, last):
+        assert [entry.n for entry in run(_behind(session, after))] == list(range(after + 1, last + 1))
+
+
+@pytest.mark.parametrize("read", [_behind, _all])
+@pytest.mark.parametrize("lost", ["gone", "empty", "first", "one"])
+def test_r10_10_a_transcript_that_cannot_be_read_whole_is_not_read_in_part(read: Any, lost: str) -> None:
+    whole = long()
+    session = Session(whole.transcript)
+    session.segments = dict(whole.segments)
+    name = list(session.segments)[0 if lost == "first" else 1]
+    entries = session.segments[name].entries
+    if lost == "gone":
+        del session.segments[name]
+    else:
+        left: list[Any] = {"empty": [], "first": entries[1:], "one": [*entries[:3], *entries[4:]]}[lost]
+        session.segments[name] = Entries(entries=left)
+    with pytest.raises(RunError, match=r"not there any more|missing|no entries"):
+        run(read(session))
+
+
+def test_r10_10_a_fork_leaves_entries_out_and_is_read_whole() -> None:
+    session = long(120)
+    carried, _ = run(fork(session, "s", "110.1", AT))
+    forked = Session(Transcript(carried), "f/~2-")
+    forked.segments = session.segments
+    exchange(forked.transcript, 111, "another way", "yes")
+    assert [each.n for each in run(_behind(forked))] == [each.n for each in reversed(run(_all(forked)))]
 
 
 @pytest.mark.parametrize("at", ["400", "395", "250", "100", "3", "1", "400.1", "250.2", "3.1"])

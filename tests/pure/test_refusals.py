@@ -80,7 +80,7 @@ SAID: list[tuple[str, int | None, Any, str, str]] = [
             }
         },
         "was filtered",
-        "other",
+        "filtered",
     ),
     (
         "Anthropic",

@@ -60,9 +60,18 @@ ROWS: list[tuple[str, RunResult, str | None, tuple[Any, ...], list[tuple[str, st
         result(sent=digests("Yes!"), calls=[BOOK]),
         "yes",
         (),
-        [("failure", "book failed: no seat is left")],
+        [],
+    ),
+    ("something was sent, nothing to say, and a failure", result(sent=digests("Wait."), calls=[BOOK]), None, (), []),
+    (
+        "something was sent, and the run failed",
+        result("failed", error="it broke", sent=digests("Wait."), calls=[BOOK]),
+        None,
+        (),
+        [("failure", "There is no answer: it broke")],
     ),
     ("another was sent", result(sent=digests("no")), "yes", (), [("answer", "yes")]),
+    ("a refused run", result("refused", error="I cannot."), None, (), [("failure", "I cannot.")]),
     ("a failed run", result("failed", error="it broke"), None, (), [("failure", "There is no answer: it broke")]),
     (
         "a failed run, by a tool",
@@ -129,7 +138,8 @@ def test_each_route_is_told_and_each_reply_has_its_number() -> None:
     running = Running(number=1, rights=[], messages=[message(1), message(2, "a:1"), message(3, "b")])
     running.steered = [message(4, "a:1", "bob"), message(5, "c"), message(6, "d")]
     speaker = Speaker(run_id="s/1", session="s", tenant="t", agent="x")
-    found = deliveries(result(reasoning="hm"), "yes", running, ["m4", "m6"], THOUGHT, speaker=speaker)
+    held = [each.key for each in running.steered if each.message_id != "m5"]
+    found = deliveries(result(reasoning="hm"), "yes", running, held, THOUGHT, speaker=speaker)
     assert [(each.key, each.route, each.kind, each.message_ids, each.sender) for each in found] == [
         ("s/1/1", "a:1", "reasoning", ["m2", "m4"], "ann"),
         ("s/1/2", "a:1", "answer", ["m2", "m4"], "ann"),

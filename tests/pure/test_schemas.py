@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from perdure.values.schemas import Schema
 from perdure.values.schemas.drafts import VALIDATORS, draft_of
 from perdure.values.schemas.nodes import UncoveredError
 from perdure.values.schemas.patterns import PatternError, compile_pattern
+from tests.cpu import Cpu
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
 NAMES = {
@@ -97,9 +97,9 @@ def test_r18_6_a_schema_nested_too_deeply_is_refused() -> None:
 
 def _within(seconds: float, schema: dict[str, Any], value: Any) -> list[str]:
     checked = Schema(schema)
-    began = time.thread_time()
+    cpu = Cpu()
     found = checked.errors(value)
-    assert time.thread_time() - began < seconds
+    assert cpu.laps() < seconds * 200
     return found
 
 
@@ -123,9 +123,9 @@ def test_r18_6_alternatives_inside_each_other_end_in_a_clear_line(references: bo
         definitions[str(level + 1)], value = {"anyOf": arms}, {"n": value, "a": "1", "b": "2"}
     schema = {"$ref": "#/$defs/22", "$defs": definitions}
     checked = Schema(schema)
-    began = time.thread_time()
+    cpu = Cpu()
     [line] = checked.errors(value, references=references)
-    assert time.thread_time() - began < 2
+    assert cpu.laps() < 400
     assert "too many steps" in line
     assert checked.problem is None
 
@@ -142,9 +142,9 @@ LARGE: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("items", "value"), LARGE, ids=range(len(LARGE)))
 def test_r18_5_the_largest_values_are_checked_well_under_half_a_second(items: Any, value: Any) -> None:
     schema = Schema({"type": "object", "properties": {"rows": {"type": "array", "items": items}}})
-    began = time.thread_time()
+    cpu = Cpu()
     assert schema.errors({"rows": value}) == []
-    assert time.thread_time() - began < 0.5
+    assert cpu.laps() < 100
     # Many calls that read one value pay for it once.
     checks = Checks()
     assert schema.errors({"rows": value}, checks=checks) == []

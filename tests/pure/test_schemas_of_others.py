@@ -351,6 +351,89 @@ def test_a_foreign_schema_speaks_of_parameters_only_and_all_of_them_are_the_tool
     assert "code" in broken.error.message
 
 
+def _parameters(definition: dict[str, Any]) -> dict[str, Any]:
+    return parse_tool({"name": "t", **definition}, activities=["t"]).parameters
+
+
+def test_r2_4_a_flat_map_of_parameters_is_read_as_properties() -> None:
+    flat = {"arg_0": {"type": "int or float", "required": True}, "type": {"type": "str", "required": False}}
+    read = {"arg_0": {"type": "number"}, "type": {"type": "string"}}
+    assert _parameters({"parameters": flat}) == {"type": "object", "properties": read, "required": ["arg_0"]}
+    as_schema = {"type": "dict", "properties": {**flat, "required": ["type"]}}
+    assert _parameters({"parameters": as_schema}) == {
+        "type": "object",
+        "properties": read,
+        "required": ["type", "arg_0"],
+    }
+    named = {"properties": {"type": "list[str]"}, "id": {"type": "int"}, "_from": {"type": "str", "optional": False}}
+    assert _parameters({"parameters": {"type": "object", **named}, "required": ["id"]}) == {
+        "type": "object",
+        "properties": {
+            "properties": {"type": "array", "items": {"type": "string"}},
+            "id": {"type": "integer"},
+            "from_": {"type": "string"},
+        },
+        "required": ["from_", "id"],
+    }
+    inner = {"o": {"type": "dict", "properties": {"deep": {"type": "int", "required": True}}}}
+    assert _parameters({"parameters": inner})["properties"]["o"]["required"] == ["deep"]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("int or float", {"type": "number"}),
+        ("int, str, or None", {"type": ["integer", "string", "null"]}),
+        ("list of float", {"type": "array", "items": {"type": "number"}}),
+        ("List[str]", {"type": "array", "items": {"type": "string"}}),
+        (
+            "list[dict[str, int]]",
+            {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}},
+        ),
+        ("array of arrays of ints", {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
+        ("string[]", {"type": "array", "items": {"type": "string"}}),
+        ("Optional[bool]", {"type": ["boolean", "null"]}),
+        ("str, optional", {"type": "string"}),
+        ("Union[str, List[int]]", {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
+        ("Tuple[int, ...]", {"type": "array", "items": {"type": "integer"}}),
+        ("NUMBER", {"type": "number"}),
+        ("any", {}),
+        ("str or any", {}),
+    ],
+)
+def test_r2_4_types_in_words_become_types(text: str, schema: dict[str, Any]) -> None:
+    assert _parameters({"parameters": {"x": {"type": text}}})["properties"]["x"] == schema
+    assert _parameters({"parameters": {"properties": {"x": {"type": text}}}})["properties"]["x"] == schema
+
+
+@pytest.mark.parametrize(
+    ("definition", "says"),
+    [
+        ({"parameters": {"x": {"type": "strng"}}}, "tool 't': $.parameters.x.type is \"strng\"; no type is called so"),
+        ({"parameters": {"x": {"type": "list of frogs"}}}, '"list of frogs"'),
+        ({"parameters": {"city": "the city's name"}}, "$.parameters.city"),
+        ({"parameters": {"properties": {"x": 5}}}, "$.parameters.properties.x is 5"),
+        ({"parameters": {"properties": {}, "city": {"type": "string"}}}, "'city' stands beside 'properties'"),
+        ({"parameters": {"type": "array", "items": {}}}, "$.parameters.type"),
+        ({"parameters": {}, "input_schema": {"properties": {"x": {}}}}, "'parameters' and 'input_schema'"),
+        ({"parameters": {"x": {}}, "required": ["y"]}, '$.required names "y"'),
+    ],
+)
+def test_r2_4_a_definition_of_which_something_would_be_lost_is_refused(definition: dict[str, Any], says: str) -> None:
+    with pytest.raises(ToolDefinitionError) as caught:
+        _parameters(definition)
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("tool 't': ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_r2_4_api_name_is_a_name() -> None:
+    tool = parse_tool({"api_name": "get_x", "api_description": "Get x.", "parameters": {"x": {"type": "int"}}})
+    assert (tool.name, tool.description) == ("get_x", "Get x.")
+    wrapped = {"type": "function", "parameters": {"x": {"type": "int"}}, "function": {"name": "f"}}
+    assert parse_tool(wrapped).parameters["properties"] == {"x": {"type": "integer"}}
+
+
 def test_names_of_temporals_own_are_refused() -> None:
     for name in ("__temporal_x", "perdure.x", "a\nb"):
         with pytest.raises(ToolDefinitionError, match="cannot be a tool's name"):

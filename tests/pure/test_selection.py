@@ -18,6 +18,10 @@ ALL = "WorkflowType = 'Agent' AND ExecutionStatus != 'ContinuedAsNew'"
     [
         (Selection(), ""),
         (Selection("it's \\ mine"), " AND PerdureAgent = 'it\\'s \\\\ mine'"),
+        (
+            Selection(status="refused"),
+            " AND ExecutionStatus = 'Failed' AND PerdureStopReason = 'ModelRefused'",
+        ),
         (Selection(status="cancelled"), " AND ExecutionStatus = 'Canceled'"),
         (Selection(since="2h"), " AND StartTime >= '2026-11-21T10:00:00+00:00'"),
         (Selection(sender="a", tenant="b"), " AND PerdureSender = 'a' AND PerdureTenant = 'b'"),

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from perdure.run.past import result_text
 from perdure.run.wire import CallView, RunResult
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
 from perdure.sessions.transcript import Carried, Transcript
+from perdure.sessions.wire import message_key
+from perdure.values.excerpts import result_text
 from perdure.values.limits import MAX_RESULT, MAX_RUN
 from perdure.values.limits.sizes import Sizes
 from perdure.values.messages import parse_messages
@@ -67,13 +68,13 @@ def test_r10_5_a_message_stands_before_the_request_that_held_it() -> None:
     transcript = Transcript()
     transcript.append(message("a", "two teas", "s/1"))
     transcript.append(message("b", "no, three", "s/1"))
-    transcript.assign("b", "s/1", 2)
+    transcript.assign(message_key("anna", "b"), "s/1", 2)
     transcript.append(ended("s/1", call("1.0", result="1"), call("2.0", result="2")))
     transcript.append(ReplyEntry(at=AT, run_id="s/1", text="done"))
     roles = [(each["role"], each.get("content")) for each in transcript.conversation()]
     assert roles[0] == ("user", "anna: two teas")
     assert roles[3] == ("user", "anna: no, three")
-    transcript.settle("b", "withdrawn")
+    transcript.settle(message_key("anna", "b"), "withdrawn")
     assert ("user", "anna: no, three") not in [(e["role"], e.get("content")) for e in transcript.conversation()]
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from perdure.errors import RunError
 from perdure.model.wire import RequestResult
 from perdure.plan.outcomes import Returned
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
+from perdure.run.fitting import fit
 from perdure.run.past.keeping import Kept
+from perdure.run.recall import recall
 from perdure.run.running import Run
 from perdure.run.snapshots import restore, snapshot
 from perdure.run.views import whole as views
@@ -19,7 +22,7 @@ from perdure.run.views.whole import Pages
 from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import dumps, loads
-from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.limits import MAX_PAYLOAD, MAX_VIEWED
 from perdure.values.limits.sizes import Sizes
 
 NOW = "2026-01-01T00:00:00"
@@ -64,6 +67,18 @@ def test_r18_3_a_call_that_has_ended_is_read_whole() -> None:
     assert (call["id"], call["status"]) == ("1.0", "done")
 
 
+def test_r16_6_a_view_holds_the_newest_calls_and_pages_all() -> None:
+    run = run_of("x")
+    (call,) = run.past.calls
+    run.past.calls = [call.model_copy(update={"id": f"1.{n}"}) for n in range(MAX_VIEWED + 500)]
+    view = fit(run_view(run, "r"), calls=run.count)
+    assert [call.id for call in view.calls] == [f"1.{n}" for n in range(500, MAX_VIEWED + 500)]
+    assert view.cut == ["calls: the last 2,000 of 2,500 are shown; whole: perdure show r --value calls"]
+    assert [call["id"] for call in read(run, "calls", Pages())] == [f"1.{n}" for n in range(MAX_VIEWED + 500)]
+    fitted = fit(run_view(run, "r"), 50_000, calls=run.count)
+    assert any(words.startswith("calls have") and "of 2,500;" in words for words in fitted.cut)
+
+
 def test_r18_5_the_pages_of_one_value_are_made_of_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
@@ -103,3 +118,53 @@ def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> 
     assert kept.whole("1.19") is None
     assert kept.whole("1.20") is None
     assert kept.whole("1.21") is not None
+
+
+def test_r10_18_a_run_answers_recall_from_its_state_and_its_calls() -> None:
+    text = "".join(f"{n}\n" for n in range(10_000))
+    run = run_of(text)
+    assert run.progress.has_cut
+    pages = [recall(run, what, page) for what in ("1.0", "state.v") for page in (1, 2, 3, 4, 5)]
+    assert "".join(page["text"] for page in pages if page) == text * 2
+    assert {page["pages"] for page in pages if page} == {5}
+    for what, why in (
+        ("1.0", "has 5 pages"),
+        ("1.7", "no call 1.7"),
+        ("state.w", "does not exist"),
+        ("state.", "read"),
+    ):
+        with pytest.raises(RunError, match=why):
+            recall(run, what, 6)
+    restored = restore(run.agent, run.context, snapshot(run))
+    assert recall(restored, "1.0") is None, "the execution before has it"
+    assert recall(restored, "state.v") == pages[5]
+
+
+def test_r10_18_recall_is_offered_once_something_was_cut_also_after_continue_as_new() -> None:
+    tool = parse_tool({"name": "recall", "properties": {}}, activities=["recall"], registered=True)
+    for value, offered in (("x" * 16_000, []), ("x" * 16_001, ["recall"])):
+        run = run_of(value)
+        run.prepared = run.prepared.model_copy(update={"recall": tool})
+        run = restore(run.agent, run.context, snapshot(run))
+        run.situation()
+        run.begin_request(Choice("m", "only"))
+        assert [name for name in run.tools if name != "t"] == offered
+
+
+def test_r10_18_a_model_recalls_nothing_that_it_is_shown_by_its_shape() -> None:
+    agent = parse_agent({"name": "a", "config": {"show": "shape"}, "context": [{"type": "tool", "tool": "t"}]})
+    tool = parse_tool({"name": "t", "_untrusted": True, "properties": {}}, activities=["t"], registered=True)
+    run = Run(agent, Context(agent), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    run.situation()
+    run.begin_request(Choice("m", "only"))
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "_outputPath": "†state.v"})
+    plan.add({"_tool": "t"})
+    plan.close()
+    for call in plan.take_ready(NOW):
+        plan.end(call, Returned("secret " * 5000), NOW)
+    assert "secret" not in dumps([recall(run, "1.1"), recall(run, "state.v"), recall(run, "state")])
+    run.close_request(plan, RequestResult())
+    assert not run.progress.has_cut
+    with pytest.raises(RunError, match="others wrote"):
+        recall(run, "1.1")

@@ -14,16 +14,19 @@ from perdure.workflows.hooks.hooking import Hooking
 with workflow.unsafe.imports_passed_through():
     from perdure.hooks.events import AgentBootstrap, AgentEnd, BeforeAgentStart
     from perdure.hooks.wire import REFUSED_BY_HOOK
+    from perdure.model.dialects.saying import text_of
+    from perdure.run.documents import with_system_text
     from perdure.run.running import Run
     from perdure.run.wire import Prepared, RunInput, RunResult
+    from perdure.values.jsons import JsonObject, dumps
 
 START: Final = "before_agent_start"
 BOOTSTRAP: Final = "agent_bootstrap"
 END: Final = "agent_end"
 
 
-async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput | None:
-    """What the run is given instead, where a hook has changed its input. Fails with `refused_by_hook` where one refuses."""
+async def begin(hooking: Hooking, run_input: RunInput, agent: str, system: str) -> RunInput | None:
+    """What the run is given instead, where a hook has changed its input or its `system` text. Fails with `refused_by_hook` where one refuses."""
     run_id = workflow.info().workflow_id
     answer = await hooking.ask(
         START,
@@ -34,6 +37,7 @@ async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput |
             run_id=run_id,
             agent=agent,
             input=run_input.input,
+            system=system,
             above=run_input.lineage,
         ),
     )
@@ -43,6 +47,10 @@ async def begin(hooking: Hooking, run_input: RunInput, agent: str) -> RunInput |
         raise ApplicationError(answer.refused, type=REFUSED_BY_HOOK, non_retryable=True)
     if answer.changed is None:
         return None
+    if (text := answer.changed.get("system", system)) != system:
+        run_input = run_input.model_copy(update={"agent": with_system_text(run_input.agent, text)})
+    if dumps(answer.changed["input"]) == dumps(run_input.input):
+        return run_input
     # A hook has seen all of it: whatever it gave may come from any of what the run above has told of it (R15.1).
     told = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
     mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
@@ -93,6 +101,9 @@ async def _tell_end(
     hooking.note = None  # nothing is noted of a run behind its end
     run_id, usage = workflow.info().workflow_id, run.progress.usage
     status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
+    messages: list[JsonObject] = run.last_messages() if hooking.hooks.of(END) else []
+    if result is not None and result.output is not None:
+        messages.append({"role": "assistant", "content": text_of(result.output)})
     await hooking.ask(
         END,
         lambda: AgentEnd(
@@ -109,9 +120,11 @@ async def _tell_end(
             requests=len(run.past.log),
             tokens=usage.prompt_tokens + usage.completion_tokens,
             cost=usage.cost if usage.by_model else 0.0,
+            messages=messages,
         ),
         (),
         None if result is None else result.output,
+        messages,
         sizes=run.sizes,
     )
 

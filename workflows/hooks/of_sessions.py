@@ -26,6 +26,10 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.hooks.matching import Hooks
     from perdure.hooks.wire import SESSION_HOOKS_ACTIVITY, HookAnswer, HookRef
+    from perdure.sessions.entries import CompactionEntry
+    from perdure.sessions.replies.wire import Delivery
+    from perdure.values.jsons import dumps
+    from perdure.values.limits import MAX_ADDITION
 
 E = TypeVar("E", bound=HookEvent)
 
@@ -70,21 +74,20 @@ class SessionHooks(Hooked):
         )
         self._hooking.hooks, self._began = Hooks(recorded), True
         if self._who()[3]:
-            await self._ask("session_start", SessionStart, "")
+            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
 
     async def end_hooks(self) -> None:
         """The session is deleted."""
         if self.has_hooks():
-            await self._ask("session_end", SessionEnd, "")
+            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
 
     async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
         """The text of a message as it is to be accepted. Raises `MessageRefusedError` where a hook refuses it.
 
         Called within `in_turn`.
         """
-        answer = await self._ask(
-            "message_received", MessageReceived, message_id, sender=sender, message_id=message_id, text=text, **more
-        )
+        of = {"sender": sender, "message_id": message_id, "text": text, **more}
+        answer = await self._ask("message_received", MessageReceived, _place(sender, message_id), lambda: of)
         if answer is not None and answer.refused is not None:
             raise MessageRefusedError(answer.refused)
         return text if answer is None or answer.changed is None else str(answer.changed["text"])
@@ -93,45 +96,67 @@ class SessionHooks(Hooked):
         """A command was accepted."""
         if self.has_hooks():
             of = {"sender": sender, "message_id": message_id, "command": command}
-            await self._ask("command", Command, message_id, **of)
+            await self._ask("command", Command, _place(sender, message_id), lambda: of)
 
-    async def may_compact(self, reason: str, tokens: int) -> str | None:
-        """Why the conversation is not to be compacted now."""
+    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
+        """Why the conversation is not to be compacted now, and what is to stand behind its summary. `text` gives what is compacted."""
         if not self.has_hooks():
-            return None
-        answer = await self._ask("before_compaction", BeforeCompaction, self._time(), reason=reason, tokens=tokens)
-        return None if answer is None else answer.refused
+            return None, ""
+        of = {"reason": reason, "tokens": tokens}
+        answer = await self._ask("before_compaction", BeforeCompaction, self._time(), lambda: of | {"text": text()})
+        if answer is None:
+            return None, ""
+        return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
 
-    async def tell_compacted(self, kind: str, before: int, after: int) -> None:
+    async def tell_compacted(self, entry: CompactionEntry) -> None:
         if self.has_hooks():
-            await self._ask("after_compaction", AfterCompaction, self._time(), kind=kind, before=before, after=after)
+            of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
+            await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
 
-    async def sending(self, reply: str, route: str, text: str, sender: str = "") -> tuple[str, str | None]:
-        """The text of a reply as it is to be delivered, and why it is not. `reply` is the key of its delivery, `<run>/<reply>`."""
+    async def sending(self, delivery: Delivery) -> tuple[str, str | None]:
+        """The text of a reply as it is to be delivered, and why it is not."""
+        text = delivery.text
         if not self.has_hooks():
             return text, None
-        of = {"sender": sender, "reply": reply, "route": route, "text": text}
-        answer = await self._ask("message_sending", MessageSending, reply, **of)
+        answer = await self._ask("message_sending", MessageSending, delivery.key, lambda: _of_reply(delivery, text))
         if answer is None or answer.refused is not None:
             return text, None if answer is None else answer.refused
         return (text if answer.changed is None else str(answer.changed["text"])), None
 
-    async def sent(self, reply: str, route: str, text: str, status: str) -> None:
+    async def sent(self, delivery: Delivery, text: str, status: str) -> None:
         """What became of a reply: `delivered`, `refused` or `unknown`."""
         if self.has_hooks():
-            await self._ask("message_sent", MessageSent, reply, reply=reply, route=route, text=text, status=status)
+            of = _of_reply(delivery, text) | {"status": status}
+            await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
 
-    async def _ask(self, name: str, event: type[E], what: str, **fields: Any) -> HookAnswer | None:
+    async def _ask(
+        self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict
+    ) -> HookAnswer | None:
+        """Ask at the point that `what` names, once in the session."""
         if not self._began:
             await self.begin_hooks()
         key, agent, tenant, _ = self._who()
-        session_id = workflow.info().workflow_id
-        place = f"{session_id}/{what}" if what else session_id
+        point = f"{workflow.info().workflow_id}/{what}/{name}"
         at = workflow.now().isoformat(timespec="milliseconds")
         return await self._hooking.ask(
             name,
-            lambda: event(key=f"{place}/{name}", at=at, session=key, agent=agent, tenant=tenant, **fields),
+            lambda: event(key=point, at=at, session=key, agent=agent, tenant=tenant, **fields()),
         )
 
     def _time(self) -> str:
         return f"{workflow.now():%Y%m%dT%H%M%S%f}"
+
+
+def _place(sender: str, message_id: str) -> str:
+    """Name a message: its id is its sender's, and may be another's as well."""
+    return f"{dumps(sender)}/{message_id}" if sender else message_id
+
+
+def _of_reply(delivery: Delivery, text: str) -> dict[str, Any]:
+    return {
+        "run_id": delivery.run_id,
+        "sender": delivery.sender,
+        "reply": delivery.key,
+        "route": delivery.route,
+        "text": text,
+    }

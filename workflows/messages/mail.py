@@ -71,7 +71,7 @@ class Mail:
         """Take the message back. Raises `DecisionError`."""
         taken = inbox.withdraw(self.progress, id)
         if self._run is not None:
-            self._run.notes.withdrawn(str(id))
+            self._run.notes.withdrawn(str(taken["id"]))
         return taken
 
     @property

@@ -14,7 +14,7 @@ from perdure.workflows.observing.listing import may_list
 with workflow.unsafe.imports_passed_through():
     from perdure.run.running import Run
     from perdure.run.views.observing import run_ended
-    from perdure.run.wire import COST_ATTRIBUTE, LONGEST_KEYWORD, STOP_ATTRIBUTE
+    from perdure.run.wire import COST_ATTRIBUTE, LONGEST_KEYWORD, MODEL_REFUSED, STOP_ATTRIBUTE, USAGE_MEMO
     from perdure.values.limits import MAX_MEMO
     from perdure.values.limits.fitting import cut_to
 
@@ -27,14 +27,16 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
     if isinstance(error, GeneratorExit):  # it is only put out of memory
         return
     if run.progress.usage.by_model and not below:
-        workflow.upsert_memo({"usage": cut_to(run.progress.usage.as_json(), MAX_MEMO)})
+        workflow.upsert_memo({USAGE_MEMO: cut_to(run.progress.usage.as_json(), MAX_MEMO)})
     reason: str | None
     if error is None:
         status, reason = "completed", run.stop_reason
         run.notes.run_ended(run.stop_reason, run.output)
     elif isinstance(error, ApplicationError):
-        status, reason = "failed", error.type if run.limit is None else run.limit.reason
-        run.notes.run_failed(status, error.message, None if run.limit is None else run.limit.reason)
+        refused = error.type == MODEL_REFUSED
+        limit = None if run.limit is None or refused else run.limit.reason
+        status, reason = "refused" if refused else "failed", limit or error.type
+        run.notes.run_failed(status, error.message, limit)
     elif is_cancelled_exception(error):
         status, reason = "cancelled", None
         run.notes.run_failed(status, None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from temporalio import workflow
-from temporalio.common import TypedSearchAttributes
+from temporalio.common import SearchAttributeKey, TypedSearchAttributes
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.run.wire import SENDER_ATTRIBUTE, TENANT_ATTRIBUTE
+    from perdure.run.wire import AGENT_ATTRIBUTE, LONGEST_KEYWORD, SENDER_ATTRIBUTE, TENANT_ATTRIBUTE
+
+_AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
 
 OFTEN: Final = 2
 """Refusals in a row. One may be the network's; a namespace that has lost a search attribute refuses for ever."""
@@ -33,6 +36,20 @@ def may_list(what: str) -> bool:
         # The SDK remembers what it has answered once: each task asks by a name of its own.
         return not workflow.patched(f"unlisted-{what}-{info.get_current_history_length()}")
     return True
+
+
+def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
+    """Set the agent's name for lists where nobody has at the start, as in a run that a user's own workflow has started."""
+    info = workflow.info()
+    if (
+        below
+        or info.parent is None
+        or AGENT_ATTRIBUTE not in known
+        or info.typed_search_attributes.get(_AGENT) is not None
+    ):
+        return
+    if workflow.patched("listed-agent") and may_list("agent"):
+        workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
 
 
 def whose() -> TypedSearchAttributes | None:

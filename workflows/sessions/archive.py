@@ -10,7 +10,7 @@ from temporalio import workflow
 from perdure.workflows.arguments import read_input
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import PerdureError
+    from perdure.errors import PerdureError, RunError
     from perdure.sessions.segments import (
         SEGMENT_DELETE,
         SEGMENT_ENTRIES_QUERY,
@@ -46,14 +46,20 @@ class SegmentWorkflow:
     @workflow.query(name=SEGMENT_ENTRIES_QUERY)
     def entries(self) -> Entries:
         """All of its entries."""
-        return Entries() if self._segment is None else Entries(entries=self._segment.read)
+        return Entries(entries=self._open().read)
 
     @workflow.query(name=SEGMENT_INDEX_QUERY)
     def index(self) -> str:
         """The messages that it knows of."""
-        return "" if self._segment is None else self._segment.index
+        return self._open().index
 
     @workflow.query(name=SEGMENT_FIND_QUERY)
-    def find(self, message_id: str) -> int:
-        """The number of the segment in which a message stands, as far as this one knows; 0: it does not."""
-        return 0 if self._segment is None else Index(self._segment.index).find(message_id)
+    def find(self, message_id: str) -> list[int]:
+        """The numbers of the segments in which messages of an id stand, as far as this one knows, the newest first."""
+        return Index(self._open().index).find_all(message_id)
+
+    def _open(self) -> Segment:
+        """Return the segment. Raises `RunError` where its input could not be read: an empty answer would hide entries."""
+        if self._segment is None:
+            raise RunError("this segment has no entries: its input could not be read")
+        return self._segment

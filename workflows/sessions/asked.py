@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.entries import Entry
     from perdure.sessions.noting import SessionNoting
     from perdure.sessions.transcript import Transcript
-    from perdure.sessions.wire import ENDED, FATE, GIVEN_SESSION, SHOW, Fate, SessionInput, SessionView
+    from perdure.sessions.wire import DESCRIBE, ENDED, FATE, GIVEN_SESSION, SHOW, About, Fate, SessionInput, SessionView
 
 
 class Asked(Tending):
@@ -53,6 +53,11 @@ class Asked(Tending):
         """What a fork of this session begins with, beside its transcript (R10.20)."""
         return self._open().given
 
+    @workflow.query(name=DESCRIBE)
+    def about(self) -> About:
+        """What the session is, without what was said."""
+        return self._open().about
+
     @workflow.query(name=SHOW)
     def view(self) -> SessionView:
         """The session as it stands."""
@@ -64,9 +69,9 @@ class Asked(Tending):
         return page_of(Journal() if self._kept is None else self._kept.notes.journal, said)
 
     @workflow.query(name=FATE)
-    def fate(self, what: str) -> Fate:
-        """What has become of a message, or of a run of this session."""
-        return self._open().fate(what)
+    def fate(self, what: str, sender: str = "") -> Fate:
+        """What has become of a message, named by its id and its sender, or of a run of this session."""
+        return self._open().fate(what, sender)
 
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, RunInput | None]:

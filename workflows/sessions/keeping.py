@@ -8,6 +8,7 @@ from typing import Final
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.errors import MessageRefusedError
     from perdure.hooks.wire import Whose
     from perdure.run.agents import parse_agent
     from perdure.run.events.journal import Journal
@@ -29,13 +30,24 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.lanes.queued import Accepted, Known, LaneState, Queued, Running
     from perdure.sessions.noting import SessionNoting
     from perdure.sessions.replies.assembling import Speaker, deliveries
-    from perdure.sessions.replies.wire import Delivered, Delivery
+    from perdure.sessions.replies.wire import ATTEMPTS, Delivered, Delivery
     from perdure.sessions.segments import Remembered, is_said
     from perdure.sessions.showing import details
     from perdure.sessions.snapshots import SESSION_FORM, SessionSnapshot
     from perdure.sessions.steps import said
     from perdure.sessions.transcript import Transcript
-    from perdure.sessions.wire import Fate, Message, QueuedView, Receipt, SessionInput, SessionView, Withdrawal
+    from perdure.sessions.wire import (
+        About,
+        Description,
+        Fate,
+        Message,
+        QueuedView,
+        Receipt,
+        SessionInput,
+        SessionView,
+        Withdrawal,
+        message_key,
+    )
     from perdure.values.jsons import JsonObject
     from perdure.values.limits import CONTEXT_TOKENS, MAX_STATE
     from perdure.values.limits import said as bytes_said
@@ -51,6 +63,8 @@ class Kept:
 
     def __init__(self, argument: SessionInput, session_id: str, born: str, at: str) -> None:
         self._input = argument
+        if not argument.created_at and argument.snapshot is None:
+            self._input = argument.model_copy(update={"created_at": at})
         snapshot = (
             None
             if argument.snapshot is None
@@ -64,6 +78,7 @@ class Kept:
         self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
         """Where the state and what was said come from, by reference (R15.1)."""
         lane = LaneState(born=f"{born}-") if snapshot is None else snapshot.lane
+        lane.known = self._by_sender(lane)
         self.lane = Lane(session_id, argument.rules, lane)
         self.notes = SessionNoting(Journal(None if snapshot is None else snapshot.events))
         """What has happened, for whoever reads it."""
@@ -73,7 +88,20 @@ class Kept:
         if not self.notes.journal.count:
             self.notes.began(self.agent, at)
 
+    def _by_sender(self, lane: LaneState) -> dict[str, Known]:
+        """What is known of messages, by `message_key`: a session of Perdure 0.1.0 has it by their ids."""
+        entries: list[MessageEntry | CommandEntry | Queued] = [
+            each for each in self.transcript.entries if is_said(each)
+        ]
+        senders = {each.message_id: each.sender for each in [*entries, *lane.queue]}
+        return {
+            key if "\n" in key else message_key(senders.get(key, ""), key): known for key, known in lane.known.items()
+        }
+
     def _read_agent(self) -> None:
+        if not self._input.document:  # it has none yet
+            self.agent, self.models, self.lane.rules = "", {}, self._input.rules
+            return
         agent = parse_agent(self._input.document)
         self.agent = agent.name
         self.lane.rules = self._input.rules.over(agent.config.session)
@@ -121,6 +149,14 @@ class Kept:
         self._input = self._input.model_copy(update=given)
         self._read_agent()
 
+    def describe(self, description: Description) -> None:
+        """Keep this metadata in place of what it had."""
+        self._input = self._input.model_copy(update={"metadata": description.metadata})
+
+    @property
+    def about(self) -> About:
+        return About(session=self.key, metadata=self._input.metadata, created_at=self._input.created_at)
+
     def carried(self) -> SessionInput:
         """What a new execution goes on with."""
         snapshot = SessionSnapshot(
@@ -137,38 +173,40 @@ class Kept:
     @property
     def given(self) -> SessionInput:
         """What a session of the same agent, and with the same rules, begins with."""
-        return self._input.model_copy(update={"snapshot": None})
+        return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
 
     # What is not at hand any more.
 
-    def forgot(self, message_id: str) -> bool:
-        """Whether a message may have been accepted that nothing here knows any more (R10.1)."""
-        return message_id not in self.lane.state.known and message_id in self.remembered
+    def forgot(self, message: Message) -> bool:
+        """Whether a message may have been accepted that nothing here knows any more (R10.1). Perdure 0.1.0 remembered ids alone."""
+        if message.key in self.lane.state.known:
+            return False
+        return message.key in self.remembered or message.message_id in self.remembered
 
     def answer(self, message: Message, known: JsonObject) -> Receipt:
         """The receipt of a message that a segment knows. Raises `MessageRefusedError` for another one of its id."""
-        self.lane.state.known[message.message_id] = Known.model_validate(known)
+        self.lane.state.known[message.key] = Known.model_validate(known)
         try:
             receipt = self.lane.judge(message)
         finally:
-            del self.lane.state.known[message.message_id]
+            del self.lane.state.known[message.key]
         assert receipt is not None
         return receipt
 
     def put_away(self, entries: Iterable[Entry]) -> None:
         """Say with what goes to a segment what it takes to answer for it."""
         for entry in filter(is_said, entries):
-            if (known := self.lane.state.known.get(entry.message_id)) is not None:
+            if (known := self.lane.state.known.get(entry.key)) is not None:
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
         """They are in a segment now, and known there. A command that still waits for its turn stays known here."""
-        waiting = {queued.message_id for queued in self.lane.state.queue}
+        waiting = {queued.key for queued in self.lane.state.queue}
         for entry in filter(is_said, entries):
-            if entry.message_id in waiting:
+            if entry.key in waiting:
                 continue
-            self.lane.state.known.pop(entry.message_id, None)
-            self.remembered.add(entry.message_id)
+            self.lane.state.known.pop(entry.key, None)
+            self.remembered.add(entry.key)
 
     # What happens.
 
@@ -193,8 +231,9 @@ class Kept:
 
     def withdraw(self, asked: Withdrawal, at: str) -> None:
         """A message that was taken back; it stays in the transcript, and says so."""
-        if self.lane.withdraw(asked.message_id) is not None:
-            self.transcript.settle(asked.message_id, reason := f"taken back by {asked.sender!r}")
+        key = self.lane.judge_withdrawal(asked)
+        if self.lane.withdraw(key) is not None:
+            self.transcript.settle(key, reason := f"taken back by {asked.sender!r}")
             self.notes.withdrawn([asked.message_id], reason, at)
             self.transcript.append(
                 CommandEntry(at=at, command="withdraw", message_id=asked.message_id, sender=asked.sender)
@@ -211,7 +250,7 @@ class Kept:
         """A run that was told to end before it had begun."""
         why = running.ending or "its run did not begin"
         for message in running.messages:
-            self.transcript.settle(message.message_id, why)
+            self.transcript.settle(message.key, why)
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
         self.lane.ended()
 
@@ -226,12 +265,17 @@ class Kept:
         What is to be said of it to people whose messages name a route.
         """
         run_id = self.lane.run_id(running.number)
-        held = {heard.id: heard.request for heard in result.messages if heard.request is not None}
+        held = {
+            message.key: heard.request
+            for message in running.steered
+            for heard in result.messages
+            if heard.request is not None and heard.names(message.message_id, message.sender)
+        }
         for message in running.messages:
-            self.transcript.assign(message.message_id, run_id, 1)
+            self.transcript.assign(message.key, run_id, 1)
         for message in running.steered:
-            request = held.get(message.message_id)
-            self.transcript.assign(message.message_id, None if request is None else run_id, request or 1)
+            request = held.get(message.key)
+            self.transcript.assign(message.key, None if request is None else run_id, request or 1)
         entry = run_entry(result, at)
         entry.run_id, entry.started_at = run_id, started
         self._keep_state(result, entry)
@@ -247,7 +291,7 @@ class Kept:
         self.notes.replied(run_id, reply, why, at)
         for message in self.lane.ended(held):
             assert message.number is not None
-            self.transcript.assign(message.message_id, self.lane.run_id(message.number))
+            self.transcript.assign(message.key, self.lane.run_id(message.number))
         return deliveries(result, reply, running, held, self.lane.rules.verbose or (), speaker=self._speaker(run_id))
 
     def _speaker(self, run_id: str) -> Speaker:
@@ -257,6 +301,38 @@ class Kept:
         """What became of a reply, and the text that it had in the end."""
         self.transcript.append(delivery_entry(delivery, became, text, at))
         self.notes.delivered(delivery, became, at)
+
+    def redelivery(self, key: str) -> Delivery:
+        """Return a delivery of which nobody knows whether it arrived, under the same key. Raises `MessageRefusedError` where there is none."""
+        if any(each.key == key for each in self.to_deliver):
+            raise MessageRefusedError(f"the delivery {key!r} is under way")
+        run_id, _, number = key.rpartition("/")
+        before = [entry for entry in self.transcript.deliveries(run_id) if str(entry.number) == number]
+        if not before:
+            archived = (
+                f", and entries up to {through} are archived" if (through := self.transcript.archived_through) else ""
+            )
+            raise MessageRefusedError(f"the session has no delivery {key!r} at hand{archived}")
+        found = before[-1]
+        if found.status != "unknown":
+            raise MessageRefusedError(f"the delivery {key!r} is {found.status}; only one that is unknown is repeated")
+        text = found.text if found.text is not None else self.transcript.reply(run_id)
+        if text is None:
+            raise MessageRefusedError(f"the text of the delivery {key!r} is archived")
+        return Delivery(
+            key=key,
+            kind=found.kind,
+            text=text,
+            route=found.route,
+            run_id=run_id,
+            number=found.number,
+            session=self.key,
+            tenant=self.tenant,
+            agent=self.agent,
+            message_ids=found.message_ids,
+            sender=found.sender,
+            earlier=ATTEMPTS * len(before),
+        )
 
     def _keep_state(self, result: RunResult, entry: RunEntry) -> None:
         if not result.requests and not result.calls:
@@ -274,12 +350,12 @@ class Kept:
 
     def conversation(self, running: Running) -> list[JsonObject]:
         """What was said before, in the branch that the run's messages belong to."""
-        first = self.transcript.message(running.messages[0].message_id)
+        first = self.transcript.message(running.messages[0].key)
         return self.transcript.conversation(None if first is None else first.branch)
 
     def said(self, running: Running) -> list[str]:
         """What the run is to answer, as a model reads it."""
-        found = [self.transcript.message(message.message_id) for message in running.messages]
+        found = [self.transcript.message(message.key) for message in running.messages]
         return [said(entry) for entry in found if entry is not None]
 
     def details(self) -> str:
@@ -291,13 +367,15 @@ class Kept:
     def view(self) -> SessionView:
         state = self.lane.state
         running = state.running is not None and state.running.begun
+        asks = state.running is not None and state.running.waits
         waits = state.queue or state.running is not None
         return SessionView(
             session=self.key,
             agent=self.agent,
-            status="running" if running else "waiting" if waits else "idle",
+            status="running" if running and not asks else "waiting" if waits else "idle",
             queue=[self._queued(each) for each in self._waiting()],
             entries=[entry.as_json() for entry in self.transcript.entries],
+            archived_through=self.transcript.archived_through,
             run_id=self.lane.run_id(state.running.number) if state.running is not None and running else None,
         )
 
@@ -312,9 +390,9 @@ class Kept:
             text=queued.text,
             mode=queued.mode,
             run_id=None if queued.number is None else self.lane.run_id(queued.number),
-            accepted_at=self.lane.state.known[queued.message_id].at,
+            accepted_at=self.lane.state.known[queued.key].at,
         )
 
-    def fate(self, what: str) -> Fate:
+    def fate(self, what: str, sender: str = "") -> Fate:
         """What has become of a message, or of a run of this session."""
-        return fate(self.lane, self.transcript, what)
+        return fate(self.lane, self.transcript, what, sender)

@@ -39,13 +39,17 @@ def read(kind: type[W], said: tuple[Any, ...]) -> W:
         raise MessageRefusedError(str(error)) from None
 
 
-def judge_agent(message: Message) -> None:
-    """Whether the message's agent file may answer from now on. Raises `MessageRefusedError`, or `AgentUnknown` where the file is not there."""
-    check_right(message.sender, message.rights, "agent", "change the agent that answers here")
+def judge_agent(message: Message, name: str) -> None:
+    """Check that the message's agent file may answer from now on: the session's agent, `name`, as it is now; another one takes a right (R10.2).
+
+    Raises `MessageRefusedError`, or `AgentUnknown` where the file does not come with the message.
+    """
     if message.document is None:
         raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
     if digest([message.document, message.delegates]) != message.agent:
         raise MessageRefusedError("the agent file is another than the message names")
     if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
         raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+    if name and message.document.get("name") != name:
+        check_right(message.sender, message.rights, "agent", f"have another agent than {name!r} answer here")
     input_name(message.document)

@@ -17,13 +17,11 @@ from perdure.workflows.hooks.of_sessions import SessionHooks
 with workflow.unsafe.imports_passed_through():
     from perdure.plan.patience import INTERRUPTED
     from perdure.run.views.markdown import summary as line
-    from perdure.sessions.replies.wire import DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, Delivery
+    from perdure.sessions.replies.wire import ATTEMPTS, DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, Delivery
 
 _ATTEMPT: Final = timedelta(seconds=60)
-_WITHIN: Final = timedelta(minutes=10)
-"""For all attempts: whoever waits for a reply does not wait longer, and those behind it wait as long."""
+"""For one attempt. No time bounds all of them: a delivery waits for a worker for as long as there is none (R24.2)."""
 _ALIVE: Final = timedelta(seconds=20)
-_ATTEMPTS: Final = 6
 
 
 class Replying:
@@ -72,12 +70,11 @@ class Replying:
             became, text = await self._one(delivery)
             del self.waiting[:1]
             self._on_end(delivery, became, text)
-            await self._hooks.sent(delivery.key, delivery.route, text, became.status)
+            await self._hooks.sent(delivery, text, became.status)
 
     async def _one(self, delivery: Delivery) -> tuple[Delivered, str]:
         """What became of it, and the text that it had."""
-        key, route = delivery.key, delivery.route
-        text, refused = await self._hooks.sending(key, route, delivery.text, delivery.sender)
+        text, refused = await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
         return await _deliver(delivery if text == delivery.text else delivery.model_copy(update={"text": text})), text
@@ -110,10 +107,9 @@ async def _try(delivery: Delivery) -> Delivered:
         delivery,
         result_type=Delivered,
         start_to_close_timeout=_ATTEMPT,
-        schedule_to_close_timeout=_WITHIN,
         heartbeat_timeout=_ALIVE,
         retry_policy=RetryPolicy(
-            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=_ATTEMPTS
+            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=ATTEMPTS
         ),
         summary=line(f"{delivery.kind} → {delivery.route}"),
     )

@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import read_input
+from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.preparing import begins_anew, go_on_anew
 from perdure.workflows.sending import full
 from perdure.workflows.sessions.keeping import Kept
@@ -24,20 +24,25 @@ from perdure.workflows.sessions.turns import Turns
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError
+    from perdure.people.wire import WAITS, RunWaits
     from perdure.people.wire import WITHDRAW as WITHDRAW_FROM_RUN
     from perdure.run.wire import REFUSED
-    from perdure.sessions.documents import document, input_name
+    from perdure.sessions.documents import document, input_name, with_settings
     from perdure.sessions.lanes.queued import Accepted, Begin, Carry, Idle, Queued, Running, Until
     from perdure.sessions.lanes.rights import check_right, says
     from perdure.sessions.replies.wire import Delivered, Delivery
     from perdure.sessions.wire import (
+        DESCRIBE,
         END,
+        REDELIVER,
         SEND,
         SESSION_WORKFLOW,
         TURN,
         WITHDRAW,
+        Description,
         Ending,
         Message,
+        Redelivery,
         Saying,
         SessionInput,
         Withdrawal,
@@ -73,7 +78,8 @@ class SessionWorkflow(Ruled):
         self._replying: Replying
         try:
             argument = read_input(SessionInput, given)
-            input_name(argument.document)
+            if argument.document:
+                input_name(argument.document)
             kept = self._kept = Kept(argument, workflow.info().workflow_id, workflow.info().run_id[-6:], now())
             self._who = lambda: (kept.key, kept.agent, kept.tenant, argument.snapshot is None)
             self._hooking.note = kept.notes.hooks(now)
@@ -167,9 +173,10 @@ class SessionWorkflow(Ruled):
             self._turns.leave()
             kept.never_ran(running, now())
             return
-        agent = document(kept.document, kept.conversation(running), kept.state, kept.said(running))
-        kept.begun(running, now())
         first = running.messages[0]
+        own = with_settings(kept.document, first.settings)
+        agent = document(own, kept.conversation(running), kept.state, kept.said(running))
+        kept.begun(running, now())
         self._child = ChildRun(
             run_id,
             run_input(agent, kept.delegates, kept.sources, kept.whose(first.sender), reasons=kept.tells_reasoning),
@@ -202,6 +209,13 @@ class SessionWorkflow(Ruled):
         if len(said) == 1 and isinstance(said[0], str):
             self._turns.give(said[0])
 
+    @workflow.signal(name=WAITS, description="The engine's own: whether the run waits for a person")
+    def run_waits(self, *said: Any) -> None:
+        """From the session's run (R10.4)."""
+        self._happened += 1
+        if self._kept is not None and (told := read_one(RunWaits, said)) is not None:
+            self._kept.lane.waits(told)
+
     @workflow.signal(dynamic=True)
     def anything(self, _: str, __: Sequence[RawValue]) -> None:
         """No signal of the engine's: it changes nothing, and its history is left behind when the session idles (R10.13)."""
@@ -213,8 +227,8 @@ class SessionWorkflow(Ruled):
         # Also where it is known or refused below: the history that it wrote is not to be idled with.
         self._happened += 1
         kept, message = self._open(), read(Message, said)
-        if kept.forgot(message.message_id):
-            if known := await self.find(message.message_id):
+        if kept.forgot(message):
+            if known := await self.find(message.message_id, message.sender):
                 return kept.answer(message, known).as_json()
             self._judge(self._open(), message)
         if self.has_hooks() and not message.command and kept.lane.judge(message) is None:
@@ -248,7 +262,7 @@ class SessionWorkflow(Ruled):
     def _check_message(self, *said: Any) -> None:
         kept, message = self._open(), read(Message, said)
         says(message)
-        if not kept.forgot(message.message_id):  # else it is judged when that is known
+        if not kept.forgot(message):  # else it is judged when that is known
             self._judge(kept, message)
 
     def _judge(self, kept: Kept, message: Message) -> None:
@@ -256,8 +270,11 @@ class SessionWorkflow(Ruled):
             return
         if (words := full(NEAR)) is not None:
             raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
+        if not message.agent and not kept.document:
+            raise MessageRefusedError("the session has no agent yet: say with its first message which agent answers")
         if message.agent and message.agent != kept.agent_digest:
-            judge_agent(message)
+            judge_agent(message, kept.agent)
+        with_settings(message.document or kept.document, message.settings)
 
     def _note(self, kept: Kept, accepted: Accepted, queued: Queued) -> None:
         kept.write(accepted, queued)
@@ -273,13 +290,12 @@ class SessionWorkflow(Ruled):
         """A `Withdrawal`, until a Request holds it (R10.7)."""
         self._happened += 1
         kept, asked = self._open(), read(Withdrawal, said)
-        kept.lane.judge_withdrawal(asked)
-        number = kept.lane.steered_into(asked.message_id)
+        key = kept.lane.judge_withdrawal(asked)
+        number = kept.lane.steered_into(key)
         if number is not None:
-            answered = await say(
-                Saying(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=asked.message_id)
-            )
-            if answered.refused is not None and kept.lane.steered_into(asked.message_id) == number:
+            which = {"id": asked.message_id, "sender": key.partition("\n")[0]}
+            answered = await say(Saying(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=which))
+            if answered.refused is not None and kept.lane.steered_into(key) == number:
                 raise MessageRefusedError(answered.refused)
         kept.lane.judge_withdrawal(asked)  # it may have been taken meanwhile
         kept.withdraw(asked, now())
@@ -290,6 +306,33 @@ class SessionWorkflow(Ruled):
     @withdraw.validator
     def _check_withdrawal(self, *said: Any) -> None:
         self._open().lane.judge_withdrawal(read(Withdrawal, said))
+
+    @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
+    def redeliver(self, *said: Any) -> dict[str, Any]:
+        """Deliver a reply, a `Redelivery`, of which nobody knows whether it arrived, once more under its key (R24.2)."""
+        kept, asked = self._open(), read(Redelivery, said)
+        self._replying.add([kept.redelivery(asked.delivery)])
+        self._happened += 1
+        return {"delivery": asked.delivery}
+
+    @redeliver.validator
+    def _check_redelivery(self, *said: Any) -> None:
+        kept, asked = self._open(), read(Redelivery, said)
+        check_right(asked.sender, asked.rights, "redeliver", "have a reply delivered again")
+        kept.redelivery(asked.delivery)
+
+    @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
+    def describe(self, *said: Any) -> dict[str, Any]:
+        """A `Description`, in place of what it had; its `About`."""
+        kept = self._open()
+        kept.describe(read(Description, said))
+        self._happened += 1
+        return kept.about.as_json()
+
+    @describe.validator
+    def _check_description(self, *said: Any) -> None:
+        self._open()
+        read(Description, said)
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     def end(self, *_: Any) -> dict[str, Any]:

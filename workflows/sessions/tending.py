@@ -19,6 +19,7 @@ from perdure.workflows.hooks.of_sessions import SessionHooks
 from perdure.workflows.sessions.reading import now
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.errors import RunError
     from perdure.sessions.compaction import Cut, Why, compacted, cut_of, due
     from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
     from perdure.sessions.noting import SessionNoting
@@ -47,6 +48,8 @@ with workflow.unsafe.imports_passed_through():
 _SUMMARY: Final = timedelta(minutes=2)
 """For a summary with all attempts; the run that waits for it begins with an extract after that."""
 _ARCHIVE: Final = timedelta(minutes=1)
+COMPACTED_SHOWN: Final = 320_000
+"""Characters of what is compacted that hooks are given: as many as a summary is made of."""
 
 
 class Tending(SessionHooks):
@@ -108,7 +111,7 @@ class Tending(SessionHooks):
         if cut is None:
             self._held_back = None
             return None
-        self._held_back = await self.may_compact(cut.why, cut.before)
+        self._held_back, addition = await self.may_compact(cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN))
         if self._held_back is not None:
             self._cut = None
             return None
@@ -131,13 +134,13 @@ class Tending(SessionHooks):
             summary = Summary(problem=message_of(error)[:500])
         finally:
             self._cut = None
-        entry = compacted(cut, summary.text, summary.problem, now())
+        entry = compacted(cut, summary.text, summary.problem, now(), addition)
         notes.compacted(cut.why, cut.before, entry, now())
         if entry is None:
             return None
         entry.model, entry.usage = summary.model, summary.usage
         transcript.append(entry)
-        await self.tell_compacted(entry.kind, entry.before, entry.after)
+        await self.tell_compacted(entry)
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:
@@ -170,13 +173,13 @@ class Tending(SessionHooks):
             span.segments, span.last = span.segments + 1, archived.last
         self._old = []
 
-    async def find(self, message_id: str) -> JsonObject:
+    async def find(self, message_id: str, sender: str = "") -> JsonObject:
         """What was known of a message that is not at hand any more; empty: there is none. Raises `ActivityError` where that cannot be found out."""
         transcript = self._transcript
         assert transcript is not None
         found: Found = await workflow.execute_activity(
             FIND_ACTIVITY,
-            FindInput(message_id=message_id, spans=transcript.spans),
+            FindInput(message_id=message_id, sender=sender, spans=transcript.spans),
             result_type=Found,
             schedule_to_close_timeout=_ARCHIVE,
             start_to_close_timeout=timedelta(seconds=20),
@@ -201,7 +204,7 @@ class Tending(SessionHooks):
         """The entries at hand behind a place, as many as one answer holds, and where the older ones are."""
         transcript = self._transcript
         if transcript is None:
-            return AtHand()
+            raise RunError("this session has no transcript: its input could not be read")
         entries, more = transcript.behind(after, AT_HAND)
         return AtHand(
             entries=entries,

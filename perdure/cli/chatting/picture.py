@@ -10,9 +10,11 @@ from rich.text import Text
 
 from perdure.cli.viewing.console import harmless
 from perdure.cli.viewing.render import STYLE
+from perdure.people.questions import ask_words, plan_words
 from perdure.people.shown import WaitingView
 from perdure.run.events.kinds import Event
 from perdure.values.jsons import JsonObject, shorten
+from perdure.values.media import without_media
 from perdure.values.sources import BY_OTHERS
 
 _SHOWN: Final = 200
@@ -39,6 +41,13 @@ class Waits:
     @property
     def title(self) -> str:
         return f"{self.call} {self.tool}".rstrip() if self.tool else f"the plan of Request {self.call}"
+
+    @property
+    def sentence(self) -> str:
+        """The question as everybody who may decide is asked it."""
+        if self.view is not None:
+            return self.view.sentence
+        return ask_words(self.tool, None, self.reason) if "." in self.call else plan_words(None, self.reason)
 
 
 @dataclass
@@ -158,7 +167,9 @@ class Picture:
             )
         elif event.phase == "end" and (waits := self.waits.pop(key, None)) is not None:
             decision, by = data.get("decision"), f" by {data['by']}" if data.get("by") else ""
-            if decision in _PASSED:  # of any other the call's own end says it
+            if decision == "dropped":
+                yield _line(f"  {waits.title} is not asked about any more: {data.get('reason', '')}", "magenta")
+            elif decision in _PASSED:  # of any other the call's own end says it
                 yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
 
     def _compaction(self, event: Event) -> Iterator[Text]:
@@ -167,9 +178,8 @@ class Picture:
             self._asking = "what was said is told in short"
         else:
             self._asking = ""
-            yield _line(
-                f"  told in short: {data.get('before', '?')} tokens before, {data.get('after', '?')} after", "dim"
-            )
+            sizes = f"told in short: {data.get('before')} tokens before, {data.get('after', '?')} after"
+            yield _line(f"  {sizes if 'before' in data else data.get('reason', '')}", "dim")
 
     def _message(self, event: Event) -> Iterator[Text]:
         data = event.data
@@ -255,10 +265,10 @@ def offer_lines(waits: Waits) -> Iterator[Text]:
         if isinstance(choices, list) and choices:
             yield _whole(f"  one of: {', '.join(map(str, choices))}", "dim")
         return
-    yield _whole(f"? {waits.title} waits for you: {waits.reason}", "bold yellow")
+    yield _whole(f"? {waits.sentence}", "bold yellow")
     if view is None:
         return
-    for name, value in view.params.items():
+    for name, value in without_media(view.params).items():
         yield _whole(f"    {name}: {value if isinstance(value, str) else shorten(value, 2_000)}")
     for name, code in view.runs.items():
         yield _whole(f"    {name} runs {code}", "yellow")

@@ -76,7 +76,7 @@ class Talk:
         if view.run_id is not None:
             self.picture.run_id = view.run_id
             self._watch(view.run_id)
-            for one in await self._perdure.get_run(view.run_id).waiting():
+            for one in await self._session.waiting(view):
                 self._offer(Waits(view.run_id, one.call, one.tool, one.reason, one.question, one))
 
     async def listen(self) -> None:

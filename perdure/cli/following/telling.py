@@ -106,7 +106,7 @@ def _approval(phase: str, data: JsonObject, event: Event) -> str:
     del event
     call = f"{data.get('call')} {data.get('tool', '')}".rstrip()
     if phase == "start":
-        return f"{call} waits for a person: {data.get('reason', '')}"
+        return f"{call} waits for {'its client' if data.get('client') else 'a person'}: {data.get('reason', '')}"
     by = f" by {data['by']}" if data.get("by") else ""
     return f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
 
@@ -115,6 +115,8 @@ def _compaction(phase: str, data: JsonObject, event: Event) -> str:
     del event
     if phase == "start":
         return f"what was said is told in short: {data.get('reason', '')}"
+    if "before" not in data:
+        return str(data.get("reason", ""))
     return f"{data.get('before', '?')} tokens before, {data.get('after', '?')} after"
 
 

@@ -27,7 +27,7 @@ from perdure.cli.lists.selecting import (
     running,
 )
 from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.tables import table
+from perdure.cli.viewing.tables import table, wait_line
 from perdure.client.lists import ListedRun
 from perdure.client.selection import Selection
 from perdure.people.policies import ASKS, parse_policy
@@ -44,7 +44,7 @@ def list_command(
     agent: Agent = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help="running, completed, failed, cancelled, terminated or timed_out."),
+        typer.Option(metavar="STATUS", help="running, completed, refused, failed, cancelled, terminated or timed_out."),
     ] = None,
     since: Since = None,
     sender: Sender = None,
@@ -66,7 +66,9 @@ def list_command(
     else:
         _print_rows(found.rows)
     if found.following is not None:
-        print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=sys.stderr)
+        # Of a JSON document stdout has nothing beside it; for people the line is a part of the list.
+        to = sys.stderr if as_json else sys.stdout
+        print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=to)
 
 
 @lists_app.command()
@@ -193,7 +195,8 @@ def _print_rows(rows: list[ListedRun]) -> None:
 def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:
     waits = {0: "", 1: "1 decision"}.get(row.waiting or 0, f"{row.waiting} decisions")
     cost = "" if row.cost is None else f"${row.cost:.4f}"
-    return row.id, row.status, row.stop_reason or "", waits, cost
+    why = row.stop_reason or ("" if row.wait is None else wait_line(row.wait))
+    return row.id, row.status, why, waits, cost
 
 
 def _local(time: datetime | None) -> str:

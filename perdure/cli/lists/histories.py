@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.errors import FAILED, one_line_errors
+from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import RunId, connected, execute
 from perdure.errors import SettingsError
 
@@ -43,24 +43,45 @@ def record(
 
 @histories_app.command()
 def replay(
-    what: Annotated[list[str], typer.Argument(metavar="ID|FILE…", help="Runs by id, or histories in JSON files.")],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID|FILE…]", help="Runs and sessions by id, or histories in JSON files."),
+    ] = None,
+    all_running: Annotated[
+        bool, typer.Option("--running", help="All open runs, loops and sessions of the namespace.")
+    ] = False,
+    query: Annotated[
+        str | None,
+        typer.Option(metavar="QUERY", help="Of those that run these alone, in the language of Temporal's lists."),
+    ] = None,
 ) -> None:
-    """Before a deploy: would workers of this version go on with these runs? A line for each; ends with 1 if one breaks.
+    """Before a deploy: would workers of this version go on with these runs? A line for each; ends with 1 unless all would.
 
-    A run is replayed with all below it. A file is what `temporal workflow show --output json` writes, or the Web UI downloads.
+    A run or a session is replayed with all below it. A file is what `temporal workflow show --output json` writes, or the Web UI
+    downloads. What is left out, because it is no workflow of Perdure's or cannot be read, has a line too, and fails the command.
     """
-    files = [name for name in what if name.endswith(".json") or Path(name).is_file()]
+    names = what or []
+    with one_line_errors():
+        if bool(names) == all_running or (query is not None and not all_running):
+            raise CommandError("give ids and files, or --running, and --query beside --running alone", USAGE)
+    files = [name for name in names if name.endswith(".json") or Path(name).is_file()]
 
     async def runs(perdure: Perdure | None) -> bool:
-        from perdure.client.histories import replay_each
+        from perdure.client.histories import replay_each, replay_running
         from perdure.hosting.connection import data_converter
 
-        client, broken = None if perdure is None else perdure.client, False
-        converter = data_converter() if client is None else client.data_converter
-        async for name, problem, events in replay_each(client, what, files, converter):
-            print(f"{name}: ok, {events} events" if problem is None else f"{name}: breaks: {problem}")
-            broken = broken or problem is not None
-        return broken
+        client, count, bad = None if perdure is None else perdure.client, 0, 0
+        if all_running:
+            assert client is not None
+            each = replay_running(client, query)
+        else:
+            each = replay_each(client, names, files, data_converter() if client is None else client.data_converter)
+        async for found in each:
+            print(found.line())
+            count, bad = count + 1, bad + (found.problem is not None)
+        if all_running:
+            print(f"{count:,} open executions, {bad:,} that break or were left out")
+        return bad > 0
 
-    broken = execute(lambda: runs(None)) if len(files) == len(what) else connected(runs)
+    broken = execute(lambda: runs(None)) if names and len(files) == len(names) else connected(runs)
     raise SystemExit(FAILED if broken else 0)

@@ -14,6 +14,7 @@ from perdure.cli.starting.project import FILES
 from perdure.cli.viewing.console import screen
 from perdure.cli.viewing.tables import table
 from perdure.hosting.settings import Settings
+from perdure.tools.tool import resolve_tools
 from perdure.values.jsons import JsonObject, dumps
 
 starting_app = typer.Typer()
@@ -53,7 +54,7 @@ def tools(settings: Settings, as_json: Json = False) -> None:
     for name, definition in sorted(found.items()):
         danger = "safe" if definition.get("_safe") else "dangerous" if definition.get("_dangerous") else ""
         about = str(definition.get("description", "")).strip().partition("\n")[0]
-        rows.append((name, _parameters(definition), danger, about))
+        rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), danger, about))
     console = screen()
     console.print(table(("tool", "parameters", "is", "does"), rows, console.width, gives=("does", "parameters")))
 
@@ -67,10 +68,10 @@ async def _tools(settings: Settings) -> dict[str, JsonObject]:
         return registry.definitions()
 
 
-def _parameters(definition: JsonObject) -> str:
-    """`fruit, count?`: those that may be left out with a question mark."""
-    required: Any = definition.get("required", [])
-    names = [name for name in definition.get("properties", {}) if not name.startswith("_")]
+def _parameters(schema: JsonObject) -> str:
+    """Return `fruit, count?`: those that may be left out with a question mark."""
+    required: Any = schema.get("required", [])
+    names = [name for name in schema.get("properties", {}) if not name.startswith("_")]
     return ", ".join(name if name in required else f"{name}?" for name in names)
 
 

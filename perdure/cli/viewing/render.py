@@ -10,11 +10,12 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from perdure.cli.viewing.tables import table
+from perdure.cli.viewing.tables import table, wait_line
 from perdure.model.usage import Usage
 from perdure.model.wire import RequestView
 from perdure.run.wire import CallView, RunView, WaitingEntry, WaitingView
 from perdure.values.jsons import dumps, shorten
+from perdure.values.media import without_media
 
 STYLE: Final = {
     "done": "green",
@@ -28,6 +29,7 @@ STYLE: Final = {
     "deferred": "dim",
     "held": "cyan",
     "unknown": "bold red",
+    "refused": "red",
     "cancelled": "magenta",
 }
 
@@ -43,15 +45,20 @@ def run_table(view: RunView, width: int) -> RenderableType:
         request = next((request for request in view.log if request.number == number), None)
         calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
         parts.append(_heading(number, request, calls, str(view.output)))
+        if view.wait is not None and number == numbers[-1]:
+            parts.append(Text(f"  {wait_line(view.wait)}", style="yellow"))
         if calls:
             parts.append(_calls_table(calls, view, width))
+    if view.trouble:
+        parts.append(Text(view.trouble, style="bold red"))
     return Group(*parts)
 
 
 def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
     """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and what was said beside the `answer`."""
     if request is None:
-        return Text(f"[iter={number}] the plan that was given", style="bold")
+        which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
+        return Text(f"[iter={number}] {which}", style="bold")
     cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
     line = Text.assemble(
         (f"[iter={number}", "bold"), " model=", (request.model, "bold"), f" reason={request.reason}",
@@ -85,11 +92,12 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
     titles = ("call", "tool", "reads", "writes", "when", "status")
     gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
     shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
-    notes = [line for call in calls for line in _lines(call, view.run_id)]
+    with_client = {offer.call for offer in view.waiting if offer.client}
+    notes = [line for call in calls for line in _lines(call, view.run_id, with_client)]
     return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
 
 
-def _lines(call: CallView, run_id: str) -> list[Text]:
+def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
     """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
     lines = []
     if call.started_at is not None or call.approval is not None:
@@ -97,7 +105,7 @@ def _lines(call: CallView, run_id: str) -> list[Text]:
         lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
     if call.shown is not None:
         lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
-    if note := _note(call, run_id):
+    if note := _note(call, run_id, with_client):
         lines.append(Text(f"{call.id} {note}", style="dim"))
     return lines
 
@@ -114,12 +122,14 @@ def _status(call: CallView) -> Text:
     return text
 
 
-def _note(call: CallView, run_id: str) -> str:
+def _note(call: CallView, run_id: str, with_client: set[str]) -> str:
     """Why a call did not end well, and who decided about it."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
     if approval is None or call.status == "rejected" or (approval.decision is None and call.status != "waiting"):
         return why
+    if approval.decision is None and call.id in with_client:
+        return "waits for the client that carries it out"
     if approval.decision is None:
         how = (
             f"answer {shlex.quote(run_id)} {call.id} TEXT"
@@ -127,6 +137,8 @@ def _note(call: CallView, run_id: str) -> str:
             else f"approve {shlex.quote(run_id)} {call.id}"
         )
         return f"waits for a person: perdure {how}"
+    if approval.decision == "dropped":
+        return f"nobody decided: {why}"
     by = f" by {approval.by}" if approval.by else ""
     return (
         f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
@@ -161,9 +173,9 @@ def print_result(console: Console, view: RunView) -> None:
     if view.error:
         console.print(Text(view.error, style="red"))
     if isinstance(view.output, str):
-        console.print(Text(view.output))
+        console.print(Text(without_media(view.output)))
     elif view.output is not None:
-        console.print_json(dumps(view.output))
+        console.print_json(dumps(without_media(view.output)))
     usage = view.usage
     cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
@@ -189,7 +201,7 @@ def print_run(console: Console, view: RunView) -> None:
     """Everything about a run, as `show` prints it."""
     console.print(run_table(view, console.width))
     if view.state:
-        console.print(Text.assemble(("state ", "bold"), shorten(view.state, 2000)))
+        console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
     for line in view.cut:
         console.print(Text(line, style="yellow"))
     for refusal in view.refusals:

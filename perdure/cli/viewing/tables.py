@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
+
+from perdure.model.availability import ModelWait
 
 _GAP: Final = 2
 _LEAST: Final = 8
@@ -40,6 +43,11 @@ def table(
     for row in cells:
         made.add_row(*(row[titles.index(title)] for title in wanted))
     return made
+
+
+def wait_line(wait: ModelWait) -> str:
+    """What a run waits for, with the time of day of this machine's zone."""
+    return wait.text(datetime.fromisoformat(wait.since).astimezone().strftime("%H:%M"))
 
 
 def _room(widths: dict[str, int]) -> int:

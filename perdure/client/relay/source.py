@@ -15,10 +15,10 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import TIMEOUT, answer_of
+from perdure.activities.asking import TIMEOUT, answer_of, execution_before
 from perdure.client.listing import STATUS
 from perdure.client.relay.looking import Looking
-from perdure.client.runs import execution_before, not_shown
+from perdure.client.runs import not_shown
 from perdure.errors import NoWorkerError, RunError
 from perdure.run.events.clipping import clipped
 from perdure.run.events.stream import Stream

@@ -6,6 +6,7 @@ from perdure.client.run import Run
 from perdure.errors import DecisionRefusedError, RunEndedError
 from perdure.gateway.agui.reading import Answer
 from perdure.gateway.problems import HttpError
+from perdure.people.shown import asked_of_people
 from perdure.run.wire import RunView
 
 
@@ -14,7 +15,7 @@ async def decide(run: Run[object], view: RunView, answers: list[Answer], by: str
 
     Raises `HttpError` (422) for what was never offered, `DecisionRefusedError` for an answer that cannot be.
     """
-    waiting = {offer.call: offer for offer in view.waiting}
+    waiting = {offer.call: offer for offer in asked_of_people(view.waiting)}
     offered = {call.id for call in view.calls if call.approval is not None}
     offered |= {str(each.number) for each in view.log}
     late = []

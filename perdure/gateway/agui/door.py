@@ -19,6 +19,7 @@ from perdure.sessions.wire import session_id
 if TYPE_CHECKING:
     from perdure.client.session import Session
     from perdure.gateway.agui.reading import Asked
+    from perdure.values.jsons import JsonObject
     from perdure.values.rules import Mode
 
 
@@ -34,12 +35,13 @@ def agui_door(gateway: Gateway) -> Door:
         agent = gateway.agents.get(request.path_params["agent"])
         asked = read(await read_json(request))
         session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
-        return await _answer(gateway, caller, session, asked)
+        settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
+        return await _answer(gateway, caller, session, asked, settings)
 
     return Door("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
 
 
-async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Asked) -> Response:
+async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Asked, settings: JsonObject) -> Response:
     """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
     from perdure.gateway.agui.deciding import decide
     from perdure.gateway.agui.following import Following, only
@@ -60,7 +62,9 @@ async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Ask
     if asked.message is not None:
         id, text = asked.message
         mode: Mode | None = "steer" if asked.answers else None
-        receipt = await session.send(text, sender=caller.sender, rights=caller.rights, id=id, mode=mode)
+        receipt = await session.send(
+            text, sender=caller.sender, rights=caller.rights, id=id, mode=mode, settings=settings
+        )
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
     elif not asked.answers:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ag_ui.core import Interrupt
 
 from perdure.gateway.agui.reading import interrupt_id
+from perdure.people.shown import asked_of_people
 from perdure.run.wire import RunView, WaitingView
 from perdure.values.jsons import JsonObject
 
@@ -41,7 +42,7 @@ def _decision(offer: WaitingView) -> JsonObject:
 
 def pauses(view: RunView) -> bool:
     """Whether all that there is to do is a person's."""
-    if view.status != "running" or not view.waiting:
+    if view.status != "running" or not asked_of_people(view.waiting):
         return False
     if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
         return True

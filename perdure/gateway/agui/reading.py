@@ -42,6 +42,19 @@ class Asked:
     answers: list[Answer]
     messages: list[JsonObject] = field(default_factory=list)
     """All that the client has."""
+    context: list[tuple[str, str]] = field(default_factory=list)
+    """Data of its page: what each is, and its value."""
+
+    def settings(self, document: JsonObject, source: str) -> JsonObject:
+        """What of the agent file is another in the message's own run: behind its context stands the page's data, from this source (R15.2)."""
+        if not self.context or self.answers:  # beside answers a message goes to the run that they are given to
+            return {}
+        told: JsonObject = {"_sources": [source]} if source else {}
+        data = [
+            {"role": "user", "content": f"# data of the page: {what}\n\n{value}", **told}
+            for what, value in self.context
+        ]
+        return {"context": [*(document.get("context") or []), *data]}
 
 
 def interrupt_id(run: str, call: str, digest: str) -> str:
@@ -61,8 +74,6 @@ def read(body: JsonObject) -> Asked:
             raise _wrong(key, f"must have 1 to {MOST} characters")
     if said.tools:
         raise _wrong("tools", "must be empty: an agent has its own tools, and runs none of the client's here")
-    if said.context:
-        raise _wrong("context", "must be empty: what the agent is to know stands in its file, or in a message")
     answers = [_answer(entry) for entry in said.resume or []]
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("resume", "must answer the interrupts of one run")
@@ -70,7 +81,10 @@ def read(body: JsonObject) -> Asked:
     if message is None and not answers and said.messages:
         raise _wrong("messages", "has nothing to answer: it needs a user's message")
     raw = body["messages"]
-    return Asked(said.thread_id, said.run_id, message, answers, [each for each in raw if isinstance(each, dict)])
+    context = [(each.description, each.value) for each in said.context or []]
+    return Asked(
+        said.thread_id, said.run_id, message, answers, [each for each in raw if isinstance(each, dict)], context
+    )
 
 
 def _message(said: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:

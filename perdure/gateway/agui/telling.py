@@ -160,12 +160,13 @@ class Telling:
             yield from self._written(self._thought, phase, data)
 
     def _written(self, texts: Texts, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        attempt = int(data.get("attempt") or 1)
         if phase != "delta":
-            yield from self._drop(texts, data["request"])
+            yield from self._drop(texts, data["request"], attempt + 1 if phase == "superseded" else None)
             return
         name = _name(data)
         if texts.is_other(name):
-            yield from self._drop(texts, data["request"])
+            yield from self._drop(texts, data["request"], attempt)
         yield from texts.write(name, int(data["start"]), str(data["text"]))
 
     def _said(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
@@ -182,10 +183,10 @@ class Telling:
         if self._text.forget(data["request"], text):
             yield self._snapshot()
 
-    def _drop(self, texts: Texts, request: object) -> Iterator[BaseEvent]:
-        """What was written does not count: its message ends, and then the client is told its messages without it."""
+    def _drop(self, texts: Texts, request: object, end: int | None = None) -> Iterator[BaseEvent]:
+        """End the open message and send the messages without the Request's texts, or without those of its attempts below `end`."""
         yield from texts.close()
-        if texts.forget(request):
+        if texts.forget(request) if end is None else texts.forget_attempts(request, end):
             yield self._snapshot()
 
     def _snapshot(self) -> BaseEvent:

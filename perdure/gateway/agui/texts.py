@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ag_ui.core import (
     BaseEvent,
@@ -55,13 +55,26 @@ class Texts:
         yield from self.close()
 
     def forget(self, request: object, text: str | None = None) -> bool:
-        """What else was told as a text of this Request, or was by another connection, is none of the messages any more; whether there was any."""
+        """Remove each text of the Request from the messages but one that equals `text`. Return whether there was any.
+
+        Texts of another connection count, too.
+        """
         wrong = list(self._of(f"{self._prefix}-{request}", "."))
         kept = next((each for each in reversed(wrong) if each["content"] == text), None)
-        for each in wrong:
-            if each is not kept:
-                self._messages.remove(each)
-        return len(wrong) > (kept is not None)
+        return self._remove(each for each in wrong if each is not kept)
+
+    def forget_attempts(self, request: object, end: int) -> bool:
+        """Remove the texts of the Request's attempts below `end` from the messages. Return whether there was any.
+
+        A client that came back may hold the text of a later attempt: that one stays, in its place.
+        """
+        of_request = list(self._of(f"{self._prefix}-{request}", "."))
+        return self._remove(each for each in of_request if _attempt(str(each["id"])) < end)
+
+    def _remove(self, wrong: Iterable[JsonObject]) -> bool:
+        ids = {id(each) for each in wrong}
+        self._messages[:] = [each for each in self._messages if id(each) not in ids]
+        return bool(ids)
 
     def close(self) -> Iterator[BaseEvent]:
         """It is whole."""
@@ -113,3 +126,9 @@ class Texts:
             yield ReasoningMessageContentEvent(message_id=id, delta=text)
         else:
             yield TextMessageContentEvent(message_id=id, delta=text)
+
+
+def _attempt(id: str) -> int:
+    """Return the attempt in a text's id, such as 2 of `…:msg-1.2-3`; 0 where a client made up the id."""
+    number = id.rpartition(".")[2].partition("-")[0]
+    return int(number) if number.isdecimal() and len(number) < 10 else 0

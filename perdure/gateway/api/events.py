@@ -25,7 +25,6 @@ class EventForm(Wire):
     phase: str
     at: str
     run_id: str
-    offset: int
     cursor: str
     data: dict[str, object]
 

@@ -39,6 +39,18 @@ class Waits(Wire):
     timeout: float = Field(default=WAIT, ge=0, le=LONGEST_WAIT, description="Seconds; they stop nothing.")
 
 
+class OfSender(Wire):
+    """A query about a message."""
+
+    sender: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Whose message of this id; by default the token's."
+    )
+
+
+class WaitsForMessage(OfSender, Waits):
+    """A query that waits for a message's run."""
+
+
 class From(Wire):
     """A query for events."""
 
@@ -116,6 +128,12 @@ class Decide(Wire):
     calls: list[Any] | None = Field(default=None, description="Of an edit of a plan.")
     with_: JsonObject | None = Field(default=None, alias="with", description='The call in its place: `{"_tool": …}`.')
     answer: Any = None
+
+
+class Redeliver(Wire):
+    """A reply of which nobody knows whether it arrived."""
+
+    delivery: str = Field(min_length=1, max_length=1000, description="The delivery's key, `<run>/<reply>`.")
 
 
 class Fork(Wire):

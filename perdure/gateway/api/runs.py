@@ -94,7 +94,8 @@ async def tell(asked: Asked[Tell]) -> Response:
 
 async def withdraw(asked: Asked) -> Response:
     run = await _of_no_session(asked, "take it back there")
-    await run.withdraw(asked.named("message"))
+    caller = asked.caller
+    await run.withdraw(asked.named("message"), sender=None if caller.may("withdraw") else caller.sender)
     return Response(status_code=204)
 
 

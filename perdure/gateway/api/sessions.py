@@ -9,7 +9,18 @@ from starlette.responses import Response
 
 from perdure.client.session import Session
 from perdure.errors import RunTimeoutError
-from perdure.gateway.api.forms import Decide, Fork, Forked, Paged, Recalls, Replied, Say, Waits
+from perdure.gateway.api.forms import (
+    Decide,
+    Fork,
+    Forked,
+    OfSender,
+    Paged,
+    Recalls,
+    Redeliver,
+    Replied,
+    Say,
+    WaitsForMessage,
+)
 from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
 from perdure.gateway.api.waits import until_stopping, waited
 from perdure.gateway.callers import APPROVE, READ, SEND
@@ -23,6 +34,11 @@ def _session(asked: Asked[Any, Any], agent: str | None = None) -> Session:
 def _who(asked: Asked[Any, Any]) -> dict[str, Any]:
     """Sender and rights are the token's (R10.9)."""
     return {"sender": asked.caller.sender, "rights": sorted(asked.caller.rights)}
+
+
+def _of(asked: Asked[Any, Any]) -> str:
+    """Whose message the path names: an id belongs to its sender (R10.1)."""
+    return str(asked.query.sender or asked.caller.sender)
 
 
 async def list_sessions(asked: Asked[Paged, Paged]) -> Response:
@@ -43,16 +59,16 @@ async def show(asked: Asked) -> Response:
     return answered((await _session(asked).show()).as_json())
 
 
-async def wait(asked: Asked[Paged, Waits]) -> Response:
-    session, message = _session(asked), asked.named("message")
-    return await waited(asked, lambda timeout: session.wait(message, timeout))
+async def wait(asked: Asked[Paged, WaitsForMessage]) -> Response:
+    session, message, sender = _session(asked), asked.named("message"), _of(asked)
+    return await waited(asked, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
-async def reply(asked: Asked[Paged, Waits]) -> Response:
-    session, message = _session(asked), asked.named("message")
+async def reply(asked: Asked[Paged, WaitsForMessage]) -> Response:
+    session, message, sender = _session(asked), asked.named("message"), _of(asked)
 
     async def found() -> list[str | None]:
-        return [await session.reply(message, asked.query.timeout)]
+        return [await session.reply(message, asked.query.timeout, sender=sender)]
 
     answer = await until_stopping(asked, found())
     if answer is None:
@@ -60,14 +76,19 @@ async def reply(asked: Asked[Paged, Waits]) -> Response:
     return answered({"reply": answer[0]})
 
 
-async def withdraw(asked: Asked) -> Response:
-    await _session(asked).withdraw(asked.named("message"), **_who(asked))
+async def withdraw(asked: Asked[Paged, OfSender]) -> Response:
+    await _session(asked).withdraw(asked.named("message"), of=_of(asked), **_who(asked))
     return Response(status_code=204)
 
 
 async def decide(asked: Asked[Decide]) -> Response:
     decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return answered(await _session(asked).decide(decision, **_who(asked)))
+
+
+async def redeliver(asked: Asked[Redeliver]) -> Response:
+    await _session(asked).redeliver(asked.body.delivery, **_who(asked))
+    return answered({"delivery": asked.body.delivery}, 202)
 
 
 async def recall(asked: Asked[Paged, Recalls]) -> Response:
@@ -111,7 +132,7 @@ SESSIONS: Final = (
         "Wait for the end of the run that takes a message.",
         wait,
         READ,
-        query=Waits,
+        query=WaitsForMessage,
         answers={200: Waited},
     ),
     Operation(
@@ -121,7 +142,7 @@ SESSIONS: Final = (
         "Wait for the text that answers a message.",
         reply,
         READ,
-        query=Waits,
+        query=WaitsForMessage,
         answers={200: Replied},
     ),
     Operation(
@@ -131,6 +152,7 @@ SESSIONS: Final = (
         "Take a message back, until a Request holds it.",
         withdraw,
         SEND,
+        query=OfSender,
         answers={204: None},
     ),
     Operation(
@@ -142,6 +164,16 @@ SESSIONS: Final = (
         APPROVE,
         body=Decide,
         answers={200: OBJECT},
+    ),
+    Operation(
+        "redeliver",
+        "POST",
+        f"{_S}/deliveries",
+        "Deliver a reply once more of which nobody knows whether it arrived.",
+        redeliver,
+        "redeliver",
+        body=Redeliver,
+        answers={202: Redeliver},
     ),
     Operation(
         "recall",

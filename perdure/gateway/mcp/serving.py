@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from importlib.metadata import version
 from typing import Any, Final
 
 from mcp import types
@@ -16,11 +18,12 @@ from starlette.requests import Request
 from perdure.authoring.agent import Agent
 from perdure.client.run import Run
 from perdure.client.selection import Selection
-from perdure.errors import PerdureError, RunNotFoundError
+from perdure.errors import PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.callers import Caller
 from perdure.gateway.door import Gateway
-from perdure.gateway.mcp.telling import Progress, error_of, now, result_of, task_of, tool_of
+from perdure.gateway.mcp.telling import Progress, error_of, now, result_of, task_of, tool_of, written
 from perdure.gateway.problems import HttpError
+from perdure.sessions.wire import digest
 from perdure.values.problems import none_of
 
 LISTED: Final = 50
@@ -32,6 +35,11 @@ CAPABILITY: Final = types.ServerTasksCapability(
 )
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _CANCELLED_WITHIN: Final = 10.0
+_FOUND_WITHIN: Final = 5.0
+"""Seconds in which the server's index has a run that was started before its cancellation was sent."""
+_LOOK_AGAIN: Final = 0.25
+SESSION: Final = "mcp-session-id"
+"""The header in which a client says which of its connections a request belongs to: request ids are unique within it."""
 _KEY: Final = "perdure/key"
 """Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
 Context = ServerRequestContext[Any, Request]
@@ -44,11 +52,14 @@ class _WithTasks(Server[Any]):
         return super().get_capabilities(*args, **given).model_copy(update={"tasks": CAPABILITY})
 
 
-def mcp_server(gateway: Gateway) -> Server[Any]:
+def mcp_server(methods: Methods) -> Server[Any]:
     """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
-    methods = Methods(gateway)
     server = _WithTasks(
-        "perdure", title="Perdure's agents", on_list_tools=methods.list_tools, on_call_tool=methods.call_tool
+        "perdure",
+        version=version("perdure"),
+        title="Perdure's agents",
+        on_list_tools=methods.list_tools,
+        on_call_tool=methods.call_tool,
     )
     server.middleware.append(methods.as_task)
     server.add_request_handler("tasks/get", types.GetTaskRequestParams, methods.task)
@@ -63,6 +74,8 @@ class Methods:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._calls: dict[str, Run[Any]] = {}
+        """Calls that wait for their run here, by the beginning of its id."""
 
     async def list_tools(self, context: Context, _: Any) -> types.ListToolsResult:
         _caller(context).check("read", "look at agents")
@@ -78,14 +91,17 @@ class Methods:
         with _as_mcp():
             run = await self._start(ctx, params)
             task = task_of(await run.view(), now())
-        return types.CreateTaskResult(task=task).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {"task": written(task)}
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Run the agent and wait for its end; who goes away, or cancels the request, cancels the run."""
+        """Run the agent and wait for its end. A client that closes the connection, or cancels the request, cancels the run."""
+        beginning = _beginning(_caller(context), _session(context), context.request_id)
         try:
-            run = await self._start(context, {"name": params.name, "arguments": params.arguments})
+            run = await self._start(context, {"name": params.name, "arguments": params.arguments}, beginning)
         except (PerdureError, HttpError) as error:
             return error_of(str(error))
+        if beginning:
+            self._calls[beginning] = run
         try:
             await self._follow(context, run)
             return result_of(await run.wait())
@@ -95,11 +111,28 @@ class Methods:
             raise
         except PerdureError as error:
             return error_of(str(error))
+        finally:
+            self._calls.pop(beginning, None)
 
-    async def task(self, context: Context, params: types.GetTaskRequestParams) -> types.GetTaskResult:
+    async def cancel_call(self, caller: Caller, session: str, request_id: object) -> None:
+        """Cancel the run of a call that the same sender has made in this session, through any gateway. Without a session no call is meant:
+        clients that share a token count their requests alike."""
+        if not (beginning := _beginning(caller, session, request_id)):
+            return
+        if (run := self._calls.get(beginning)) is not None:
+            with suppress(RunEndedError):
+                await run.cancel()
+            return
+        runs = Selection(status="running", query=f"WorkflowId STARTS_WITH '{beginning}'")
+        clock = asyncio.get_running_loop().time
+        until = clock() + _FOUND_WITHIN
+        # Nothing tells when the server's index has a run.
+        while not await self._gateway.perdure.cancel_runs(runs) and clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def task(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
         with _as_mcp():
-            task = await self._task(context, params.task_id)
-        return types.GetTaskResult(**task.model_dump())
+            return written(await self._task(context, params.task_id))
 
     async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> dict[str, Any]:
         """What `tools/call` would have answered, once there is something."""
@@ -109,7 +142,7 @@ class Methods:
         plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
 
-    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> types.CancelTaskResult:
+    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
         with _as_mcp():
             _caller(context).check("stop", "cancel a task")
             run = await self._own(context, params.task_id)
@@ -118,10 +151,9 @@ class Methods:
                 raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has ended already: {view.status}")
             await run.cancel()
             await run.waited(_CANCELLED_WITHIN)
-            task = await self._task(context, run.id)
-        return types.CancelTaskResult(**task.model_dump())
+            return written(await self._task(context, run.id))
 
-    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> types.ListTasksResult:
+    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         caller = _caller(context)
         with _as_mcp():
             caller.check("read", "look at tasks")
@@ -133,9 +165,10 @@ class Methods:
             )
         rows = zip(page.rows, views, strict=True)
         tasks = [task_of(view, row.started_at.isoformat()) for row, view in rows if not isinstance(view, BaseException)]
-        return types.ListTasksResult(tasks=tasks, next_cursor=page.following)
+        more = {} if page.following is None else {"nextCursor": page.following}
+        return {"tasks": [written(task) for task in tasks], **more}
 
-    async def _start(self, context: Context, params: Mapping[str, Any]) -> Run[Any]:
+    async def _start(self, context: Context, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
         caller = _caller(context)
         caller.check("send", "run an agent")
         agent = self._agent(params.get("name"))
@@ -144,6 +177,7 @@ class Methods:
         return await self._gateway.perdure.start(
             agent,
             {} if arguments is None else arguments,
+            id=f"{beginning}{uuid.uuid4().hex[:8]}" if beginning else None,
             key=key if isinstance(key, str) else None,
             sender=caller.sender,
             tenant=caller.tenant,
@@ -152,7 +186,7 @@ class Methods:
     def _agent(self, name: Any) -> Agent[Any]:
         agents = self._gateway.agents.by_name()
         if not isinstance(name, str) or name not in agents:
-            raise HttpError(404, none_of(str(name), "tool", sorted(agents)))
+            raise MCPError(types.INVALID_PARAMS, none_of(str(name), "tool", sorted(agents)))
         return agents[name]
 
     async def _follow(self, context: Context, run: Run[Any]) -> None:
@@ -187,6 +221,18 @@ def _as_mcp() -> Iterator[None]:
         raise MCPError(types.INVALID_PARAMS, "there is no such task") from None
     except (PerdureError, HttpError) as error:
         raise MCPError(types.INVALID_PARAMS, str(error)) from None
+
+
+def _beginning(caller: Caller, session: str, request_id: object) -> str:
+    """Of the id of the run of a call: nobody else can say it. Empty: no session says whose request that is."""
+    if not session or not isinstance(request_id, str | int):
+        return ""
+    return f"mcp-{digest([caller.tenant, caller.sender, session, str(request_id)])}-"
+
+
+def _session(context: Context) -> str:
+    assert context.request is not None
+    return context.request.headers.get(SESSION, "")
 
 
 def _caller(context: Context) -> Caller:

@@ -9,6 +9,7 @@ from mcp import types
 
 from perdure.authoring.agent import Agent
 from perdure.errors import clip
+from perdure.people.shown import asked_of_people
 from perdure.run.events.kinds import Event
 from perdure.run.wire import RunView
 from perdure.values.jsons import Json, JsonObject, dumps
@@ -19,6 +20,7 @@ _STATUS: Final[dict[str, types.TaskStatus]] = {
     "running": "working",
     "completed": "completed",
     "cancelled": "cancelled",
+    "refused": "failed",
     "failed": "failed",
     "terminated": "failed",
     "timed_out": "failed",
@@ -60,7 +62,7 @@ def _result(text: str, *, structured: Json = None, is_error: bool = False) -> ty
 
 def task_of(view: RunView, created: str) -> types.Task:
     """A run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
-    status: types.TaskStatus = "input_required" if view.waiting else _STATUS[view.status]
+    status: types.TaskStatus = "input_required" if asked_of_people(view.waiting) else _STATUS[view.status]
     return types.Task(
         task_id=view.run_id,
         status=status,
@@ -72,9 +74,15 @@ def task_of(view: RunView, created: str) -> types.Task:
     )
 
 
+def written(task: types.Task) -> JsonObject:
+    """The task as it goes over the wire. The protocol wants `ttl`, also where it is `null`: the library's writer leaves that out."""
+    plain: JsonObject = task.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return plain | {"ttl": task.ttl}
+
+
 def _message(view: RunView) -> str:
-    if view.waiting:
-        names = ", ".join(f"{one.call} {one.tool}" for one in view.waiting[:5])
+    if waiting := asked_of_people(view.waiting):
+        names = ", ".join(f"{one.call} {one.tool}" for one in waiting[:5])
         return clip(f"waits for a person: {names}", _LONGEST)
     if view.error:
         return clip(view.error, _LONGEST)
@@ -112,5 +120,5 @@ def _words(topic: str, phase: str, data: JsonObject) -> str | None:
     if topic == "request" and phase == "start":
         return f"Request {data.get('number')} to {data.get('model')}"
     if topic == "approval" and phase == "start":
-        return f"{data.get('call')} {data.get('tool')} waits for a person"
+        return f"{data.get('call')} {data.get('tool')} waits for {'its client' if data.get('client') else 'a person'}"
     return None

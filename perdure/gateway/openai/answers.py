@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from perdure.gateway.openai.documents import Record
+from perdure.gateway.openai.errors import NOT_AGAIN
 from perdure.gateway.openai.ids import ResponseId
+from perdure.gateway.openai.reading.asked import APPROVAL_TOOL
 from perdure.model.dialects.saying import text_of
 from perdure.model.usage import Usage
 from perdure.run.events.silence import is_silence
@@ -22,6 +24,8 @@ VIA: Final = "openai"
 """With which a decision says by which response it came: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
 """Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
+FAILED: Final = "invalid_prompt"
+"""The `code` of a failed response: of OpenAI's codes the one after which clients do not send the same again."""
 _DONE: Final = (None, "output", "answer", "task_complete")
 
 
@@ -30,7 +34,7 @@ class Ask:
     """What a response ends with that its client has to see to: a call to carry out, or one to approve."""
 
     offer: str
-    """The offer's id in the run: a call's, or a Request's number for its whole plan."""
+    """The offer's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
     name: str
     arguments: JsonObject
     approval: bool
@@ -42,7 +46,18 @@ class Ask:
     """Whether an answer is wanted."""
 
     @property
+    def run(self) -> str:
+        """The path of the delegate's run that asks; empty: the run itself does."""
+        return self.offer.rpartition("/")[0]
+
+    @property
+    def call(self) -> str:
+        """What a decision of that run names."""
+        return self.offer.rpartition("/")[2]
+
+    @property
     def request(self) -> int:
+        """The number of the Request, of the run itself, for which it waits."""
         number = self.offer.partition(".")[0]
         return int(number) if number.isdecimal() else 0
 
@@ -57,22 +72,43 @@ class Found:
     """Whole, also where the view has cut it."""
     ended: float | None = None
     """Seconds since 1970."""
+    below: Mapping[str, RunView] = field(default_factory=dict)
+    """The runs of its delegates, and of theirs, by their paths: the ids behind the run's own, `1.0`, `1.0/2.1`."""
+
+    @property
+    def _views(self) -> list[tuple[str, RunView]]:
+        return [("", self.view), *sorted(self.below.items())]
 
     @property
     def leg(self) -> int:
         """The run's last."""
-        return max([1, *(leg for leg, _ in _decided(self.view))])
+        return max([1, *(leg for _, view in self._views for leg, _ in _decided(view))])
 
     @property
     def pauses(self) -> bool:
         """Whether all there is to do is its client's."""
-        view = self.view
-        if view.status != "running" or not any(self._shows(offer) for offer in view.waiting):
-            return False
+        shown = any(self._shows(offer) for _, view in self._views for offer in view.waiting)
+        return self.view.status == "running" and shown and self._rests("", self.view)
+
+    def _rests(self, path: str, view: RunView) -> bool:
+        """Whether a run, or one of its delegates', waits for somebody, and nothing of it goes on meanwhile."""
         if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
             return True
-        asked = bool(view.log) and view.log[-1].status == "running"
-        return not asked and not any(call.status in ("running", "ready") for call in view.calls)
+        if view.log and view.log[-1].status == "running":
+            return False
+        busy = [_joined(path, call.id) for call in view.calls if call.status in ("running", "ready")]
+        return bool(view.waiting or busy) and all(map(self._rests_below, busy))
+
+    def _rests_below(self, path: str) -> bool:
+        """Whether delegates' runs carry a call out, and all of them rest."""
+        under = [(each, view) for each, view in self.below.items() if each == path or each.startswith(f"{path}/")]
+        running = [(each, view) for each, view in under if view.status == "running"]
+        return bool(running) and all(self._rests(each, view) for each, view in running)
+
+    def call(self, ask: Ask) -> CallView | None:
+        """Return the call that it is about, in the run that asks; of a whole plan none."""
+        view = self.below.get(ask.run) if ask.run else self.view
+        return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
 
     def status(self, leg: int) -> Status:
         """Of a response. One that waits is `completed`: what it waits for are its last items."""
@@ -80,6 +116,8 @@ class Found:
             return "completed"
         if self.view.status == "running":
             return "in_progress"
+        if self.view.status == "refused":  # the refusal is the answer
+            return "completed"
         if self.view.status == "completed":
             return "completed" if self.view.stop_reason in _DONE else "incomplete"
         return "cancelled" if self.view.status == "cancelled" else "failed"
@@ -92,20 +130,25 @@ class Found:
         return sorted(asks.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()]))
 
     def _waiting(self) -> Iterator[Ask]:
-        for offer in self.view.waiting:
+        for path, offer in [(path, offer) for path, view in self._views for offer in view.waiting]:
             if not self._shows(offer):
                 continue
             arguments = {"calls": offer.calls} if offer.calls is not None else self._own(offer.tool, offer.params)
             approval = not (offer.question and offer.tool in self.record.names)
-            yield Ask(offer.call, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
+            id = _joined(path, offer.call)
+            yield Ask(id, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
 
     def _shows(self, offer: WaitingView) -> bool:
         """Whether its client can see to it: a call that it carries out, or, where it may decide, what people are asked."""
         return (offer.question and offer.tool in self.record.names) or self.record.approves
 
     def _settled(self) -> Iterator[tuple[int, Ask]]:
+        for path, view in self._views:
+            yield from self._settled_in(path, view)
+
+    def _settled_in(self, path: str, view: RunView) -> Iterator[tuple[int, Ask]]:
         plans: dict[tuple[int, str], list[CallView]] = {}
-        for call in self.view.calls:
+        for call in view.calls:
             if (via := _via(call)) is None or call.approval is None:
                 continue
             leg, offer = via
@@ -114,11 +157,11 @@ class Found:
                 continue
             approval = call.approval.decision != "answer" or call.tool not in self.record.names
             arguments = self._own(call.tool, call.params)
-            yield leg, Ask(offer, call.tool, arguments, approval, call.approval.requested_at, False)
+            yield leg, Ask(_joined(path, offer), call.tool, arguments, approval, call.approval.requested_at, False)
         for (leg, offer), calls in plans.items():
             assert calls[0].approval is not None
             arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
-            yield leg, Ask(offer, "plan", arguments, True, calls[0].approval.requested_at, False)
+            yield leg, Ask(_joined(path, offer), "plan", arguments, True, calls[0].approval.requested_at, False)
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
         """Parameters under the names that the client has given them."""
@@ -139,6 +182,10 @@ def _via(call: CallView) -> tuple[int, str] | None:
     return int(parts[1]), parts[2]
 
 
+def _joined(path: str, id: str) -> str:
+    return f"{path}/{id}" if path else id
+
+
 def _decided(view: RunView) -> list[tuple[int, str]]:
     return [via for call in view.calls if (via := _via(call)) is not None]
 
@@ -155,13 +202,27 @@ def answer_of(found: Found) -> str:
     return dumps(found.output) if found.record.formatted else text
 
 
+def refusal_of(found: Found) -> str | None:
+    """Return the model's words where it refused (R20.2)."""
+    return why_ended(found) if found.view.status == "refused" else None
+
+
+def why_ended(found: Found) -> str:
+    """Return why a run has ended without an output."""
+    return found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
+
+
 def output_items(id: ResponseId, found: Found) -> list[JsonObject]:
     """The items of a response, as far as they stand."""
     items: list[JsonObject] = []
     if id.leg == found.leg and found.view.status == "completed" and (text := answer_of(found)):
         items.append(message_item(id, text))
+    if id.leg == found.leg and (refusal := refusal_of(found)) is not None:
+        part: JsonObject = {"type": "refusal", "refusal": refusal}
+        items.append(message_item(id, "") | {"content": [part]})
     for ask in found.asks(id.leg):
-        items.append(approval_item(id, ask, found.record.agent) if ask.approval else function_item(id, ask))
+        by_item = ask.approval and not found.record.approval_tool
+        items.append(approval_item(id, ask, found.record.agent) if by_item else function_item(id, ask))
     return items
 
 
@@ -175,9 +236,17 @@ def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonOb
 
 
 def function_item(id: ResponseId, ask: Ask) -> JsonObject:
-    """A call that the client carries out."""
-    about = {"id": id.item("fc", ask.offer), "call_id": id.call(ask.offer), "name": ask.name}
-    return about | {"type": "function_call", "status": "completed", "arguments": dumps(ask.arguments)}
+    """Return a call that the client carries out, or the one that asks for an approval."""
+    name, arguments = function_of(ask)
+    about = {"id": id.item("fc", ask.offer), "call_id": id.call(ask.offer), "name": name}
+    return about | {"type": "function_call", "status": "completed", "arguments": arguments}
+
+
+def function_of(ask: Ask) -> tuple[str, str]:
+    """Return the name and the arguments of the call."""
+    if ask.approval:
+        return APPROVAL_TOOL, dumps({"tool": ask.name, "arguments": ask.arguments})
+    return ask.name, dumps(ask.arguments)
 
 
 def approval_item(id: ResponseId, ask: Ask, agent: str) -> JsonObject:
@@ -262,5 +331,4 @@ def _completed(id: ResponseId, found: Found) -> int | None:
 
 
 def _error(found: Found) -> JsonObject:
-    words = found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
-    return {"code": "server_error", "message": words}
+    return {"code": FAILED, "message": why_ended(found), "type": NOT_AGAIN, "param": None}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from perdure.gateway.openai.answers import Ask, Found, answer_of, usage_of
-from perdure.gateway.openai.errors import refused
+from perdure.gateway.openai.answers import Ask, Found, answer_of, function_of, refusal_of, usage_of, why_ended
+from perdure.gateway.openai.errors import ended_badly
 from perdure.gateway.openai.ids import ResponseId
-from perdure.gateway.openai.reading.asked import APPROVAL_TOOL
 from perdure.gateway.problems import HttpError
-from perdure.values.jsons import JsonObject, dumps
+from perdure.values.jsons import JsonObject
 
 SUPERSEDED: Final = (
     "what was written does not count any more, for the model was asked anew, and a completion cannot take it back: "
@@ -19,13 +18,13 @@ SUPERSEDED: Final = (
 
 
 def completion_object(id: ResponseId, found: Found) -> JsonObject:
-    """The completion of a run that has ended, or waits for its client. Raises `HttpError` (500) for one without an answer."""
+    """The completion of a run that has ended, or waits for its client. Raises `HttpError` (422) for one without an answer."""
     status = found.status(id.leg)
     if status in ("failed", "cancelled"):
         raise no_answer(found)
     asks = found.asks(id.leg)
     text = answer_of(found) if id.leg == found.leg and found.view.status == "completed" else None
-    message: JsonObject = {"role": "assistant", "content": text, "refusal": None}
+    message: JsonObject = {"role": "assistant", "content": text, "refusal": refusal_of(found)}
     if asks:
         message["tool_calls"] = [_call(id, ask) for ask in asks]
     reason = "tool_calls" if asks else "length" if status == "incomplete" else "stop"
@@ -37,11 +36,8 @@ def completion_object(id: ResponseId, found: Found) -> JsonObject:
 
 
 def no_answer(found: Found) -> HttpError:
-    """Why there is none; the client is told not to ask the same again by itself."""
-    words = found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
-    problem = refused(words, None, "run_failed", status=500)
-    problem.headers["X-Should-Retry"] = "false"
-    return problem
+    """Return why there is none."""
+    return ended_badly(why_ended(found), f"run_{found.view.status}")
 
 
 def chat_usage(found: Found, leg: int) -> JsonObject:
@@ -57,11 +53,8 @@ def chat_usage(found: Found, leg: int) -> JsonObject:
 
 
 def _call(id: ResponseId, ask: Ask) -> JsonObject:
-    """A call that the client carries out. Here is no item for what is to be approved: it is a call of the tool that asks."""
-    name, arguments = ask.name, ask.arguments
-    if ask.approval:
-        name, arguments = APPROVAL_TOOL, {"tool": ask.name, "arguments": ask.arguments}
-    return {"id": id.call(ask.offer), "type": "function", "function": {"name": name, "arguments": dumps(arguments)}}
+    name, arguments = function_of(ask)
+    return {"id": id.call(ask.offer), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _about(id: ResponseId, created: int, model: str, kind: str) -> JsonObject:
@@ -85,11 +78,13 @@ class Chunks:
         if event["type"] == "response.output_text.delta":
             yield self._chunk({"content": event["delta"]})
         elif event["type"] == "response.output_item.done" and event["item"].get("status") == "incomplete":
-            raise refused(SUPERSEDED, None, "superseded", status=500)
+            raise ended_badly(SUPERSEDED, "superseded")
 
     def end(self, completion: JsonObject) -> Iterator[JsonObject]:
         """Those behind the text, of the whole completion."""
         choice = completion["choices"][0]
+        if refusal := choice["message"]["refusal"]:
+            yield self._chunk({"refusal": refusal})
         for index, call in enumerate(choice["message"].get("tool_calls", ())):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, choice["finish_reason"])

@@ -11,13 +11,13 @@ from perdure.values.jsons import Json, JsonObject
 _WORDS = {"approve": True, "reject": False}
 
 
-def decisions(asked: Asked, id: ResponseId, found: Found, by: str) -> tuple[list[JsonObject], bool]:
-    """The decisions, and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
+def decisions(asked: Asked, id: ResponseId, found: Found, by: str) -> tuple[list[tuple[str, JsonObject]], bool]:
+    """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
     asks = found.asks(id.leg)
     calls = {id.call(ask.offer): ask for ask in asks if not ask.approval}
     approvals = {id.item("mcpr", ask.offer): ask for ask in asks if ask.approval}
     outputs, verdicts = dict(asked.said.outputs), dict(asked.said.verdicts)
-    if asked.chat:  # which has no items for approvals: they are calls of a tool
+    if found.record.approval_tool:
         named = {id.call(ask.offer): item for item, ask in approvals.items()}
         for call in [call for call in outputs if call in named]:
             verdicts[named[call]] = read_verdict(outputs.pop(call), question=approvals[named[call]].question)
@@ -29,18 +29,34 @@ def decisions(asked: Asked, id: ResponseId, found: Found, by: str) -> tuple[list
     if not outputs and not verdicts:
         wanted = ", ".join(approvals)
         raise refused(f"{id} waits for a decision: send an 'mcp_approval_response' for {wanted}", "input", "conflict")
-    said: list[JsonObject] = [
-        {"call": ask.offer, "decision": "answer", "answer": outputs[call]} for call, ask in calls.items()
+    said: list[tuple[Ask, JsonObject]] = [
+        (ask, {"decision": "answer", "answer": outputs[call]}) for call, ask in calls.items()
     ]
-    said += [_decision(approvals[name], verdict) for name, verdict in verdicts.items()]
-    return [each | {"by": by, "via": via(id.next(), str(each["call"]))} for each in said], bool(verdicts)
+    said += [(approvals[name], _decision(approvals[name], verdict)) for name, verdict in verdicts.items()]
+    chosen = must_call(asked, found, {ask.name for ask in calls.values()})
+    made: list[tuple[str, JsonObject]] = []
+    for ask, decision in said:
+        own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has an agent of its own
+        about: JsonObject = {"call": ask.call, "by": by, "via": via(id.next(), ask.call)}
+        made.append((ask.run, decision | about | own))
+    return made, bool(verdicts)
+
+
+def must_call(asked: Asked, found: Found, answered: set[str]) -> list[str]:
+    """Return the tools of which the run has to call one from here on: a request's choice is its own, and holds for none after it.
+
+    Without a choice it is what the agent's file says, until such a call is done. `answered`: the tools whose results come with the request.
+    """
+    own = set(found.record.must_call)
+    done = answered | {call.tool for call in found.view.calls if call.status == "done"}
+    return asked.changes.must_call or ([] if own & done else found.record.must_call)
 
 
 def _decision(ask: Ask, verdict: JsonObject) -> JsonObject:
     """What a person answers is a decision on a call; of a question the reason is the answer."""
     if ask.question and verdict["decision"] == "approve":
-        return {"call": ask.offer, "decision": "answer", "answer": verdict["reason"]}
-    return {"call": ask.offer, **verdict}
+        return {"decision": "answer", "answer": verdict["reason"]}
+    return verdict
 
 
 def read_verdict(said: Json, *, question: bool) -> JsonObject:

@@ -11,7 +11,7 @@ from perdure.gateway.openai.errors import refused
 from perdure.gateway.openai.reading.asked import Asked, Changes, Said
 from perdure.gateway.openai.reading.items import read_input
 from perdure.sessions.documents import input_name
-from perdure.sessions.wire import digest
+from perdure.sessions.wire import SETTINGS, digest
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.messages import is_message
 from perdure.values.wire import Wire
@@ -37,10 +37,16 @@ class Record(Wire):
     """That file's name."""
     sender: str = ""
     """Who asked."""
+    source: str = ""
+    """The source of what this client says in the agent's or a tool's name; empty: its user's own (R15.2)."""
     approves: bool = False
     """Whether who asked may decide: then what waits for a person ends a response."""
+    must_call: list[str] = Field(default_factory=list)
+    """Tools of which the agent's own file wants one called, where a request does not choose (R6.5)."""
     formatted: bool = False
     """Whether it asked for a format of its own: then the answer is JSON."""
+    approval_tool: bool = False
+    """Whether it is asked for approvals by calls of a function of its own."""
     chat: bool = False
     """Whether it was asked for as a chat completion."""
     stored: bool = True
@@ -66,19 +72,32 @@ def record_of(metadata: Any) -> Record | None:
         return None
 
 
-def new_record(asked: Asked, *, created: int, sender: str, approves: bool, before: Sequence[JsonObject] = ()) -> Record:
-    """The record of a request; `before`: what stood before the conversation already."""
+def new_record(
+    asked: Asked,
+    *,
+    created: int,
+    sender: str,
+    approves: bool,
+    source: str = "",
+    before: Sequence[JsonObject] = (),
+    must_call: Sequence[str] = (),
+) -> Record:
+    """The record of a request; `before`: what stood before the conversation already, `source`: see `written_by`,
+    `must_call`: see `Record`."""
     history = history_of(asked.said)
     return Record(
         echo=asked.echo,
         items=asked.items,
-        before=[*before, *asked.said.before],
+        before=[*before, *written_by(source, asked.said.before)],
+        source=source,
         tools=asked.changes.tools,
         changes=asked.changes.digest,
         agent=asked.model,
         sender=sender,
         approves=approves,
+        approval_tool=asked.approval_tool,
         chat=asked.chat,
+        must_call=[*must_call],
         formatted=asked.changes.schema is not None,
         stored=asked.store,
         history=digest(history),
@@ -92,9 +111,15 @@ def history_of(said: Said) -> list[JsonObject]:
     return [*said.before, *({"role": "user", "content": text} for text in said.texts)]
 
 
-def with_history(document: JsonObject, said: Said) -> JsonObject:
-    """The agent file of a run by itself that is to answer a whole history. Raises `HttpError` where there is nothing that it could be asked."""
-    before, texts = list(said.before), list(said.texts)
+def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """The messages; those in the agent's or a tool's name say that they come from this source, if there is one (R15.2)."""
+    others = ("assistant", "tool")
+    return [each | {"_sources": [source]} if source and each["role"] in others else each for each in messages]
+
+
+def with_history(document: JsonObject, said: Said, source: str = "") -> JsonObject:
+    """The agent file of a run by itself that is to answer a whole history; `source`: see `written_by`. Raises `HttpError` where there is nothing that it could be asked."""
+    before, texts = written_by(source, said.before), list(said.texts)
     name = input_name(document)
     if name is not None and not texts:  # what it is to do is an input of its own
         users = [at for at, each in enumerate(before) if each["role"] == "user" and isinstance(each["content"], str)]
@@ -107,16 +132,19 @@ def with_history(document: JsonObject, said: Said) -> JsonObject:
     return document | {"context": [*document["context"], *before, *now]}
 
 
-def told_by(record: Record, answer: str) -> list[JsonObject]:
-    """All that a run by itself was about, with its answer."""
-    said = read_input(record.items, follows=False)[0]
-    return [*history_of(said), *([{"role": "assistant", "content": answer}] if answer else [])]
+def told_by(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
+    """All that a run by itself was about, with its answer, which may hold whatever the run has `met` that others wrote."""
+    said = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
+    return [*said, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]
 
 
-def changed_agent(document: JsonObject, changes: Changes, record: Record, *, alone: bool = False) -> JsonObject:
+def changed_agent(
+    document: JsonObject, changes: Changes, record: Record, *, alone: bool = False, client_wait: float | None = None
+) -> JsonObject:
     """The agent file with the changes, the messages before the conversation, and the record.
 
-    `alone`: the run belongs to no session, and whoever makes it adds the messages. Raises `HttpError` for a tool that has the name of
+    `alone`: the run belongs to no session, and whoever makes it adds the messages. `client_wait`: seconds that a run waits whose client
+    stores nothing. Raises `HttpError` for a tool that has the name of
     one of the agent's own.
     """
     own: list[Json] = list(document.get("context") or [])
@@ -125,16 +153,25 @@ def changed_agent(document: JsonObject, changes: Changes, record: Record, *, alo
             f"the agent has a tool {taken[0]!r} of its own: call yours another name", "tools", "invalid_value"
         )
     context = _with_instructions(own, changes.instructions)
-    context += [{"type": "tool", "tool": tool} for tool in changes.tools]
+    context += [{"type": "tool", "tool": tool | {"_untrusted": bool(record.source)}} for tool in changes.tools]
     context += [] if alone else record.before
     config = dict(document.get("config") or {})
     if changes.sampling:
         config["sampling"] = _sampling(config.get("sampling") or {}, changes.sampling)
     if changes.one_by_one:
         config |= {"execution": "step", "parallel": 1}  # one call, and then the model decides again (R5.12)
+    if client_wait is not None and not record.stored:
+        config["client_timeout"] = client_wait
+    if changes.must_call:
+        config["must_call"] = changes.must_call
     metadata = {**(document.get("metadata") or {}), METADATA: record.as_json()}
     changed = document | {"context": context, "metadata": metadata} | ({"config": config} if config else {})
     return changed if changes.schema is None else changed | {"schema": changes.schema}
+
+
+def settings_of(document: JsonObject, changed: JsonObject) -> JsonObject:
+    """What of the agent file is another in the run of one request: a session's own agent stays as it is (R10.9)."""
+    return {key: changed[key] for key in SETTINGS if key in changed and changed[key] != document.get(key)}
 
 
 def _tool_name(message: Json) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.gateway.problems import HttpError
+from perdure.gateway.problems import HttpError, problem_of
 from perdure.values.jsons import JsonObject, dumps
 
+NOT_AGAIN: Final = "invalid_request_error"
+"""The `type` of errors after which no client sends the same again."""
+_AGAIN: Final = (408, 409, 429)
+_log = logging.getLogger("perdure.gateway")
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES: Final = {
     401: "invalid_api_key",
@@ -20,10 +25,20 @@ _CODES: Final = {
 _AS_BAD: Final = frozenset({409, 415, 422})
 """Statuses that OpenAI has no use for: its clients would send the same again after a 409."""
 
+_REUSED: Final = "idempotency-key-reused"
+
 
 def refused(message: str, param: str | None = None, code: str | None = None, *, status: int = 400) -> HttpError:
     """What a request says and cannot have, in one line; `param`: where it says it."""
     return HttpError(status, message, more={"param": param, "code": code})
+
+
+def reused() -> HttpError:
+    """An idempotency key that its sender has used for another request. Its clients would send the same again, but for the header."""
+    words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
+    return HttpError(
+        409, words, kind=_REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}
+    )
 
 
 def unsupported(param: str, why: str) -> HttpError:
@@ -36,6 +51,26 @@ def invalid(param: str, wanted: str) -> HttpError:
     return refused(f"'{param}' must be {wanted}", param, "invalid_value")
 
 
+def ended_badly(message: str, code: str) -> HttpError:
+    """Return what is answered of a request whose run has begun: the same request again would be another run, with all its effects.
+
+    Clients send a request again after a 408, 409, 429 or 5xx, some also after the start of a stream, by the error's `type` and `code`.
+    """
+    more: JsonObject = {"param": None, "code": code, "type": NOT_AGAIN}
+    return HttpError(422, message, more=more, headers={"X-Should-Retry": "false"})
+
+
+def after_start(error: Exception, id: object) -> HttpError:
+    """Return the same of an error that has nothing to do with the run: the run goes on."""
+    problem = problem_of(error)
+    if problem is None:
+        _log.error("a run's answer was not delivered", exc_info=error)
+    elif problem.status < 500 and problem.status not in _AGAIN:
+        return problem
+    words = "the gateway could not go on with this; its log says why" if problem is None else problem.detail
+    return ended_badly(f"{words}; the run goes on as {id}", "still_running")
+
+
 def not_found(id: str) -> HttpError:
     """The same for what there is not and for what is another's (R10.2)."""
     return refused(f"there is no response {id!r}", "response_id", "not_found", status=404)
@@ -43,7 +78,11 @@ def not_found(id: str) -> HttpError:
 
 def error_body(problem: HttpError) -> JsonObject:
     """The `error` of the form."""
-    kind = _TYPES.get(problem.status, "server_error" if problem.status >= 500 else "invalid_request_error")
+    kind = (
+        problem.more.get("type")
+        or _TYPES.get(problem.status)
+        or ("server_error" if problem.status >= 500 else NOT_AGAIN)
+    )
     code = problem.more.get("code") or _CODES.get(problem.status)
     if code is None and problem.status in _AS_BAD:
         code = problem.kind.replace("-", "_")
@@ -52,6 +91,7 @@ def error_body(problem: HttpError) -> JsonObject:
 
 def as_openai(_: Request, problem: HttpError) -> Response:
     """The form, with a status that OpenAI's clients know."""
-    status = 400 if problem.status in _AS_BAD else problem.status
+    bad = problem.status in _AS_BAD and problem.kind != _REUSED and "type" not in problem.more
+    status = 400 if bad else problem.status
     body = dumps({"error": error_body(problem)})
     return Response(body, status, problem.headers, "application/json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Final
 
@@ -22,6 +22,8 @@ from perdure.values.jsons import loads
 
 _REMEMBERED: Final = 1_000
 """Records that are kept at hand: they never change."""
+_AT_ONCE: Final = 16
+"""Delegates' runs that are looked at together."""
 _KNOWN_WITHIN: Final = 5.0
 """Seconds that a session has to say whether it knows a run."""
 _TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
@@ -29,6 +31,8 @@ _TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _SILENT: Final = (2.0, 60.0)
 """Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
+_SILENT_BELOW: Final = 10.0
+"""The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run says so."""
 _PAUSES: Final = (0.02, 1.0)
 """Seconds between looks for a run that has not begun: the first, and the longest."""
 
@@ -39,20 +43,26 @@ class Finder:
     def __init__(self, perdure: Perdure) -> None:
         self._perdure = perdure
         self._records: OrderedDict[str, Record] = OrderedDict()
+        self._ended_below: OrderedDict[str, RunView] = OrderedDict()
+        """Runs of delegates that have ended: they do not change any more."""
 
-    def run(self, tenant: str, id: ResponseId) -> Run[object]:
-        """The run, wherever it is at. Asks nobody."""
-        return self._perdure.get_run(id.run_id(tenant))
+    def run(self, tenant: str, id: ResponseId, path: str = "") -> Run[object]:
+        """The run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
+        return self._perdure.get_run("/".join(filter(None, (id.run_id(tenant), path))))
 
     async def find(self, tenant: str, id: ResponseId) -> Found | None:
         """The run as it stands; `None`: it has not begun. Raises `HttpError` (404) for a response that there is not."""
         run = self.run(tenant, id)
         try:
-            found = await self._found(run, await run.view())
+            view = await self._view(tenant, id, run)
+            record = None if view is None else await self.record(run)
         except RunNotFoundError:
-            if await self._waits(tenant, id):
-                return None
             raise not_found(str(id)) from None
+        if view is None or (record is None and not view.agent and view.status == "running"):
+            return None
+        if record is None:  # it was not asked for here
+            raise not_found(str(id))
+        found = await self._found(run, view, record)
         if id.leg > found.leg:
             raise not_found(str(id))
         return found
@@ -97,17 +107,22 @@ class Finder:
         last = found.last_request(id.leg) if is_settled(found, id) else None
         topics = _TOPICS | ({"assistant"} if text else set())
         waits = 0
-        async with aclosing(_or_silence(self._perdure.events(id.run_id(tenant), topics=topics))) as events:
+        working = {call.id for call in found.view.calls if call.status == "running"}
+        events_of_run = self._perdure.events(id.run_id(tenant), topics=topics)
+        async with aclosing(_or_silence(events_of_run, working)) as events:
             async for event in events:
                 if event is not None:
                     yield event
+                    if event.topic == "tool" and event.phase != "update":
+                        change = working.add if event.phase == "start" else working.discard
+                        change(str(event.data.get("call")))
                     waits += _WAITS.get((event.topic, event.phase), 0)
                 if last is not None:
                     if event is None or (
                         event.topic == "request" and event.data.get("number") == last and event.phase == "end"
                     ):
                         return
-                elif waits and (event is None or event.phase in ("start", "end")):
+                elif (waits and (event is None or event.phase in ("start", "end"))) or (working and event is None):
                     seen = await self.find(tenant, id)
                     if seen is not None and is_settled(seen, id):
                         return
@@ -120,41 +135,61 @@ class Finder:
             pause = min(2 * pause, _PAUSES[1])
         return found
 
-    async def record(self, run: Run[object]) -> Record:
-        """What the run keeps of its request. Raises `RunNotFoundError` for a run that was not asked for here."""
+    async def record(self, run: Run[object]) -> Record | None:
+        """Return what the run keeps of its request; `None`: the run was not asked for here, or does not know its agent file yet."""
         if (record := self._records.get(run.id)) is None:
             record = record_of(loads(await run.value("metadata")))
             if record is None:
-                raise RunNotFoundError(f"{run.id!r} was not asked for by this door")
+                return None
             self._records[run.id] = record
             while len(self._records) > _REMEMBERED:
                 self._records.popitem(last=False)
         return record
 
-    async def _found(self, run: Run[object], view: RunView) -> Found:
-        record = await self.record(run)
+    async def _found(self, run: Run[object], view: RunView, record: Record) -> Found:
         output = view.output
         if view.output_size:
             output = loads(await run.value("output"))
         with clear_errors(run.client, run.id):
             described = await run.handle.describe()
         ended = described.close_time.timestamp() if described.close_time and view.status != "running" else None
-        return Found(view, record, output, ended)
+        return Found(view, record, output, ended, await self._below(run, view, record))
 
-    async def _waits(self, tenant: str, id: ResponseId) -> bool:
-        """Whether it is a run that its session has promised, and not begun."""
+    async def _below(self, run: Run[object], view: RunView, record: Record) -> dict[str, RunView]:
+        """The runs of its delegates, where they may have asked its client for something."""
+        begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
+        if not begun or not (record.approves or record.tools):
+            return {}
+        ids = await run.delegates(asked=not record.tools)
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(id: str) -> RunView | None:
+            if (known := self._ended_below.get(id)) is not None:
+                return known
+            async with limit:
+                try:
+                    found = await self._perdure.get_run(id).view()
+                except RunNotFoundError:
+                    return None
+            if found.status != "running":
+                self._ended_below[id] = found
+                while len(self._ended_below) > _REMEMBERED:
+                    self._ended_below.popitem(last=False)
+            return found
+
+        views = zip(ids, await asyncio.gather(*map(look, ids)), strict=True)
+        return {id.removeprefix(f"{run.id}/"): found for id, found in views if found is not None}
+
+    async def _view(self, tenant: str, id: ResponseId, run: Run[object]) -> RunView | None:
         if not id.run:
-            return False
-        run_id = id.run_id(tenant)
-        try:
-            view = await self._perdure.session(id.key, tenant=tenant).show()
-        except RunNotFoundError:
-            return False
-        return view.run_id == run_id or any(queued.run_id == run_id for queued in view.queue)
+            return await run.view()
+        return await self._perdure.session(id.key, tenant=tenant).view_run(run.id)
 
 
-async def _or_silence(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
-    """The events, and `None` whenever none came for a while."""
+async def _or_silence(
+    events: AsyncGenerator[Event, None], working: Collection[str]
+) -> AsyncGenerator[Event | None, None]:
+    """The events, and `None` whenever none came for a while; `working`: the calls that run."""
     coming: asyncio.Future[Event] | None = None
     pause = _SILENT[0]
     try:
@@ -162,7 +197,7 @@ async def _or_silence(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Eve
             coming = coming or asyncio.ensure_future(anext(events))
             await asyncio.wait([coming], timeout=pause)
             if not coming.done():
-                pause = min(2 * pause, _SILENT[1])
+                pause = min(2 * pause, _SILENT_BELOW if working else _SILENT[1])
                 yield None
                 continue
             try:

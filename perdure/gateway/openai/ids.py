@@ -17,7 +17,7 @@ from perdure.sessions.wire import digest, session_id
 _KEY: Final = r"[A-Za-z0-9-]{1,64}"
 _RUN: Final = r"[0-9a-f]{6}-[0-9]{1,9}"
 _RESPONSE: Final = re.compile(rf"({_KEY})(?:_({_RUN}))?(?:_([1-9][0-9]{{0,5}}))?")
-_CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:-[0-9]+)*)")
+_CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:--?[0-9]+)*)")
 _CONVERSATION: Final = re.compile(rf"conv_({_KEY})")
 RESPONSE: Final = "resp_"
 COMPLETION: Final = "chatcmpl-"
@@ -104,5 +104,5 @@ def conversation_key(id: str) -> str | None:
 
 
 def slug(call: str) -> str:
-    """A call's id in characters that ids may have: `1.3[0]` is `1-3-0`."""
-    return re.sub(r"[^0-9A-Za-z]+", "-", call).strip("-")
+    """A call's id in characters that ids may have: `1.3[0]` is `1-3-0`, and in a delegate's run `1.0/2.0` is `1-0--2-0`."""
+    return "--".join(re.sub(r"[^0-9A-Za-z]+", "-", part).strip("-") for part in call.split("/"))

@@ -18,12 +18,13 @@ from perdure.gateway.openai import listing, streaming
 from perdure.gateway.openai.answers import Found, empty_response, response_object
 from perdure.gateway.openai.completions import completion_object
 from perdure.gateway.openai.documents import Record
-from perdure.gateway.openai.errors import as_openai, invalid, not_found, refused
+from perdure.gateway.openai.errors import after_start, as_openai, ended_badly, invalid, not_found, refused, unsupported
 from perdure.gateway.openai.following import Finder, is_settled
 from perdure.gateway.openai.ids import COMPLETION, ResponseId, new_key, response_id
+from perdure.gateway.openai.reading.bodies import Body
 from perdure.gateway.openai.reading.chats import read_chat
 from perdure.gateway.openai.reading.requests import read_request
-from perdure.gateway.openai.responses import Starter
+from perdure.gateway.openai.responses import Idempotency, Starter
 from perdure.gateway.streams import EventStream
 from perdure.values.jsons import JsonObject
 
@@ -34,7 +35,7 @@ _CANCELLED_WITHIN: Final = 10.0
 def openai_door(gateway: Gateway) -> Door:
     """OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
     doors = Routes(gateway)
-    return Door("openai", doors.routes(), problem=as_openai)
+    return Door("openai", doors.routes(), problem=as_openai, below="/v1/")
 
 
 class Routes:
@@ -57,7 +58,11 @@ class Routes:
             Route("/v1/chat/completions", self.complete, methods=["POST"]),
             Route("/v1/chat/completions/{id}", self.completion),
             Route("/v1/conversations", self.new_conversation, methods=["POST"]),
+            Route("/v1/conversations", self.conversations),
+            Route("/v1/conversations/{id}", self.conversation),
+            Route("/v1/conversations/{id}", self.update_conversation, methods=["POST"]),
             Route("/v1/conversations/{id}", self.delete_conversation, methods=["DELETE"]),
+            Route("/v1/conversations/{id}/items", self.conversation_items),
         ]
 
     async def models(self, request: Request) -> Response:
@@ -76,13 +81,16 @@ class Routes:
     async def create(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        asked = read_request(await read_json(request))
-        id, record = await self._starter.begin(caller, asked, _idempotency(request))
+        asked = read_request(body := await read_json(request))
+        id, record = await self._starter.begin(caller, asked, _idempotency(request, caller, body))
         if asked.stream:
             return self._stream(caller, id, record)
         if asked.background:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "queued"))
-        found = await self._settled(request, caller, id)
+        try:
+            found = await self._settled(request, caller, id)
+        except Exception as error:
+            raise after_start(error, id) from None
         if found is None:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "in_progress"))
         return JSONResponse(response_object(id, found))
@@ -90,14 +98,17 @@ class Routes:
     async def complete(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        asked = read_chat(await read_json(request))
-        id, record = await self._starter.begin(caller, asked, _idempotency(request))
+        asked = read_chat(body := await read_json(request))
+        id, record = await self._starter.begin(caller, asked, _idempotency(request, caller, body))
         if asked.stream:
             frames = streaming.chunk_frames(self._finder, caller.tenant, id, record, with_usage=asked.with_usage)
             return EventStream(self._gateway, caller, frames, retry=False)
-        found = await self._settled(request, caller, id)
+        try:
+            found = await self._settled(request, caller, id)
+        except Exception as error:
+            raise after_start(error, id.completion) from None
         if found is None:
-            raise refused(f"the gateway ends; the run goes on as {id.completion}", None, "still_running", status=503)
+            raise ended_badly(f"the gateway ends; the run goes on as {id.completion}", "still_running")
         return JSONResponse(completion_object(id, found))
 
     async def completion(self, request: Request) -> Response:
@@ -158,16 +169,47 @@ class Routes:
         caller.check(READ, "look at runs")
         id = _id(request)
         found = await self._stored(caller, id)
-        items = await listing.input_items(self._finder.run(caller.tenant, id), id, found)
+        items = await listing.input_items(lambda path: self._finder.run(caller.tenant, id, path), id, found)
         return JSONResponse(listing.page(items, request.query_params))
 
     async def new_conversation(self, request: Request) -> Response:
-        """An id: a conversation begins with what is said first in it."""
-        caller_of(request).check(SEND, "start runs")
-        body = await read_json(request)
-        if body.get("items") or body.get("metadata"):
-            raise invalid("items", "left out, and 'metadata': a conversation begins with its first response")
-        return JSONResponse({"id": f"conv_{new_key()}", "object": "conversation", "created_at": 0, "metadata": {}})
+        """A session in which nothing was said yet: the agent of its first response answers in it."""
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        body = Body(await read_json(request))
+        if body.list("items"):
+            raise invalid("items", "left out: a conversation begins with its first response")
+        session = self._gateway.perdure.session(new_key(), tenant=caller.tenant)
+        return JSONResponse(listing.conversation_object(await session.begin(body.metadata())))
+
+    async def conversations(self, request: Request) -> Response:
+        """Those of the tenant, the last that did something first."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        return JSONResponse(await listing.conversations(self._gateway.perdure, caller, request.query_params))
+
+    async def conversation(self, request: Request) -> Response:
+        """A conversation, also one in which nothing was said yet."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        return JSONResponse(await listing.conversation(self._gateway.perdure, caller, request.path_params["id"]))
+
+    async def update_conversation(self, request: Request) -> Response:
+        """Its `metadata` take the place of those it had; nothing else of it can be changed."""
+        caller = caller_of(request)
+        caller.check(SEND, "change conversations")
+        body = Body(await read_json(request))
+        for name in body.json.keys() - {"metadata"}:
+            raise unsupported(name, "of a conversation 'metadata' can be changed")
+        id, given = request.path_params["id"], body.metadata() if body.get("metadata") is not None else None
+        return JSONResponse(await listing.conversation(self._gateway.perdure, caller, id, given))
+
+    async def conversation_items(self, request: Request) -> Response:
+        """What was said and answered, page by page."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        items = await listing.conversation_items(self._gateway.perdure, caller, request.path_params["id"])
+        return JSONResponse(listing.page(items, request.query_params))
 
     async def delete_conversation(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -216,9 +258,9 @@ def _after(request: Request) -> int:
     return int(text)
 
 
-def _idempotency(request: Request) -> str | None:
+def _idempotency(request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
     key = request.headers.get("idempotency-key")
-    return key[:200] if key else None
+    return Idempotency.of(caller, key, request.url.path, body) if key else None
 
 
 def _model(name: str) -> JsonObject:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from perdure.gateway.openai.answers import Found, empty_response, response_object
 from perdure.gateway.openai.completions import Chunks, completion_object
 from perdure.gateway.openai.documents import Record
-from perdure.gateway.openai.errors import error_body
+from perdure.gateway.openai.errors import after_start, error_body
 from perdure.gateway.openai.following import Finder
 from perdure.gateway.openai.ids import ResponseId
 from perdure.gateway.openai.telling import Telling
-from perdure.gateway.problems import HttpError, problem_of
 from perdure.gateway.streams import frame
 from perdure.run.events.kinds import Event
 from perdure.values.jsons import JsonObject, dumps
 
 DONE = frame("[DONE]")
-_log = logging.getLogger("perdure.gateway")
 
 
 async def response_frames(
@@ -33,8 +30,9 @@ async def response_frames(
                 number = event["sequence_number"]
                 yield frame(dumps(event), event=event["type"])
     except Exception as error:
-        said = {key: value for key, value in _told(error).items() if key in ("message", "param", "code")}
-        yield frame(dumps({"type": "error", "sequence_number": number + 1, **said}), event="error")
+        body = error_body(after_start(error, id))
+        said = {key: body[key] for key in ("message", "param", "code")}
+        yield frame(dumps({"type": "error", "sequence_number": number + 1, **said, "error": body}), event="error")
     yield DONE
 
 
@@ -55,7 +53,7 @@ async def chunk_frames(
             for chunk in chunks.end(completion_object(id, last)):
                 yield frame(dumps(chunk))
     except Exception as error:
-        yield frame(dumps({"error": _told(error)}))
+        yield frame(dumps({"error": error_body(after_start(error, id.completion))}))
     yield DONE
 
 
@@ -89,11 +87,3 @@ def _told_of(happening: Event, telling: Telling, before: int, record: Record) ->
         yield from telling.write(int(data["request"]), int(data["attempt"]), int(data["start"]), str(data["text"]))
     elif topic == "assistant" and (phase == "superseded" or (phase == "end" and not data.get("accepted"))):
         yield from telling.drop()
-
-
-def _told(error: Exception) -> JsonObject:
-    problem = problem_of(error)
-    if problem is None:
-        _log.error("a stream broke down", exc_info=error)
-        problem = HttpError(500, "the gateway could not go on with this; its log says why")
-    return error_body(problem)

@@ -80,7 +80,7 @@ class Telling:
     def end(self, response: JsonObject) -> Iterator[JsonObject]:
         """All that is left to tell of a response that has ended."""
         items = list(response["output"])
-        answer = items.pop(0) if items and items[0]["type"] == "message" else None
+        answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
         text = "" if answer is None else answer["content"][0]["text"]
         span = max(0, sum(self._answered.values()) - 1)
         # What was written is not the answer, whose references were resolved, or was said beside calls: it stands before it, like a draft.
@@ -98,7 +98,7 @@ class Telling:
             number = self._base + len(text) + 5
         for item in items:
             yield from self._item(number, item)
-            number += 4
+            number += 6 if _refuses(item) else 4
         status = str(response["status"])
         yield from self._event(number, f"response.{_AS.get(status, status)}", response=response)
         self.ended = True
@@ -150,6 +150,9 @@ class Telling:
         place = {"output_index": self._index}
         call = item["type"] == "function_call"
         begun = {**item, "status": "in_progress", "arguments": ""} if call else item
+        if _refuses(item):
+            yield from self._refusal(number, item)
+            return
         yield from self._event(number, "response.output_item.added", **place, item=begun)
         if call:
             about, written = {"item_id": item["id"], **place}, item["arguments"]
@@ -158,3 +161,19 @@ class Telling:
             yield from self._event(number + 2, "response.function_call_arguments.done", **about, **said)
         yield from self._event(number + 3, "response.output_item.done", **place, item=item)
         self._index += 1
+
+    def _refusal(self, number: int, item: JsonObject) -> Iterator[JsonObject]:
+        place, part = {"output_index": self._index}, item["content"][0]
+        about, words = {"item_id": item["id"], **place, "content_index": 0}, part["refusal"]
+        begun = {**item, "status": "in_progress", "content": []}
+        yield from self._event(number, "response.output_item.added", **place, item=begun)
+        yield from self._event(number + 1, "response.content_part.added", **about, part={**part, "refusal": ""})
+        yield from self._event(number + 2, "response.refusal.delta", **about, delta=words)
+        yield from self._event(number + 3, "response.refusal.done", **about, refusal=words)
+        yield from self._event(number + 4, "response.content_part.done", **about, part=part)
+        yield from self._event(number + 5, "response.output_item.done", **place, item=item)
+        self._index += 1
+
+
+def _refuses(item: JsonObject) -> bool:
+    return item["type"] == "message" and any(part["type"] == "refusal" for part in item["content"])

@@ -109,6 +109,7 @@ class Parts:
             settings.approval_flows,
             Shelf(settings.skills, settings.workspace, settings.untrusted),
             settings.pages_url,
+            settings.model_patience,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

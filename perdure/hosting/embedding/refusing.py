@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from temporalio.bridge.proto.workflow_activation import RemoveFromCache
 from temporalio.worker import (
     UnsandboxedWorkflowRunner,
     WorkflowInstance,
@@ -13,6 +14,7 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from perdure.hosting.operating import unreplayable
 from perdure.workflows.observing.listing import note_gone, note_refused
 
 _REFUSED: Final = "Error reporting WFT to server"
@@ -29,12 +31,18 @@ class Noting(WorkflowInstance):
     def activate(self, act: Any) -> Any:
         for job in act.jobs:
             if job.HasField("remove_from_cache"):
-                self._note(job.remove_from_cache.message)
+                self._note(job.remove_from_cache)
         return self._inner.activate(act)
 
-    def _note(self, why: str) -> None:
+    def _note(self, removed: RemoveFromCache) -> None:
         info = self._inner.get_info()
-        if why != _REFUSED:
+        if removed.reason == RemoveFromCache.EvictionReason.NONDETERMINISM:
+            unreplayable.note(info.workflow_id)
+            fields = {"run": info.workflow_id, "workflow": info.workflow_type, "why": removed.message[:2_000]}
+            _log.error("a run cannot be replayed by this worker", extra={"perdure": fields})
+        else:
+            unreplayable.forget(info.workflow_id)
+        if removed.message != _REFUSED:
             note_gone(info.run_id)
             return
         note_refused(info.run_id)

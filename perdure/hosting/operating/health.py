@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import SettingsError
+from perdure.hosting.operating import unreplayable
 from perdure.hosting.workers import WorkerGroup
 
 EVERY: Final = 5.0
@@ -121,6 +122,12 @@ class Health:
         finally:
             writer.close()
 
+    @staticmethod
+    def _ready() -> str:
+        """What a ready worker answers: runs that it cannot replay are named, and keep it from no others."""
+        lacking = unreplayable.words()
+        return "ready" if lacking is None else f"ready; {lacking}"
+
     def response(self, request: str) -> bytes:
         """To the first line of a request."""
         method, _, rest = request.partition(" ")
@@ -130,7 +137,7 @@ class Health:
             status = words = "405 Method Not Allowed"
         elif path == "/readyz":
             problem = self.problem
-            status, words = ("200 OK", "ready") if problem is None else ("503 Service Unavailable", problem)
+            status, words = ("200 OK", self._ready()) if problem is None else ("503 Service Unavailable", problem)
         elif path != "/livez":
             status = words = "404 Not Found"
         body = f"{words}\n".encode()

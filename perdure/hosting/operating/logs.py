@@ -6,6 +6,7 @@ raised where it is a bug. `payloads` tells its words too, and what libraries say
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -146,10 +147,11 @@ class JsonLines(_Lines):
 
 
 def bug_in(error: BaseException | None) -> BaseException | None:
-    """What nobody meant to raise; `None` for a user's mistake, a tool's own failure, a provider's."""
+    """What nobody meant to raise; `None` for a user's mistake, a tool's own failure, a provider's, and for a cancellation: somebody asked for
+    it, by Ctrl-C, `/stop` or a browser that was closed."""
     while isinstance(error, FailureError | PerdureError | CancelledError):
         error = None if isinstance(error, PerdureError) else error.__cause__
-    return error
+    return None if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else error
 
 
 def _error_of(record: logging.LogRecord) -> BaseException | None:

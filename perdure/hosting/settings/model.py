@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,11 +17,13 @@ from pydantic_settings import (
 
 from perdure.authoring.files import AGENTS
 from perdure.hosting.settings.fields import ByName, Flows, Names, Pollers, Rates, setting
+from perdure.model.availability import PATIENCE
 from perdure.model.endpoint import Endpoint
 from perdure.model.usage import Price
 from perdure.people.policies import ASKS, Ask
 from perdure.run.agents import Models
 from perdure.run.wire import TASK_QUEUE
+from perdure.values.durations import LONGEST
 
 PREFIX: Final = "PERDURE_"
 CONFIG: Final = "PERDURE_CONFIG"
@@ -99,6 +102,14 @@ class Settings(BaseSettings):
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
     smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
+    model_patience: float = setting(
+        PATIENCE,
+        "Seconds that a run waits for a model whose provider is away; agent files may say less or more",
+        MODELS,
+        "SECONDS",
+        ge=0,
+        le=LONGEST,
+    )
     endpoints: ByName[Endpoint] = setting(
         {}, 'Further model servers: {"backup": {"base_url": "…", "api_key_env": "BACKUP_KEY"}}', MODELS, "JSON|@FILE"
     )
@@ -219,10 +230,29 @@ class Settings(BaseSettings):
         (), "The names under which it answers; any where it has tokens, else the loopback's", GATEWAY, "A,B,…"
     )
     gateway_origins: Names = setting((), "Other sites whose pages may ask: https://app.example.com", GATEWAY, "A,B,…")
+    gateway_proxies: Names = setting(
+        (),
+        "Proxies, by address or network, whose Forwarded or X-Forwarded-For says where a client is: 10.0.0.0/8",
+        GATEWAY,
+        "A,B,…",
+    )
+    gateway_trusted_clients: Names = setting(
+        (),
+        "Clients whose histories and function results count as their user's own: TENANT/SENDER, SENDER without a tenant, * for all",
+        GATEWAY,
+        "A,B,…",
+    )
     gateway_rate: float = setting(600.0, "Requests a minute of each token, for each gateway", GATEWAY, "N", gt=0)
     gateway_streams: int = setting(50, "Event streams of each token at once, for each gateway", GATEWAY, "N", ge=1)
     gateway_connections: int = setting(1000, "Connections at once", GATEWAY, "N", ge=1)
     gateway_body: int = setting(4_000_000, "Bytes of a body", GATEWAY, "BYTES", ge=1000)
+    gateway_client_wait: float = setting(
+        3600.0,
+        "Seconds that a run waits for the results of its client's functions, where the client stores nothing; then the run fails",
+        GATEWAY,
+        "SECONDS",
+        gt=0,
+    )
     gateway_grace: float = setting(
         10.0, "Seconds that answers under way have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
     )
@@ -247,6 +277,16 @@ class Settings(BaseSettings):
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("gateway_proxies")
+    @classmethod
+    def _networks(cls, named: Names) -> Names:
+        for each in named:
+            try:
+                ipaddress.ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"{each!r} is no address and no network; write 10.0.0.1 or 10.0.0.0/8") from None
+        return named
 
     @field_validator("*", mode="before")
     @classmethod

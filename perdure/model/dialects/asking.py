@@ -80,6 +80,8 @@ def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
         notes.append(tool.description.strip())
     if tool.output_path:
         notes.append(f"Always writes to {tool.output_path}.")
+    if tool.exclusive_group is not None:
+        notes.append("Its calls run one at a time.")
     if tool.delegate is not None:
         notes.append(loops)
     if tool.scope_choice is not None:

@@ -26,7 +26,7 @@ the result.
 written is skipped. a = b = f() writes both.
 - Arguments: names, text, numbers, True, False, None, lists, dicts.
 - _outputMethod="push" (merge, assign, concat) adds to a value.
-- _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on.
+- _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on; _after=["ended †state.user"] once it has ended, however.
 - output(value) or output(key=value) ends the task; it may use names as above. Leave it out while you need results to decide.
 Correct errors with new lines. Do not repeat calls that are done."""
 

@@ -31,7 +31,7 @@ longer text write {†state.name}. To pass a result on, write it to a path and r
 reads the path not taken is skipped.
 - "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
 read it.
-- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on.
+- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
 - The graph must have no cycle, and every path read must exist or be written by a call.
 output: null while calls' results are needed to decide; else the answer. It may refer to what calls write, as parameters do. \
 When the task is solved, give the output: no further calls are needed.

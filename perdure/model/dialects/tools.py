@@ -20,7 +20,7 @@ also in the same answer: the engine waits for it. To pass a result on, refer to 
 inside a longer text write {†state.name}.
 - "a || b" is the first that exists; "a && b" waits for both and is b. "_outputPath": "†state.ok || †state.error" is a branch: \
 success writes the first, failure the last.
-- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on.
+- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
 - "_outputMethod": set (default), merge, assign, push or concat.
 When the task is solved, answer without calling anything: that ends it. The answer may refer to kept results too: {†state.name.field}."""
 

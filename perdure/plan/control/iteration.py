@@ -27,6 +27,10 @@ BODY: Final = "_body"
 AS: Final = "_as"
 AT: Final = "_at"
 LOOP_KEYS: Final = frozenset({EACH, "_parallel", UNTIL, "_max", AS, AT, "_from"})
+LOOP_RESULTS: Final = "_loop_results"
+LOOP_FAILED: Final = "_loop_failed"
+LOOP_DONE: Final = "_loop_done"
+"""Where the run of a part of a longer list keeps its results, its failures, and how many calls ended well."""
 ITEM: Final = "item"
 INDEX: Final = "index"
 _OWN: Final = frozenset({"state", "input", "output"})

@@ -39,6 +39,8 @@ class Binding:
     """Bound to later writers, because nothing before offered a value."""
     order: bool = False
     """Only that the writers have ended matters, not what they wrote: what was there before the plan starts nobody (R5.11)."""
+    any_end: bool = False
+    """Of `order`: it does not matter how the writers have ended either."""
     back: bool = False
     """Only what stands before the reader counts: it writes the path itself."""
     exhausted: bool = False
@@ -102,7 +104,8 @@ class Binding:
 
     def looks_on(self, calls: Sequence[Call]) -> bool:
         """Whether the covering writer, which has ended like all others, went another branch: what was nearer may need what is beyond."""
-        if not self.covered or self.exhausted or any(_broken(calls[index]) for index in self.writers):
+        broken = not self.any_end and any(_broken(calls[index]) for index in self.writers)
+        if not self.covered or self.exhausted or broken:
             return False
         return not self._reached_by(calls[self.writers[-1 if self.forward else 0]])
 

@@ -4,18 +4,20 @@ An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined 
 reader of it would bind to (R5.1), were nothing there before the plan: the nearest writer before the call and the adders after
 it, else the nearest later one. Where the plan has none, what stands there already will do; where nothing does, the call is
 invalid. The call starts when all of them have ended. It is skipped where one did not end well: a call named by its id was not
-`done`, a path was not written. A path that another branch left out counts as a branch not taken.
+`done`, a path was not written. A path that another branch left out counts as a branch not taken. With `ended ` before it an item
+only asks that they have ended, however: `ended 1.0`, `ended †state.x`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final
 
+from perdure.plan.calls import After
 from perdure.values.jsons import Json, shorten
 from perdure.values.references import Reference
-from perdure.values.templates import EMPTY_TEMPLATE, Template, is_expression, parse_template
+from perdure.values.templates import is_expression, parse_template
 
 AFTER: Final = "_after"
 AFTER_ID: Final = "after"
@@ -25,12 +27,24 @@ _BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
 """A call of the same body, in the same iteration: `.0` (R16.5)."""
 
 
-def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[Template, list[str], list[str]]:
-    """What `_after` of a call says: the paths, the ids of calls, and what is wrong with it. One item needs no list.
+_ENDED: Final = re.compile(r"\s*ended\s+(?=[†(.\d])(.*)", re.DOTALL)
+"""An item that only asks for an end, however it was."""
+
+
+def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[After, After, list[str]]:
+    """Return what has to have ended well, what has to have ended, and what is wrong with `_after`. One item needs no list.
 
     `joined`: the calls of earlier Requests that are in the plan.
     """
     given = value if isinstance(value, list) else [value]
+    ended = [match[1] for item in given if isinstance(item, str) and (match := _ENDED.fullmatch(item))]
+    well = [item for item in given if not (isinstance(item, str) and _ENDED.fullmatch(item))]
+    first, problems = _parse_items(well, value, call_id, joined)
+    second, more = _parse_items(ended, value, call_id, joined)
+    return (After(), After(), problems + more) if problems or more else (first, second, [])
+
+
+def _parse_items(given: Sequence[Json], value: Json, call_id: str, joined: Container[str]) -> tuple[After, list[str]]:
     items = [call_id.rpartition(".")[0] + item if _in_body(item, call_id) else item for item in given]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
     paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
@@ -39,7 +53,7 @@ def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple
     whole = all(isinstance(item, str) and is_expression(item) for item in paths)
     if not whole or any(reference.kind != "state" for reference in template.references()):
         problems.append(
-            f'$._after is {shorten(value, 80)}, but must be a list of output paths such as "†state.name", or ids of calls'
+            f'$._after is {shorten(value, 80)}, but must be a list of output paths such as "†state.name", or ids of calls, each perhaps with "ended " before it'
         )
     for item in ids:
         if item == call_id:
@@ -49,7 +63,7 @@ def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple
             problems.append(
                 f"$._after: {item} is no call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
             )
-    return (EMPTY_TEMPLATE, [], problems) if problems else (template, ids, [])
+    return After(template, ids), problems
 
 
 def index_of(id: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from perdure.plan.calls import Call
@@ -25,8 +25,12 @@ class Node:
     bindings: dict[Reference, Binding] = field(default_factory=dict)
     order: dict[Reference, Binding] = field(default_factory=dict)
     """What `_after` names by path (R5.11)."""
+    ends: dict[Reference, Binding] = field(default_factory=dict)
+    """What of it only has to have ended, however."""
     after: list[int] = field(default_factory=list)
     """What it names by id, by index."""
+    any_end: set[int] = field(default_factory=set)
+    """What of `after` only has to have ended, however."""
     absent: set[int] = field(default_factory=set)
     """What of it has not arrived."""
     closed: bool = False
@@ -36,6 +40,8 @@ class Node:
     readers: list[int] = field(default_factory=list)
     edges: int = 0
     """How many edges lead to it."""
+    refused: bool = False
+    """Whether the call was invalid before anything of it ran, so that it never writes."""
     crowded: bool = False
     """Whether there were more than the plan has room for: then it is left without any."""
     filed: list[tuple[Path, bool]] = field(default_factory=list)
@@ -51,7 +57,7 @@ class Node:
         for binding in self.bindings.values():  # a loop: this is asked each time that something ends
             if binding.open:
                 return True
-        return any(binding.open for binding in self.order.values())
+        return any(binding.open for binding in (*self.order.values(), *self.ends.values()))
 
     @property
     def blocked(self) -> bool:
@@ -66,6 +72,7 @@ class Node:
         """Those of data and those of order."""
         yield from self.bindings.values()
         yield from self.order.values()
+        yield from self.ends.values()
 
 
 class Wiring:
@@ -139,22 +146,26 @@ class Wiring:
             (node.bindings, call.condition),
             (node.bindings, call.template),
             (node.bindings, call.soft),
-            (node.order, call.after),
+            (node.order, call.after.paths),
+            (node.ends, call.after_end.paths),
         )
         for bindings, template in read:
             for reference in template.references():
                 if reference not in bindings:
                     base = self.base.get(reference.kind, MISSING)
-                    binding = Binding(reference, call.index, base, order=bindings is node.order)
+                    ends = bindings is node.ends
+                    binding = Binding(reference, call.index, base, order=ends or bindings is node.order, any_end=ends)
                     binding.back = template is call.soft and _writes_at(node, reference)
                     binding.bind(self._writers)
                     bindings[reference] = binding
                     self._note_open(node, binding)
                     if not self._count(node, len(binding.writers)):
                         return node
-        if not self._count(node, len(call.after_ids)):
+        ids = [*call.after.ids, *call.after_end.ids]
+        if not self._count(node, len(ids)):
             return node
-        for index in dict.fromkeys(map(self.place_of, call.after_ids)):
+        node.any_end = {*map(self.place_of, call.after_end.ids)}.difference(map(self.place_of, call.after.ids))
+        for index in dict.fromkeys(map(self.place_of, ids)):
             node.after.append(index)
             if index >= len(self.nodes):
                 node.absent.add(index)
@@ -170,7 +181,7 @@ class Wiring:
         self._edges -= node.edges
         for binding in node.all_bindings():
             binding.open = False
-        for held in (node.bindings, node.order, node.after, node.absent, node.waiting):
+        for held in (node.bindings, node.order, node.ends, node.after, node.absent, node.waiting):
             held.clear()
         node.edges, node.crowded = 0, True
         return False
@@ -249,6 +260,15 @@ class Wiring:
         self._wait_for(node, binding.writers)
         return moved
 
+    def binding_at_end(self, reference: Reference, calls: Sequence[Call]) -> Binding:
+        """Return how a call at the end of the list would be bound, once all calls have ended (R6.4)."""
+        binding = Binding(reference, len(self.nodes), self.base.get(reference.kind, MISSING))
+        if reference.kind == "state":
+            binding.bind_backward(self._writers)
+        while binding.looks_on(calls):
+            binding.exhausted = not binding.move_on(self._writers, calls, final=True)
+        return binding
+
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
         """Writer, reader and what the reader reads, or what it waits for, in the order of the readers; with `first` before any
         was passed over."""
@@ -256,12 +276,27 @@ class Wiring:
             for reference, binding in node.bindings.items():
                 for writer in binding.first if first else binding.writers:
                     yield writer, node.call.index, reference
-            for reference, binding in node.order.items():
-                for writer in binding.first if first else binding.writers:
+            for reference, binding in (*node.order.items(), *node.ends.items()):
+                past = first and binding.any_end
+                for writer in (
+                    self._past_refused(node, binding) if past else binding.first if first else binding.writers
+                ):
                     yield writer, node.call.index, label(reference)
             for index in node.after:
                 if index not in node.absent:
                     yield index, node.call.index, AFTER_ID
+
+    def _past_refused(self, node: Node, binding: Binding) -> list[int]:
+        """The writers of which the list says that they have to end: those that were refused have ended, so those beyond them, too."""
+        found, path = list(binding.first), binding.reference.path
+        covered = bool(found)
+        while covered and all(self.nodes[index].refused for index in found):
+            if binding.forward:
+                more, covered = self._writers.after(path, max(found))
+            else:
+                more, covered = node.indexes[0].before(path, min(found))
+            found += more
+        return found
 
     def _note_open(self, node: Node, binding: Binding) -> None:
         if binding.open:
@@ -288,4 +323,5 @@ def _writes(call: Call) -> list[tuple[Path, bool]]:
 
 
 def _written_paths(call: Call) -> list[Path]:
-    return list(dict.fromkeys(path for alternative in call.paths for path in alternative))
+    tallies = () if call.loop is None else call.loop.tallies
+    return list(dict.fromkeys([*(path for alternative in call.paths for path in alternative), *tallies]))

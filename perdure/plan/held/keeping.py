@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from perdure.errors import CallError
@@ -44,12 +44,21 @@ class Keeping:
             goes_on = call.status == "running" and not self._loops.runs(call)  # a loop begins nothing more
             call.held = call.held or not (call.ended or goes_on)
 
-    def keep(self, ids: Json) -> Outcome:
-        """These go on as they are. What runs or is done needs no keeping; of what cannot be kept the model is told."""
+    def decide(self, keep: Json, drop: Json) -> Outcome:
+        """The first go on as they are, the others are to be dropped. What runs or is done needs no keeping; of what cannot be kept, or
+        dropped, the model is told."""
         known = {call.id: call for call in self._settling.calls}
         wrong: list[str] = []
         kept: list[Json] = []
-        for id in ids if isinstance(ids, list) else [ids]:
+        dropped: list[Json] = []
+        for id in drop if isinstance(drop, list) else []:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None or not call.held or call.ended:
+                wrong.append(f"{shorten(id, 60)} is not held, so it cannot be dropped")
+            else:
+                call.unwanted = True
+                dropped.append(call.id)
+        for id in keep if isinstance(keep, list) else [] if keep is None else [keep]:
             call = known.get(id) if isinstance(id, str) else None
             if call is None:
                 wrong.append(f"there is no call {shorten(id, 60)}")
@@ -58,23 +67,27 @@ class Keeping:
             else:
                 kept.append(call.id)
                 self.release(call)
-        return Failed(CallError.of(NOT_HELD, wrong)) if wrong else Returned({"kept": kept})
+        return (
+            Failed(CallError.of(NOT_HELD, wrong))
+            if wrong
+            else Returned({"kept": kept, **({"dropped": dropped} if dropped else {})})
+        )
 
     def release(self, call: Call) -> None:
         """It is a call of the running Request's plan now."""
         if call.held and not call.ended:
-            call.held = False
+            call.held = call.unwanted = False
             self._settling.look_at(self._wiring.keep(call))
             for inner in self._inside(call):
                 for each in inner.held:
                     inner.release(each)
 
-    def drop(self, reason: str, time: str) -> list[Call]:
-        """The Request has answered: what it did not keep is not run. Returns the calls dropped, those in loops among them.
+    def drop(self, reason: str, time: str, calls: Iterable[Call] | None = None) -> list[Call]:
+        """These held calls, by default all, are not run. Returns the calls dropped, those in loops among them.
 
         A loop whose calls still run comes to its end with them.
         """
-        gone = self.held
+        gone = self.held if calls is None else list(calls)
         self._wiring.forget({call.index for call in gone})
         dropped: list[Call] = []
         for call in gone:
@@ -112,5 +125,5 @@ class Keeping:
         return any(call.status == "unknown" for call in self._settling.calls)
 
     def _inside(self, call: Call) -> Iterator[Keeping]:
-        for plan in self._loops.of(call) if call.loop is not None else ():
+        for plan in self._loops.running_of(call) if call.loop is not None else ():
             yield plan.keeping

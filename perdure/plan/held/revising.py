@@ -8,6 +8,7 @@ from dataclasses import replace
 from perdure.plan.calls import Call
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.held.keeping import Keeping
+from perdure.plan.loops.running import Rounds
 from perdure.plan.outcomes import Outcome
 from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
@@ -38,6 +39,7 @@ class Revising:
     _wiring: Wiring
     _settling: Settling
     _slots: Slots
+    _rounds: Rounds
     _begin = 0
     """Index of the first call of the running Request's list."""
     _joined: frozenset[str] = frozenset()
@@ -77,6 +79,7 @@ class Revising:
         self._joined = frozenset(call.id for call in self.calls)
         self._settling.step = self._step
         self._slots.renew()
+        self._rounds.renew()
         self._wiring.begin(request, {**self._data, "state": self.state.snapshot()})
 
     def reopen(self, known: Known | None = None) -> None:
@@ -95,4 +98,4 @@ class Revising:
             self._settling.ready.remove(call)
             self._settling.running += 1
             call.status, call.started = "running", self.time
-            self.end(call, self.keeping.keep(call.params.get("calls")), self.time)
+            self.end(call, self.keeping.decide(call.params.get("calls"), call.params.get("drop")), self.time)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from perdure.plan.calls import Call
 from perdure.plan.control.iteration import INDEX, ITEM
-from perdure.plan.loops.running import Iteration, Loop
+from perdure.plan.loops.running import EndedIteration, Iteration, Loop, Rounds
 from perdure.plan.slots import Slots
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
@@ -33,6 +33,7 @@ class Inside:
     """The item and its place."""
     slots: Slots
     checks: Checks
+    rounds: Rounds
     around: Mapping[str, Json]
     """What stood round the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
@@ -75,6 +76,8 @@ class Loops:
 
     all: dict[int, Loop] = field(default_factory=dict)
     running: dict[int, Loop] = field(default_factory=dict)
+    folded: list[Call] = field(default_factory=list)
+    """Calls of iterations that have ended since somebody took them, those of loops inside them among them."""
 
     @property
     def held_back(self) -> bool:
@@ -87,6 +90,8 @@ class Loops:
     def take_ready(self, time: str, *, only_safe: bool = False) -> tuple[list[Call], list[Loop]]:
         """The calls that start now, and the loops that are over."""
         taken = [call for loop in self.running.values() for call in loop.take_ready(time, only_safe=only_safe)]
+        for loop in self.running.values():
+            self.folded += loop.take_folded()
         over = [loop for loop in self.running.values() if loop.over]
         for loop in over:
             del self.running[loop.call.index]
@@ -113,11 +118,26 @@ class Loops:
         return loop is not None
 
     def iterations(self) -> Iterator[Iteration]:
-        """All that were begun, loop by loop."""
+        """Those that run, loop by loop."""
         for loop in self.all.values():
-            yield from loop.plans.values()
+            yield from loop.running.values()
 
-    def of(self, call: Call) -> list[Iteration]:
-        """Those of one call, in their order."""
+    def running_of(self, call: Call) -> list[Iteration]:
+        """Those of one call that run, in their order."""
+        loop = self.all.get(call.index)
+        return [] if loop is None else list(loop.running.values())
+
+    def of(self, call: Call) -> list[Iteration | EndedIteration]:
+        """Those of one call that were begun, in their order."""
         loop = self.all.get(call.index)
         return [] if loop is None else list(loop.plans.values())
+
+    @property
+    def count(self) -> int:
+        """Calls in all iterations."""
+        return sum(loop.count for loop in self.all.values())
+
+    @property
+    def done(self) -> int:
+        """Those of them that ended well."""
+        return sum(loop.done for loop in self.all.values())

@@ -17,6 +17,8 @@ from perdure.plan.control.iteration import (
     EACH,
     INDEX,
     ITEM,
+    LOOP_DONE,
+    LOOP_FAILED,
     UNTIL,
     WHILE,
     Until,
@@ -113,6 +115,7 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
         until=until,
         before=before,
         writes=tuple(scan.writes()) if not single else (),
+        tallies=((LOOP_FAILED,), (LOOP_DONE,)) if raw.get("_from") is not None else (),
         reads=frozenset(scan.reads()),
     )
     call.paths = tuple((*paths, *(call.loop.writes if n == 0 else ())) for n, paths in enumerate(own or ((),)))

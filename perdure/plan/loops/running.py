@@ -7,21 +7,17 @@ from typing import Any, Final, Literal, Protocol
 
 from perdure.errors import CallError, FormulaError, StateError
 from perdure.plan.calls import Call, LoopForm
-from perdure.plan.control.iteration import INDEX, TOLD_FAILURES, Until
+from perdure.plan.control.iteration import INDEX, LOOP_DONE, LOOP_FAILED, TOLD_FAILURES, Until
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.values.jsons import Json, JsonObject, shorten
-from perdure.values.limits import RESULT_TOO_LARGE, said
+from perdure.values.limits import MAX_ROUNDS_INSIDE, RESULT_TOO_LARGE, said
 from perdure.values.limits.fitting import clipped
-from perdure.values.limits.steps import Checks
+from perdure.values.limits.steps import SHORT_TASKS, Checks
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate
 from perdure.values.sources import NOWHERE, Labels, join
 from perdure.values.state import State, Write, replay
 
-LOOP_RESULTS: Final = "_loop_results"
-LOOP_FAILED: Final = "_loop_failed"
-LOOP_DONE: Final = "_loop_done"
-"""Where the run of a part of a longer list keeps what it gives: results, what failed, and how many calls ended well."""
 OPENING: Final = 3_000
 """Steps that opening an iteration counts as: it is a plan of its own (R18.5)."""
 _MESSAGE: Final = 500
@@ -48,7 +44,38 @@ class Iteration(Protocol):
     def go_on(self) -> None: ...
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
     def made(self) -> Iterator[Call]: ...
+    def made_last(self) -> Iterator[Call]: ...
     def named_edges(self) -> list[tuple[str, str, str]]: ...
+
+
+class Rounds:
+    """How many iterations of its loops, at all levels, a Request may still begin (R16.6)."""
+
+    def __init__(self, most: int = MAX_ROUNDS_INSIDE) -> None:
+        self._most = self.left = most
+
+    def renew(self) -> None:
+        """The next Request begins."""
+        self.left = self._most
+
+
+class EndedIteration:
+    """What is left of an iteration that has ended: its calls, and those of loops inside it, with their edges. Nothing of it changes."""
+
+    def __init__(self, plan: Iteration) -> None:
+        self.calls = plan.calls
+        self.count, self.done = plan.count, plan.done
+        self._made = list(plan.made())
+        self._edges = plan.named_edges()
+
+    def made(self) -> list[Call]:
+        return self._made
+
+    def made_last(self) -> Iterator[Call]:
+        return reversed(self._made)
+
+    def named_edges(self) -> list[tuple[str, str, str]]:
+        return self._edges
 
 
 class Loop:
@@ -64,10 +91,14 @@ class Loop:
         state: State,
         checks: Checks,
         max_payload: int,
+        rounds: Rounds,
     ) -> None:
+        self._rounds = rounds
         self.call, self.form = call, form
-        self.plans: dict[int, Iteration] = {}
+        self.plans: dict[int, Iteration | EndedIteration] = {}
         """By number, also those that have ended."""
+        self._ended_count = self._ended_done = 0
+        self._folded: list[Call] = []
         self.running: dict[int, Iteration] = {}
         self._open_plan, self._checks, self._around = open_plan, checks, around
         self._sizes, self._room = state.sizes, max_payload
@@ -95,13 +126,33 @@ class Loop:
         self._rejected = ""
 
     @property
+    def count(self) -> int:
+        """Calls in its iterations."""
+        return self._ended_count + sum(plan.count for plan in self.running.values())
+
+    @property
+    def done(self) -> int:
+        """Those of them that ended well."""
+        return self._ended_done + sum(plan.done for plan in self.running.values())
+
+    def take_folded(self) -> list[Call]:
+        """The calls of iterations that have ended since it was asked last."""
+        folded, self._folded = self._folded, []
+        return folded
+
+    @property
     def over(self) -> bool:
         return not self.running and not self._more()
 
     @property
     def held_back(self) -> bool:
         """Whether something is left for the next task (R18.5)."""
-        return any(plan.held_back for plan in self.running.values()) or (self._checks.spent and self._opens())
+        if any(plan.held_back for plan in self.running.values()):
+            return True
+        if not self._checks.full:
+            return False
+        # A look decides nothing: a loop that is found to be over here would never be taken as over. Runs of 0.1.0 decide here.
+        return self._may_open() if self._checks.is_patched(SHORT_TASKS) else self._opens()
 
     def go_on(self) -> None:
         for plan in list(self.running.values()):
@@ -111,7 +162,7 @@ class Loop:
         """The calls of its iterations that start now; iterations that have ended make room for others. With `only_safe`, and where it
         is held, only what is safe starts (R10.5)."""
         while True:
-            while not self._checks.spent and self._opens():
+            while not self._checks.full and self._opens():
                 self._open()
             for plan in list(self.running.values()):
                 yield from plan.take_ready(time, only_safe=only_safe or self.call.held)
@@ -157,19 +208,20 @@ class Loop:
     # Which iterations there are.
 
     def _more(self) -> bool:
-        if self.form.kind == "each":
-            return self._next < len(self._items)
-        return not self._over
+        return not self._over and (self.form.kind != "each" or self._next < len(self._items))
+
+    def _may_open(self) -> bool:
+        lanes = self.form.parallel if self.form.kind == "each" else 1
+        return len(self.running) < lanes and self._more()
 
     def _opens(self) -> bool:
-        lanes = self.form.parallel if self.form.kind == "each" else 1
-        return len(self.running) < lanes and self._more() and self._goes_on()
+        return self._may_open() and self._goes_on()
 
     def _goes_on(self) -> bool:
         """Whether a loop that goes on until something holds has another iteration; sets `_over` where not."""
         form = self.form
         if form.kind == "each":
-            return True
+            return self._has_round()
         if form.before is not None:
             holds = self._holds(form.before, None, needed=True)
             if holds is not True:
@@ -179,11 +231,20 @@ class Loop:
             last = shorten(self._last(), 200)
             message = f"the condition to end did not come true in {form.most} iterations; the last result was {last}"
             self._over = CallError("max_iterations", message)
+        return not self._over and self._has_round()
+
+    def _has_round(self) -> bool:
+        """Whether one more may begin, of all loops of the Request; sets `_over` where not (R16.6)."""
+        if not self._rounds.left:
+            most = f"{MAX_ROUNDS_INSIDE:,} iterations, and those of loops inside loops count"
+            message = f"ended after {self._next} iterations: all loops of a Request together have at most {most}; let a delegate or a tool do a part"
+            self._over = CallError("too_many_iterations", message)
         return not self._over
 
     def _open(self) -> None:
         number, form = self._next, self.form
         self._next += 1
+        self._rounds.left -= 1
         self._checks.taken += OPENING
         kinds: dict[str, Json] = {form.place: self._first + number}
         if form.kind == "each":
@@ -209,6 +270,10 @@ class Loop:
 
     def _close(self, number: int, plan: Iteration) -> None:
         shown = number + self._first
+        ended = self.plans[number] = EndedIteration(plan)
+        self._ended_count += ended.count
+        self._ended_done += ended.done
+        self._folded += ended.made()
         for call in plan.calls:
             self._count(call, shown)
             self._sources = join(self._sources, join(call.sources, call.origins.all))

@@ -46,7 +46,7 @@ class Feed:
     def _snapshot(self, first: int, live: Live) -> Event:
         missed: JsonObject = {"first": self.cursor.events, "next": first}
         self.cursor = replace(self.cursor, events=first)
-        return Event("lifecycle", "snapshot", live.at, self.run_id, first, missed, str(self.cursor))
+        return Event("lifecycle", "snapshot", live.at, self.run_id, missed, str(self.cursor))
 
     def _noted(self, noted: Noted) -> Iterator[Event]:
         if noted.phase == "end":
@@ -56,9 +56,8 @@ class Feed:
                 yield from self._left(noted)
             elif noted.topic == "tool":
                 self._told.pop(("tool", noted.data.get("call")), None)
-        offset = self.cursor.events
-        self.cursor = replace(self.cursor, events=offset + 1)
-        yield Event(noted.topic, noted.phase, noted.at, self.run_id, offset, noted.data, str(self.cursor))
+        self.cursor = replace(self.cursor, events=self.cursor.events + 1)
+        yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
 
     def _whole(self, noted: Noted) -> Iterator[Event]:
         """Before the end of a text what is still missing of it."""
@@ -104,8 +103,7 @@ class Feed:
             key = (noted.topic, noted.data.get("call", noted.data.get("number")))
             if self._told.get(key) != noted.data:
                 self._told[key] = noted.data
-                offset, cursor = self.cursor.events, str(self.cursor)
-                yield Event(noted.topic, noted.phase, noted.at, self.run_id, offset, noted.data, cursor)
+                yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
 
     def _begin(self, request: int, attempt: int) -> None:
         self.cursor = replace(self.cursor, request=request, attempt=attempt, assistant=0, reasoning=0)
@@ -127,7 +125,7 @@ class Feed:
             "text": piece.text[start - piece.start :],
         }
         self.cursor = replace(here, reasoning=end) if topic == "reasoning" else replace(here, assistant=end)
-        yield Event(topic, "delta", at, self.run_id, here.events, data, str(self.cursor))
+        yield Event(topic, "delta", at, self.run_id, data, str(self.cursor))
 
     def _superseded(self, attempt: int, reason: str, at: str) -> Iterator[Event]:
         """What was seen of a text does not count any more; another attempt writes. Until all of that is said, the cursor stays: who begins there
@@ -138,7 +136,7 @@ class Feed:
         for topic in topics:
             cursor = self.cursor if topic == topics[-1] else here
             data: JsonObject = {"request": here.request, "attempt": here.attempt, "reason": reason}
-            yield Event(topic, "superseded", at, self.run_id, here.events, data, str(cursor))
+            yield Event(topic, "superseded", at, self.run_id, data, str(cursor))
 
 
 class SessionFeed:
@@ -179,7 +177,7 @@ class SessionFeed:
         if own.first > self._number:
             missed: JsonObject = {"first": self._number, "next": own.first}
             self.cursor = replace(self.cursor, session=own.first)
-            found.append(Event("lifecycle", "snapshot", live.at, "", own.first, missed, str(self.cursor)))
+            found.append(Event("lifecycle", "snapshot", live.at, "", missed, str(self.cursor)))
         for noted in own.events[self._number - own.first :]:
             if self._waits(noted, gone=gone):
                 return found
@@ -218,14 +216,13 @@ class SessionFeed:
         return noted.phase == "start" or noted.run_id == self._run.run_id
 
     def _noted(self, noted: Noted) -> Event:
-        offset = self._number
-        self.cursor = replace(self.cursor, session=offset + 1)
+        self.cursor = replace(self.cursor, session=self._number + 1)
         if noted.topic == "lifecycle" and noted.run_id:
             self._leave()
             if noted.phase == "start":
-                place = Cursor(session=offset + 1, run=int(noted.data.get("number", 0)))
+                place = Cursor(session=self._number, run=int(noted.data.get("number", 0)))
                 self._enter(noted.run_id, place)
-        return Event(noted.topic, noted.phase, noted.at, noted.run_id, offset, noted.data, str(self.cursor))
+        return Event(noted.topic, noted.phase, noted.at, noted.run_id, noted.data, str(self.cursor))
 
     def _enter(self, run_id: str, cursor: Cursor) -> None:
         self._run, self.cursor = Feed(run_id, cursor), cursor

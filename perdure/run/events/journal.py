@@ -155,15 +155,15 @@ def _most(topic: Topic, phase: str) -> int:
 def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonObject, int]:
     """What of it an event says, and its characters. Where it is too long, what of it is short stands whole, and the rest shares what is left
     of the room; in `values` there may be images."""
-    found, size, whole = clipped(data, most)
+    found, size, whole = clipped(data, most, media=values)
     if whole:
         return found, size
-    parts = {key: clipped(value, _LEAST) for key, value in data.items()}
+    parts = {key: clipped(value, _LEAST, media=values) for key, value in data.items()}
     long = [key for key, (_, _, whole) in parts.items() if not whole]
     room = most - sum(size + len(key) + 4 for key, (_, size, whole) in parts.items() if whole)
     for number, key in enumerate(long):
-        parts[key] = clipped(data[key], room // (len(long) - number) - len(key) - 4)
+        parts[key] = clipped(data[key], room // (len(long) - number) - len(key) - 4, media=values)
         room -= parts[key][1] + len(key) + 4
     said = {key: part for key, (part, _, _) in parts.items()}
     cut = [key for key, (_, _, whole) in parts.items() if not whole]
-    return {**(without_media(said) if values else said), "cut": cut}, most - room
+    return {**said, "cut": cut}, most - room

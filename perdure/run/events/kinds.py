@@ -25,8 +25,6 @@ class Event:
     """ISO 8601, UTC, to the millisecond. Of a delta: when it was read."""
     run_id: str
     """The run that it belongs to; empty: it is the session's own."""
-    offset: int
-    """Its number in its source, the run or the session: from 0, without a gap. What is not kept has that of the next event that is."""
     data: JsonObject = field(default_factory=dict)
     """As `TOPICS` says. What was cut is named in `cut`."""
     cursor: str = ""
@@ -39,7 +37,6 @@ class Event:
             "phase": self.phase,
             "at": self.at,
             "runId": self.run_id,
-            "offset": self.offset,
             "cursor": self.cursor,
             "data": self.data,
         }
@@ -96,7 +93,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "error": Phase(
             "it has ended without one",
             {
-                "status": "`failed`, `cancelled`, `terminated` or `timed_out`",
+                "status": "`refused`, `failed`, `cancelled`, `terminated` or `timed_out`",
                 "stopReason?": "the limit that it came to",
                 "error?": "why, in a line",
                 "number?": "in a session: the run's number there",
@@ -194,7 +191,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             {
                 "call": "as at its start",
                 "tool": "as at its start",
-                "decision?": "what was decided, where it was: else it does not matter any more",
+                "decision?": "what was decided, or `dropped`: the call does not run any more; none of a plan that is offered anew",
                 "by?": "who has decided",
                 "reason?": "why",
             },

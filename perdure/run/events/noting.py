@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from perdure.model.availability import ModelWait
 from perdure.model.dialects import saying
 from perdure.model.wire import RequestResult, RequestView
 from perdure.people.offers import Offer, is_with_client
@@ -108,6 +109,12 @@ class Noting:
             says=says or None,
         )
 
+    def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
+        """Its model's provider is away; the run waits for it."""
+        self.journal.note(
+            "request", "update", self._now(), number=view.number, model=wait.model, reason=f"{wait.text()} UTC"
+        )
+
     def unanswered(self, view: RequestView, problem: str) -> None:
         """Nobody has answered it."""
         self.journal.note(
@@ -141,7 +148,8 @@ class Noting:
 
     def compacted(self, reason: str) -> None:
         """The context is shown cut from now on."""
-        self.journal.note("compaction", "end", self._now(), reason=reason)
+        for phase in ("start", "end"):
+            self.journal.note("compaction", phase, self._now(), reason=reason)
 
     # Its calls.
 

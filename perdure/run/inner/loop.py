@@ -11,6 +11,7 @@ is the run's, and nowhere else.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, assert_never
 
 from perdure.errors import CallError
@@ -37,8 +38,10 @@ PLAN: Final = "plan"
 class InnerLoop:
     """The calls of the Request whose plan the run has just opened."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, is_patched: Callable[[str], bool] = lambda _: True) -> None:
         self._run = run
+        self._is_patched = is_patched
+        """Whether this execution goes by a rule that is newer than its history may be."""
         self._stage = Stage.STREAMING
         self._shows_plan = run.desk.guard.policy.scope == "plan"
         self._left: deque[Event] = deque()
@@ -49,15 +52,17 @@ class InnerLoop:
         self.running: dict[str, Call] = {}
         """Calls that were started, also those that wait for a person, and whose end was not taken in."""
         self.resting: set[str] = set()
-        """Calls whose time is not this run's work: delegates, which have clocks of their own, and sleep."""
+        """Calls whose time is not this run's work: delegates, which have clocks of their own, sleep, and calls whose turn has not come."""
         self.ended: list[Call] = []
-        """Calls that have run, in the order of their ends; whoever tells of them empties it."""
+        """Calls that have ended, in the order of their ends, those of loops too; the driver that reports them empties it."""
         self.limit: Limit | None = None
         """Why all is to be stopped: see `stop`."""
         self.steered = False
         """A new message has come, and no Request holds it so far: nothing starts but what is safe."""
         self.cut = False
         """A message has ended the Request's answer."""
+        self.model_away = False
+        """Whether the Request waits for a provider that is away (R20.5)."""
         self.forsaken: list[str] = []
         """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
         self.hooks = Hooks(run.prepared.hooks)
@@ -96,9 +101,17 @@ class InnerLoop:
 
     @property
     def waits(self) -> bool:
-        """Whether all there is to do is waited for, a person, a delegate or a sleep: that time is not work."""
-        waited_for = len(self._run.desk.waiting) + len(self.resting)
-        return self._stage is Stage.ANSWERED or (self._stage is Stage.DRAINING and 0 < len(self.running) <= waited_for)
+        """Whether nothing of the run's own work is under way: each call waits for a person, a delegate, a sleep or its turn, and the
+        Request for its provider (R9.5, R20.5).
+
+        The run's clock is derived from this, at each change.
+        """
+        idle = {*self._run.desk.waiting, *self.resting}
+        if self._run.plan is not None and self.stage is Stage.STREAMING:
+            return self.model_away and self.running.keys() <= idle
+        if self._run.plan is None or self.stage not in (Stage.ANSWERED, Stage.DRAINING):
+            return False  # the model works, or the run goes on to its next Request
+        return self.running.keys() <= idle and (bool(self.running) or self._stage is Stage.ANSWERED)
 
     def deliver(self, delivery: Delivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
@@ -119,6 +132,7 @@ class InnerLoop:
 
     def work(self, task: int, now: str) -> None:
         """Take in what was reported, as far as the workflow task's time for checks reaches."""
+        self.plan.checks.is_patched = self._is_patched
         self.plan.checks.begin(task)
         self.plan.time = now
         while self._left and not self.plan.checks.spent:
@@ -166,6 +180,8 @@ class InnerLoop:
                 self._run.notes.call_began(call)
             else:
                 self._run.notes.call_ended(call)
+                self.ended.append(call)
+        self._run.fold()
 
     def let_pass(self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False) -> Outcome | Offer | None:
         """What becomes of a call by what its hooks say, before anybody is asked about it (R10.17): an end, an offer, or nothing more.
@@ -215,7 +231,7 @@ class InnerLoop:
 
     def hold_to(self, limit: Limit, now: str) -> None:
         """No Request follows that could keep what is held: it is not run, what runs comes to its end (R9.5)."""
-        self._drop(limit.words, now)
+        self._drop(limit.words, now, by="run")
         self._stage = Stage.DRAINING
         self.plan.close()
         self._note_news()
@@ -243,7 +259,7 @@ class InnerLoop:
                 self.result = result
                 if self.plan.keeping.held and self.plan.held_back:
                     self.plan.go_on()  # what it keeps has to be known
-                if self.plan.keeping.held and self.plan.held_back:
+                if self.plan.keeping.held and self.plan.held_back and self.plan.checks.spent:
                     self._left.appendleft(event)
                     return
                 if self.intake.number:
@@ -253,7 +269,10 @@ class InnerLoop:
                 ):  # nobody has decided on these: they are asked about again
                     self._stage = Stage.REVISED
                     return
-                self._drop(f"dropped by Request {self.plan.request}", now)
+                self._drop_unkept(now)
+                if self.plan.keeping.held:  # it has said nothing of these: they are asked about once
+                    self._stage = Stage.REVISED
+                    return
                 self.plan.close(drain=result.output is not None)
                 self._stage = self._shown(now)
             case Decided(verdict):
@@ -271,7 +290,6 @@ class InnerLoop:
                 if self.running.pop(call.id, None) is None:
                     return  # dropped just before
                 self.plan.home(call).end(call, outcome, now)
-                self.ended.append(call)
             case Steered():
                 self._revise()
             case Stopped(limit):
@@ -293,8 +311,24 @@ class InnerLoop:
         else:
             self.plan.close()  # nothing is left that could go on
 
-    def _drop(self, reason: str, now: str) -> None:
-        for call in self.plan.keeping.drop(reason, now):
+    def _drop_unkept(self, now: str) -> None:
+        """The Request has answered: what it drops, or writes anew, is not run. What it does not name stays held, and the model is asked
+        once; then that is dropped too (R10.5)."""
+        held, request = self.plan.keeping.held, self.plan.request
+        anew = {(call.tool_name, call.paths) for call in self.plan.own if call.paths}
+        silent = [call for call in held if not (call.unwanted or (call.tool_name, call.paths) in anew)]
+        pressed = [call for call in silent if call.pressed]
+        if silent and not self._is_patched("held-calls-stay"):
+            silent, pressed = [], []
+        self._drop(f"dropped by Request {request}", now, [call for call in held if call not in silent])
+        self._drop(f"dropped: Request {request} was asked about it, and did not name it", now, pressed)
+        for call in silent:
+            call.pressed = True
+
+    def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
+        for call in self.plan.keeping.drop(reason, now, calls):
+            if (offer := self._run.desk.waiting.get(call.id)) is not None:
+                self._run.desk.drop(offer, reason, by)
             if self.running.pop(call.id, None) is not None:
                 self.forsaken.append(call.id)
 

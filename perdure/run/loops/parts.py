@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from perdure.people.policies import Giver, Guard
 from perdure.plan.calls import Call
-from perdure.plan.control.iteration import EACH
+from perdure.plan.control.iteration import EACH, LOOP_DONE, LOOP_FAILED, LOOP_RESULTS
 from perdure.plan.loops.reading import OWN_TOOLS
-from perdure.plan.loops.running import LOOP_DONE, LOOP_FAILED, LOOP_RESULTS, outside_state
+from perdure.plan.loops.running import outside_state
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_INSIDE
 from perdure.values.output_paths import show
-from perdure.values.sources import NOWHERE, Labels
+from perdure.values.sources import NOWHERE, Labels, join_all, untrusted
 
 PART_DEADLINE: Final = 30 * 24 * 3600.0
 """Seconds that a part may work. A loop has no deadline of its own, and each of its calls has its tool's."""
@@ -46,16 +46,24 @@ def _kinds(call: Call) -> list[str]:
     return sorted(read - {"state"})
 
 
-def part_policy(guard: Guard, call: Call) -> tuple[JsonObject, list[Giver]]:
-    """The run's change of policy, and the givers, for the parts: what an approved plan covers is not asked about again (R7.6)."""
+def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tuple[JsonObject, list[Giver]]:
+    """The run's change of policy, and the givers, for the parts: what an approved plan covers is not asked about again (R7.6). `given`: where
+    what the parts are given comes from."""
     change = guard.change.as_change()
-    remembered = dict.fromkeys(guard.remembered, "never")
+    # Nobody has seen what others write into the calls of the parts: a person is asked about those as if nothing was remembered.
+    clean = not untrusted(join_all(map(frozenset, given.values()))) and not any(map(_brings_others_in, call.written()))
+    remembered = dict.fromkeys(guard.remembered if clean else (), "never")
     names = [each.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
         return {**change, "scope": "calls", "ask": "never", "tools": remembered}, []
     return ({**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change), guard.given(
         names
     )
+
+
+def _brings_others_in(call: Call) -> bool:
+    """Whether others may have written what the call gives; a delegate's run says so only when it has ended."""
+    return call.tool is not None and (call.tool.others_write or call.tool.delegate is not None)
 
 
 def part_call(call: Call) -> JsonObject:

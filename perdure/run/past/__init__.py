@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
+from perdure.run.events.clipping import clipped
 from perdure.run.wire import CallView
-from perdure.values.jsons import Json, JsonObject, dumps
-from perdure.values.limits import MAX_RECORDED, MAX_RESULT, SHOWN_PARAMS, said
+from perdure.values.excerpts import result_text
+from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_RECORDED, SHOWN_PARAMS
 from perdure.values.limits.fitting import cut_to
 from perdure.values.limits.sizes import Sizes, preview
-from perdure.values.media import without_media
+from perdure.values.media import beginning_without_media, first_without_media, without_media
 from perdure.values.sources import MODEL, Table, untrusted
 from perdure.values.state.writes import Wrote
 
@@ -21,12 +22,12 @@ SHOWN_RESULT: Final = 160
 """Characters of a result that `show` prints."""
 
 
-def plan_reads(plan: Plan) -> dict[str, list[str]]:
-    return {call.id: reads for call in plan.made() if (reads := call.reads)}
+def plan_reads(calls: Iterable[Call]) -> dict[str, list[str]]:
+    return {call.id: reads for call in calls if (reads := call.reads)}
 
 
-def plan_writes(plan: Plan) -> dict[str, str]:
-    return {call.id: call.target for call in plan.made() if call.paths}
+def plan_writes(calls: Iterable[Call]) -> dict[str, str]:
+    return {call.id: call.target for call in calls if call.paths}
 
 
 def call_view(call: Call, sizes: Sizes, table: Table) -> CallView:
@@ -34,7 +35,7 @@ def call_view(call: Call, sizes: Sizes, table: Table) -> CallView:
     return CallView(
         id=call.id,
         tool=call.tool_name,
-        params=cut_to(call.params, SHOWN_PARAMS, sizes),
+        params=_shown_params(call.params, sizes),
         status=call.standing,
         started_at=call.started,
         ended_at=call.ended_at,
@@ -79,28 +80,6 @@ def record(
             view.result = None
 
 
-def result_text(value: Json, size: int, most: int = MAX_RESULT) -> str:
-    """A result as a transcript keeps it: a text as it is, any other value as JSON, without images and other base64 (R10.18).
-
-    `size` is what it has in bytes. Of more than `most` characters the beginning is kept, with how many there are.
-    """
-    if size > 4 * most:  # what is not shown is not looked at (R18.5)
-        text = value[: 4 * most] if isinstance(value, str) else preview(value, 4 * most)
-        return cut_text(without_media(text), most, said(size))
-    value = without_media(value)
-    text = value if isinstance(value, str) else dumps(value)
-    return cut_text(text, most, f"{len(text):,} characters")
-
-
-REST: Final = "; the rest: recall]"
-"""How a text ends that was cut."""
-
-
-def cut_text(text: str, most: int, whole: str) -> str:
-    """The text, if it has at most `most` characters; else its beginning, how much the `whole` has, and how to read that."""
-    return text if len(text) <= most else f"{text[:most]}… [{whole}{REST}"
-
-
 def weight(view: CallView, sizes: Sizes) -> int:
     """Bytes of a call as it is kept, more or less."""
     return (
@@ -113,9 +92,17 @@ def weight(view: CallView, sizes: Sizes) -> int:
     )
 
 
+def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
+    if sizes.of(params) <= SHOWN_PARAMS:
+        shown: JsonObject = without_media(params)
+        return shown
+    cut: JsonObject = cut_to(clipped(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
+    return cut
+
+
 def _one_line(value: Json) -> str:
     """The beginning of a result; of text as text."""
     if not isinstance(value, str):
-        return preview(value, SHOWN_RESULT)
-    text = " | ".join(value[: 2 * SHOWN_RESULT].splitlines())
+        return preview(first_without_media(value, SHOWN_RESULT)[0], SHOWN_RESULT)
+    text = " | ".join(beginning_without_media(value, 2 * SHOWN_RESULT)[0].splitlines())
     return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"

@@ -59,6 +59,8 @@ class Progress(Wire):
     """Prints of calls of Requests that had read nothing of others, and that were not made."""
     wants: Literal["plan", "structured", "refined"] = "plan"
     """What the next Request is for; the last two only want an output."""
+    must_call: list[str] = Field(default_factory=list)
+    """The tools of which one is called before an output counts (R6.5); none once one was."""
     draft: Json = None
     """The output that is to be refined."""
     inbox: list[Said] = Field(default_factory=list)
@@ -69,6 +71,10 @@ class Progress(Wire):
     """Requests that a message ended before they had answered: they do not count as asked."""
     sent: list[str] = Field(default_factory=list)
     """Digests of what message tools have sent (R10.16)."""
+    refusals: int = 0
+    """Requests in a row that the model refused, up to the last one (R20.2)."""
+    has_cut: bool = False
+    """Whether the model was shown only the beginning of a value, so that `recall` is offered (R10.18)."""
     tight: bool = False
     """Whether the context was too long for the model, and is shown cut since (R9.7)."""
 
@@ -93,7 +99,8 @@ class RunSnapshot(Wire):
     """Where the value of each write comes from: an index into `sets` (R15.1)."""
     policy: JsonObject = Field(default_factory=dict)
     """How the run's own approval policy differs from the agent file's (R7.7)."""
-    remembered: list[str] = Field(default_factory=list)
+    remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
+    """By tool what others had written of the calls that a person has seen; a list, as 0.1.0 wrote it, holds for any."""
     vouched: dict[str, str] = Field(default_factory=dict)
     """What people stand for: by reference the digest of its value (R15.6)."""
     refusals: list[JsonObject] = Field(default_factory=list)

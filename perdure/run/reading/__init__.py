@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from perdure.errors import CallError
+from perdure.errors import CallError, StateError
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.run.agents import Context
@@ -65,6 +65,7 @@ class Reading:
             name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
         ]
         """What others wrote of the conversation that a session's run goes on with."""
+        self.told = sorted({*self.told, *untrusted(context.history_sources)})
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """By call what its result is known to be, of those whose results are hidden."""
@@ -178,8 +179,8 @@ class Reading:
         if not self.hides(sources):
             progress.told = sorted({*progress.told, *untrusted(sources)})
 
-    def of_output(self, output: Json, plan: Plan, state: State, *, below: bool) -> Sources:
-        """The sources of an output as it was written: the model's own words, and what it refers to.
+    def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
+        """The sources of an output as it was written: the model's own words, and what it refers to, at the plan's end or in the state.
 
         Looked for where somebody asks: the run above, if there is one, or a model that may not read what others wrote.
         """
@@ -188,12 +189,20 @@ class Reading:
         if (given := next((call for call in reversed(plan.calls) if call.result is output), None)) is not None:
             return given.sources  # by `task_complete`
         template, _ = parse_template({"output": output})
-        values = {"state": state.snapshot()}
 
         def found(reference: Reference) -> Json | Missing:
-            return get(values[reference.kind], reference.path) if reference.kind in values else None
+            if reference.kind != "state":
+                return None
+            return plan.read_at_end(reference) if at_end else get(state.snapshot(), reference.path)
 
-        taken = join_all(taken_by(site.expression, found, self._of(state)) for site in template.sites)
+        def of(reference: Reference) -> Sources:
+            bound = at_end and reference.kind == "state"
+            return plan.sources_at_end(reference) if bound else self._of(state)(reference)
+
+        try:
+            taken = join_all(taken_by(site.expression, found, of) for site in template.sites)
+        except StateError:  # it is refused for that; whatever is told of it may be of anybody
+            taken = state.labels.whole
         return join(taken, join(MODEL, self.asked)) if template.written_out() else taken
 
     def _of(self, state: State) -> Callable[[Reference], Sources]:
@@ -228,12 +237,20 @@ class Reading:
 
     def shown_start(self, state: JsonObject) -> JsonObject:
         """What the state started with, as the model sees it."""
-        return self.shown_state(State(self.first_writes(state)), tight=False) if self.tells_shapes else state
+        return self.shown_state(State(self.first_writes(state)), tight=False)
+
+    def readable_state(self, state: State) -> JsonObject:
+        """The whole state, with the shapes of what the model is not to read in their places."""
+        value = state.snapshot()
+        return self._shaped(state)(value) if self.tells_shapes and untrusted(state.labels.whole) else value
 
     def shown_state(self, state: State, *, tight: bool) -> JsonObject:
         """The state as the model sees it."""
         if not (self.tells_shapes and untrusted(state.labels.whole)):
             return state.shown(tight=tight)
+        return state.shown(tight=tight, shaped=self._shaped(state))
+
+    def _shaped(self, state: State) -> Callable[[JsonObject], JsonObject]:
         types = {tuple(map(str, write.path)): self._types.get(write.call) for write in state.writes}
 
         def shaped(value: JsonObject) -> JsonObject:
@@ -242,7 +259,7 @@ class Reading:
             )
             return found
 
-        return state.shown(tight=tight, shaped=shaped)
+        return shaped
 
     def shown_data(self, item: Merged) -> Json:
         """Data that the run was given, as the model sees it."""
@@ -296,8 +313,9 @@ class Reading:
         return [HIDDEN] if problems and self.hides(sources) else problems
 
     def shown_feedback(self, messages: Iterable[JsonObject], plan: Plan) -> list[JsonObject]:
-        """What the model is told of persons' edits of calls: of what others wrote the shape."""
-        return [self._shown_edit(message, plan) for message in messages]
+        """What the model is told of decisions: each call as it stands by now, and of what others wrote in an edit the shape."""
+        calls = {call.id: call for call in plan.made()}
+        return [self._shown_edit(_as_it_stands(message, calls), plan) for message in messages]
 
     def _shown_edit(self, message: JsonObject, plan: Plan) -> JsonObject:
         before, after = message.get("before"), message.get("after")
@@ -309,6 +327,13 @@ class Reading:
             name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
         }
         return {**message, "before": shape(before), "after": kept}
+
+
+def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:
+    """A decision is taken while its call waits: what became of the call since is what counts (R7.5)."""
+    about = message["call"]
+    call = calls.get(str(about.get("_id"))) if isinstance(about, dict) else None
+    return message if call is None else {**message, "call": call.as_plan_entry()}
 
 
 def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:

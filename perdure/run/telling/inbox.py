@@ -25,7 +25,7 @@ def accept(progress: Progress, raw: Json) -> Said | None:
         said = Said.model_validate(raw)
     except ValidationError as error:
         raise DecisionError(f"this is no message: {first_problem(error)}") from None
-    if any(each.id == said.id for each in heard(progress)):
+    if any(each.names(said.id, said.sender) for each in heard(progress)):
         return None
     size = len(said.text.encode())
     if size > MAX_SAID:
@@ -41,32 +41,46 @@ def accept(progress: Progress, raw: Json) -> Said | None:
 
 def check_withdrawal(progress: Progress, id: Json) -> None:
     """Raises `DecisionError` with the reason why the message cannot be taken back."""
-    if any(each.id == id for each in progress.inbox):
+    name, sender = _named(id)
+    found = [each for each in progress.inbox if _is(each, name, sender)]
+    if len(found) > 1:
+        raise DecisionError(f'several senders have a message {name!r} in this run: name it by {{"id", "sender"}}')
+    if found:
         return
-    request = next((each.request for each in progress.heard if each.id == id), None)
+    request = next((each.request for each in progress.heard if _is(each, name, sender)), None)
     if request is not None:
-        raise DecisionError(f"Request {request} holds the message {id}: it cannot be taken back any more")
-    raise DecisionError(f"there is no message {str(id)[:60]!r} in this run")
+        raise DecisionError(f"Request {request} holds the message {name}: it cannot be taken back any more")
+    raise DecisionError(f"there is no message {str(name)[:60]!r} in this run")
+
+
+def _named(id: Json) -> tuple[Json, Json]:
+    """A message's id, and its sender where that is said: `{"id", "sender"}`."""
+    return (id.get("id"), id.get("sender")) if isinstance(id, dict) else (id, None)
+
+
+def _is(message: Said | Heard, id: Json, sender: Json) -> bool:
+    return message.id == id and (sender is None or message.sender in ("", sender))
 
 
 def withdraw(progress: Progress, id: Json) -> JsonObject:
     """Take a message back: `{"id", "withdrawn": true}`. Raises `DecisionError`."""
     check_withdrawal(progress, id)
-    progress.inbox = [each for each in progress.inbox if each.id != id]
-    return {"id": str(id), "withdrawn": True}
+    name, sender = _named(id)
+    progress.inbox = [each for each in progress.inbox if not _is(each, name, sender)]
+    return {"id": str(name), "withdrawn": True}
 
 
 def hold(progress: Progress) -> None:
     """The Request that begins is told all of them."""
     for said in progress.inbox:
         progress.messages.append({"type": "message", "text": said.text})
-        progress.heard.append(Heard(id=said.id, request=progress.number))
+        progress.heard.append(Heard(id=said.id, sender=said.sender, request=progress.number))
     progress.inbox = []
 
 
 def heard(progress: Progress) -> list[Heard]:
     """Which Request held each message; those that none held last."""
-    return [*progress.heard, *(Heard(id=said.id) for said in progress.inbox)]
+    return [*progress.heard, *(Heard(id=said.id, sender=said.sender) for said in progress.inbox)]
 
 
 def heed(progress: Progress) -> None:

@@ -39,7 +39,8 @@ class Telling:
         if plan is None:
             return None
         entries = [call.as_plan_entry() for call in plan.calls]
-        return Revision(entries, self._since, None if self._keep is None else self._keep.name)
+        pressed = [call.id for call in plan.keeping.held if call.pressed]
+        return Revision(entries, self._since, None if self._keep is None else self._keep.name, pressed)
 
     def tools(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         """Those of the run, with that by which the running Request keeps what is held."""

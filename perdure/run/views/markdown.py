@@ -12,6 +12,7 @@ from perdure.run.prompts import call_line
 from perdure.run.running import Run
 from perdure.run.tallies import RECENT
 from perdure.values.limits.sizes import preview
+from perdure.values.media import first_without_media
 
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 _STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
@@ -26,6 +27,8 @@ def details(run: Run, run_id: str = "") -> str:
     if run.past.log:
         last = run.past.log[-1]
         lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
+    if run.wait is not None:
+        lines += ["", f"**{plain(run.wait.text())} UTC**"]
     if waiting := run.desk.waiting:
         lines += [
             "",
@@ -43,7 +46,7 @@ def details(run: Run, run_id: str = "") -> str:
         if notes := [note for call in calls if (note := _note(call))]:
             lines += ["", *notes]
     if run.output is not None:
-        lines += ["", f"Output: {_code(preview(run.output, 300))}"]
+        lines += ["", f"Output: {_code(preview(first_without_media(run.output, 300)[0], 300))}"]
     return "\n".join(lines)
 
 

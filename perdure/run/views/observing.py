@@ -122,7 +122,7 @@ def run_started(agent: str) -> Told:
 def run_ended(agent: str, status: str, reason: str | None) -> Told:
     """`reason`: why it stopped, or the type of its failure."""
     labels = {"agent": name_of(agent), "status": status, "reason": word(reason, "none")}
-    level = WARNING if status == "failed" else INFO
+    level = WARNING if status in ("failed", "refused") else INFO
     return Told("run ended", level, dict(labels), [("perdure_runs_total", 1, labels)])
 
 
@@ -166,6 +166,12 @@ def request_failed(agent: str, request: RequestView, kind: str | None) -> Told:
     return Told("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)])
 
 
+def waits_for_model(agent: str, request: RequestView, reason: str) -> Told:
+    """Its model's provider is away, for this `reason`."""
+    fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
+    return Told("waits for its model", WARNING, fields | {"code": word(reason)})
+
+
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Told:
     """A Request of `model` goes to the `other`."""
     fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
@@ -193,14 +199,16 @@ def _outcome(call: Call) -> str:
     return call.status if call.ended else "cancelled"
 
 
-def waits(call: str, tool: str, *, question: bool) -> Told:
-    """Something waits for a person: a call, or a plan, whose `tool` is empty."""
+def waits(call: str, tool: str, *, question: bool, client: bool) -> Told:
+    """Something waits for a person, or for the run's client: a call, or a plan, whose `tool` is empty."""
+    if client:
+        return Told("waits for its client", fields={"call": call, "tool": tool})
     fields: Fields = {"call": call, "kind": "question" if question else "approval"}
     return Told("waits for a person", fields=fields | ({"tool": tool} if tool else {}))
 
 
 def decided(call: str, decision: str | None, by: str, seconds: float) -> Told:
-    """`by`: `person`, `program`, `policy` or `timeout`."""
+    """`by`: `person`, `program`, `policy` or `timeout`; of what was dropped `model` or `run`."""
     labels = {"decision": word(decision), "by": by}
     fields: Fields = {"call": call, **labels, "waited_seconds": round(seconds, 3)}
     return Told("decided", fields=fields, counts=[("perdure_approval_wait_seconds", seconds, labels)])

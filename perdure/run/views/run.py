@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
-from perdure.people.offers import Offer
+from perdure.people.offers import Offer, is_with_client
 from perdure.people.policies import Guard
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
-from perdure.run.past import call_view, plan_reads, plan_writes
+from perdure.run.past import plan_reads, plan_writes
 from perdure.run.running import Run
 from perdure.run.telling.inbox import heard
 from perdure.run.views.ways import ways
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
+from perdure.values.limits import MAX_VIEWED
 from perdure.values.limits.sizes import preview
 
 _SHOWN_IN_LISTS: Final = 300
@@ -21,8 +23,10 @@ _SHOWN_IN_LISTS: Final = 300
 
 
 def run_view(run: Run, run_id: str) -> RunView:
-    """The whole run."""
+    """The run as it stands, with its newest `MAX_VIEWED` calls."""
     plan, past = run.plan, run.past
+    newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
+    earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
     return RunView(
         run_id=run_id,
         agent=run.agent.name,
@@ -32,7 +36,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         requests=len(past.log),
         usage=run.progress.usage,
         errors=run.errors,
-        calls=[*past.calls, *((call_view(call, run.sizes, run.table) for call in plan.made()) if plan else ())],
+        calls=[*earlier, *map(run.call_view, newest)],
         state=run.state.snapshot(),
         messages=heard(run.progress),
         worked=run.progress.worked,
@@ -43,11 +47,13 @@ def run_view(run: Run, run_id: str) -> RunView:
         sources=sorted(run.output_sources),
         left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},
         waiting=waiting_views(run),
+        wait=run.wait,
         refusals=run.desk.refusals,
         log=past.log,
-        reads=past.reads | (plan_reads(plan) if plan else {}),
-        writes=past.writes | (plan_writes(plan) if plan else {}),
+        reads=past.reads | plan_reads(newest),
+        writes=past.writes | plan_writes(newest),
         sets=run.table.as_json(),
+        met=run.reading.met(run.progress, run.table.sets),
         edges=[*past.edges, *(plan.named_edges() if plan else ())],
     )
 
@@ -76,6 +82,7 @@ def waiting_view(offer: Offer, agent: str, guard: Guard, dry_run: Callable[[int]
         view.tool, view.description = call.tool_name, call.tool.description
         view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
         view.ways = [] if offer.question else ways(call)
+        view.client = is_with_client(call)
         return view
     view.calls = offer.shown
     dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.calls], asks=guard.asks)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from perdure.errors import MessageRefusedError
+from perdure.people.wire import RunWaits
 from perdure.sessions.lanes.queued import (
     Accepted,
     Begin,
@@ -24,8 +25,9 @@ from perdure.sessions.lanes.queued import (
     Until,
 )
 from perdure.sessions.lanes.rights import check_command, covers, says
-from perdure.sessions.wire import CAP, QUIET, Done, Message, Receipt, Withdrawal
-from perdure.values.limits import MAX_STEERED, MAX_WAITING_TEXT
+from perdure.sessions.wire import CAP, QUIET, Done, Message, Receipt, Withdrawal, message_key, several_senders
+from perdure.values.limits import MAX_AGENT, MAX_STEERED, MAX_WAITING_TEXT
+from perdure.values.limits.sizes import Sizes
 from perdure.values.rules import Mode, Rules
 
 
@@ -57,10 +59,10 @@ class Lane:
         for one that is not to wait.
         """
         says(message)
-        if (known := self.state.known.get(message.message_id)) is not None:
+        if (known := self.state.known.get(message.key)) is not None:
             if known.body != message.body:
                 raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
-            return self.receipt(message.message_id)
+            return self.receipt(message.key)
         check_command(message)
         running, queue = self.state.running, self.state.queue
         if message.command == "/stop":
@@ -73,6 +75,10 @@ class Lane:
         if len(queue) >= self.cap:
             raise MessageRefusedError(
                 f"{len(queue)} messages wait already, which is the most (cap {self.cap}); send it later"
+            )
+        if message.settings and Sizes().of([message.settings, *(each.settings for each in queue)]) > MAX_AGENT:
+            raise MessageRefusedError(
+                f"the settings of messages that wait have {MAX_AGENT:,} bytes at most; send it later"
             )
         if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
             raise MessageRefusedError(f"what waits may have {MAX_WAITING_TEXT:,} characters in all; send it later")
@@ -92,10 +98,11 @@ class Lane:
             route=message.route,
             seq=self.state.seq,
             at=now,
+            settings=message.settings,
         )
         accepted = self._command(queued, message.command) if message.command else self._message(queued, message)
         receipt = accepted.receipt.model_copy(update={"accepted_at": at})
-        self.state.known[message.message_id] = Known(
+        self.state.known[message.key] = Known(
             body=message.body,
             at=at,
             done=receipt.done,
@@ -106,12 +113,12 @@ class Lane:
         )
         return replace(accepted, receipt=receipt)
 
-    def receipt(self, message_id: str) -> Receipt:
-        """That of a message that is known: word for word what it was (R10.1)."""
-        known = self.state.known[message_id]
+    def receipt(self, key: str) -> Receipt:
+        """Return that of a message that is known: word for word what it was (R10.1)."""
+        known = self.state.known[key]
         return Receipt(
             run_id=None if known.promised is None else self.run_id(known.promised),
-            message_id=message_id,
+            message_id=key.partition("\n")[2],
             position=known.position,
             accepted_at=known.at,
             done=known.done,
@@ -119,14 +126,27 @@ class Lane:
         )
 
     def _mode(self, message: Message) -> Mode:
-        return message.mode or self.rules.mode or "steer"
+        return message.mode or self.rules.mode or ("followup" if self._is_asking else "steer")
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether the run waits for a person: what is said next then follows it, and takes no approval away (R10.4)."""
+        return self.state.running is not None and self.state.running.waits
 
     def _steers(self, message: Message) -> tuple[bool, str | None]:
         """Whether it goes to the run that is under way; why it does not although it was to."""
         running = self.state.running
-        if self._mode(message) != "steer" or running is None or message.command:
+        if running is None or message.command:
             return False, None
         run = self.run_id(running.number)
+        if self._is_asking and not (message.mode or self.rules.mode):
+            return False, f"{run} waits for a person, so it follows it (mode steer does not)"
+        if self._mode(message) != "steer":
+            return False, None
+        if message.settings:
+            return False, "its settings are those of a run of its own"
+        if (first := running.messages[0]).settings and first.sender != message.sender:
+            return False, f"{run} has settings of {first.sender!r}, so it follows it"
         if not covers(message.rights, running.rights):
             return False, f"{message.sender!r} does not have the rights of {run}, so it follows it"
         if running.ending is not None:
@@ -171,7 +191,7 @@ class Lane:
         if last is None or last.mode != "collect" or last.number is None:
             return None
         if not last.joins(queued):
-            return "those before it have other rights, or another way to answer, so it is not put together with them"
+            return "those before it have other rights, settings or another way to answer, so it is not put together with them"
         queued.number = last.number
         return None
 
@@ -246,6 +266,12 @@ class Lane:
         assert self.state.running is not None
         self.state.running.begun = True
 
+    def waits(self, told: RunWaits) -> None:
+        """The run has said whether it waits for a person."""
+        running = self.state.running
+        if running is not None and self.run_id(running.number) == told.run_id and told.count > running.told:
+            running.waits, running.told = told.waits, told.count
+
     def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
         """The run has ended, however it did. `held`: what it was given since it began and a Request held, with that Request's number.
 
@@ -255,41 +281,60 @@ class Lane:
         assert running is not None
         self.state.running = None
         for message in running.messages:
-            self._hold(message.message_id, 1)
+            self._hold(message.key, 1)
         lost: list[Queued] = []
         for message in running.steered:
-            if message.message_id in held:
-                self._hold(message.message_id, held[message.message_id] if isinstance(held, Mapping) else None)
+            if message.key in held:
+                self._hold(message.key, held[message.key] if isinstance(held, Mapping) else None)
             else:
                 lost.append(message)
         self.state.queue = sorted([*lost, *self.state.queue], key=lambda each: each.seq)
-        self._promise_anew({message.message_id for message in lost})
+        self._promise_anew({message.key for message in lost})
         return lost
 
     def _promise_anew(self, lost: Collection[str]) -> None:
         """A run for what was lost: one for those that stand side by side, and may be one run's."""
         before: Queued | None = None
         for message in self.state.queue:
-            if message.message_id not in lost:
+            if message.key not in lost:
                 before = None
                 continue
             message.number = before.number if before is not None and before.joins(message) else self._promise()
-            if (known := self.state.known.get(message.message_id)) is not None:
+            if (known := self.state.known.get(message.key)) is not None:
                 known.number = message.number
             before = message
 
-    def _hold(self, message_id: str, request: int | None) -> None:
-        if (known := self.state.known.get(message_id)) is not None:
+    def _hold(self, key: str, request: int | None) -> None:
+        if (known := self.state.known.get(key)) is not None:
             known.request = request
 
-    def judge_withdrawal(self, asked: Withdrawal) -> None:
-        """Whether it can be taken back, as far as the lane knows. Raises `MessageRefusedError` with what holds it (R10.7)."""
-        known = self.state.known.get(asked.message_id)
-        if known is None:
+    def resolve(self, message_id: str, sender: str = "") -> str | None:
+        """Return the key of a message that is known; without its sender, where one sender alone has a message of this id (R10.1).
+
+        Raises `MessageRefusedError` where several have.
+        """
+        if sender:
+            key = message_key(sender, message_id)
+            return key if key in self.state.known else None
+        found = [key for key in self.state.known if key.endswith(f"\n{message_id}")]
+        if len(found) > 1:
+            raise MessageRefusedError(several_senders(message_id, [key.partition("\n")[0] for key in found]))
+        return found[0] if found else None
+
+    def judge_withdrawal(self, asked: Withdrawal) -> str:
+        """Return the key of the message, which can be taken back as far as the lane knows.
+
+        Raises `MessageRefusedError` with what holds it (R10.7).
+        """
+        key = self.resolve(asked.message_id, asked.of or asked.sender)
+        if key is None and not asked.of:
+            key = self.resolve(asked.message_id)
+        if key is None:
             raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be taken back")
+        known = self.state.known[key]
         if known.withdrawn:
-            return
-        where = self._where(asked.message_id)
+            return key
+        where = self._where(key)
         if where is None:
             if known.number is None:
                 raise MessageRefusedError(f"{asked.message_id!r} is a command that was carried out")
@@ -297,27 +342,28 @@ class Lane:
             raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {asked.message_id!r} already")
         if where.sender != asked.sender and not covers(asked.rights, ["withdraw"]):
             raise MessageRefusedError(f"{asked.sender!r} may not take back what {where.sender!r} has said")
+        return key
 
-    def _where(self, message_id: str) -> Queued | None:
+    def _where(self, key: str) -> Queued | None:
         """The message, while it can be taken back."""
         running = self.state.running
         given = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
-        return next((each for each in [*self.state.queue, *given] if each.message_id == message_id), None)
+        return next((each for each in [*self.state.queue, *given] if each.key == key), None)
 
-    def steered_into(self, message_id: str) -> int | None:
+    def steered_into(self, key: str) -> int | None:
         """The number of the run that was given it, and knows whether a Request holds it."""
         running = self.state.running
-        if running is not None and any(each.message_id == message_id for each in running.steered):
+        if running is not None and any(each.key == key for each in running.steered):
             return running.number
         return None
 
-    def withdraw(self, message_id: str) -> Queued | None:
+    def withdraw(self, key: str) -> Queued | None:
         """Take it out; of one that is no more there nothing changes. A run that has lost all it was to begin with does not begin."""
-        message = self._where(message_id)
+        message = self._where(key)
         if message is None:
             return None
         state, running = self.state, self.state.running
-        state.known[message_id].withdrawn = True
+        state.known[key].withdrawn = True
         state.queue = [each for each in state.queue if each is not message]
         if running is not None:
             running.steered = [each for each in running.steered if each is not message]

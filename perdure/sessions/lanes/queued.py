@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from pydantic import Field
 
-from perdure.sessions.wire import Done, Receipt
+from perdure.sessions.wire import Done, Receipt, message_key
+from perdure.values.jsons import JsonObject
 from perdure.values.rules import Mode
 from perdure.values.wire import Wire
 
@@ -27,10 +28,18 @@ class Queued(Wire):
     """Of the run that is to take it, with all that stand beside it under the same number; `None`: a command."""
     at: float
     """Seconds since 1970, of its acceptance."""
+    settings: JsonObject = Field(default_factory=dict)
+    """As the message has them."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the session."""
+        return message_key(self.sender, self.message_id)
 
     def joins(self, other: Queued) -> bool:
         """Whether both may be one run's: what it may do, and where it answers, is the same (R10.4)."""
-        return set(self.rights) == set(other.rights) and self.route == other.route
+        own = bool(self.settings or other.settings)
+        return set(self.rights) == set(other.rights) and self.route == other.route and not own
 
 
 class Running(Wire):
@@ -46,6 +55,10 @@ class Running(Wire):
     begun: bool = False
     ending: str | None = None
     """Why it was told to end."""
+    waits: bool = False
+    """Whether it waits for a person, as it has told last."""
+    told: int = 0
+    """The count of that."""
 
 
 class Known(Wire):
@@ -77,6 +90,7 @@ class LaneState(Wire):
     queue: list[Queued] = Field(default_factory=list)
     running: Running | None = None
     known: dict[str, Known] = Field(default_factory=dict)
+    """By `message_key`; Perdure 0.1.0 wrote them by the message's id."""
 
 
 @dataclass(frozen=True, slots=True)

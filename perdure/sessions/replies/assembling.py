@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.run.past import cut_text
 from perdure.run.past.sent import was_sent
 from perdure.run.wire import CallView, RunResult
 from perdure.sessions.lanes.queued import Queued, Running
 from perdure.sessions.replies.wire import Delivery, Kind
+from perdure.values.excerpts import cut_text
 from perdure.values.jsons import shorten
 from perdure.values.limits import MAX_REPLY
 from perdure.values.rules import Told
@@ -34,15 +34,18 @@ class Part:
 def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> list[Part]:
     """What is to be said of a run, in its order; empty: nothing. `reply`: its answer, `None` where it has none or wants to say nothing.
 
-    What a message tool has sent already is not said again. Where nothing is left and a tool has failed, that is said, and so is that a run
-    has failed; of one that somebody has ended nothing is.
+    What a message tool has sent already is not said again. Where nothing is left and a tool has failed, that is said, unless a message tool
+    has sent something that people see. That a run has failed is said in any case, and of a refused one the model's words; of one that
+    somebody has ended nothing is.
     """
     if reply is not None and not was_sent(reply, result.sent):
         thought = [Part("reasoning", result.reasoning)] if "reasoning" in told and result.reasoning.strip() else []
         calls = [Part("tools", summary(result.calls))] if "tools" in told and result.calls else []
         return [*thought, *calls, Part("answer", reply)]
+    if result.status == "refused":
+        return [Part("failure", (result.error or "The model refused.")[:_FAILURE])]
     if result.status in ("completed", "failed", "timed_out"):
-        failed = failures(result.calls)
+        failed = [] if result.sent else failures(result.calls)
         if failed:
             return [Part("failure", "\n".join(failed))]
         if result.status != "completed":
@@ -106,7 +109,7 @@ def deliveries(
     `held`: what of the messages that it was given since it began a Request held.
     """
     routes: dict[str, list[Queued]] = {}
-    for message in [*running.messages, *(each for each in running.steered if each.message_id in held)]:
+    for message in [*running.messages, *(each for each in running.steered if each.key in held)]:
         if message.route:
             routes.setdefault(message.route, []).append(message)
     if not routes or (running.ending is not None and result.status != "completed"):  # by somebody, who knows it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -54,7 +54,8 @@ def reply_route(name: str, /) -> Callable[[F], F]:
     """Have replies to messages of this route, `name` or `name:address`, given to a function, sync or async (R10.16).
 
     The function takes a `Reply` and delivers it under its `key`. It returns nothing, or `refuse("why")` where that can never be delivered.
-    Whatever it raises is tried again, six times in ten minutes; after that nobody knows whether it has arrived. Sync functions run in threads.
+    The engine retries what it raises, six attempts in all; after that nobody knows whether it has arrived (`perdure session redeliver`). Attempts
+    wait for a worker for as long as there is none. Sync functions run in threads.
 
     Raises `ToolDefinitionError` for a name with a colon in it, and for a function that takes no `Reply`.
     """
@@ -118,6 +119,9 @@ class Routes:
     def get(self, route: str) -> RouteFunction | None:
         """Of a message's route, whatever stands behind its name."""
         return self._functions.get(name_of(route))
+
+    def __iter__(self) -> Iterator[RouteFunction]:
+        return iter(self._functions.values())
 
     def __len__(self) -> int:
         return len(self._functions)

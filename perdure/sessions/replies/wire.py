@@ -13,6 +13,9 @@ DELIVER_ACTIVITY: Final = "perdure.reply"
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
 """Type of the failure of a worker that has not the route, where another may."""
 
+ATTEMPTS: Final = 6
+"""Of one delivery; one that a worker was shut down in does not count."""
+
 Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
 """`answer`: what the run says; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
 nothing to say, and why."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -13,8 +14,9 @@ from typing import Final
 from perdure.errors import FormulaError, JsonError
 from perdure.values.formulas.nodes import Frame, Step, wrong
 from perdure.values.formulas.reading import Reader
-from perdure.values.formulas.steps import MAX_FORMULA_STEPS, OutOfStepsError, Steps
+from perdure.values.formulas.steps import LOOKS, MAX_FORMULA_STEPS, OutOfStepsError, Steps
 from perdure.values.jsons import Json, check
+from perdure.values.limits.sizes import Sizes
 from perdure.values.references import DAGGER, Reference
 
 MAX_FORMULA: Final = 2_000
@@ -37,14 +39,32 @@ class Formula:
     def evaluate(self, values: Sequence[Json], steps: Steps | None = None) -> Json:
         """The formula's value, which is JSON: numbers finite, the work bounded by `steps`. Raises `FormulaError`."""
         steps = Steps() if steps is None else steps
-        try:
+        with _in_words():
             return self.step(Frame(values, steps))
-        except OutOfStepsError:
-            raise FormulaError(
-                f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much",
-                1,
-                1,
-            ) from None
+
+    def measured(self, values: Sequence[Json], steps: Steps, sizes: Sizes, most: int) -> tuple[Json, int]:
+        """The same, and how many bytes of it are new: measuring, copying and encoding them is paid for in `steps`, too (R18.9).
+
+        Raises `TooManyBytesError` as soon as the value is found to have more than `most` bytes.
+        """
+        value = self.evaluate(values, steps)
+        _, new, looked_at = sizes.of_made(value, frozenset(map(id, values)), most)
+        with _in_words():
+            steps.take(looked_at // LOOKS)
+            steps.text(new)
+        return value, new
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except OutOfStepsError:
+        raise FormulaError(
+            f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much",
+            1,
+            1,
+        ) from None
 
 
 @lru_cache(maxsize=512)

@@ -134,6 +134,7 @@ def _set(steps: Steps, values: Json = ()) -> Json:
 
 def _dict(steps: Steps, values: Json = None) -> Json:
     if isinstance(values, dict) or values is None:
+        steps.take(len(values or {}))
         return dict(values or {})
     pairs = items(steps, values)
     if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):

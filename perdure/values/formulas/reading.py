@@ -11,6 +11,7 @@ from perdure.errors import clip
 from perdure.values.formulas.functions import FUNCTIONS, METHODS, call_method
 from perdure.values.formulas.nodes import CONSTANTS, Frame, Nodes, Step, wrong
 from perdure.values.formulas.operators import WrongError, items, kind, text_key
+from perdure.values.formulas.steps import CHARACTERS, Steps
 from perdure.values.jsons import Json
 
 _METHODS: Final = frozenset(name for methods in METHODS.values() for name in methods)
@@ -89,13 +90,12 @@ class Reader(Nodes):
                 return
             source, target, tests = loops[depth]
             for item in items(frame.steps, source(frame)):
-                frame.steps.take()
-                _assign(target, item, frame.variables)
+                _assign(frame.steps, target, item, frame.variables)
                 if all(test(frame) for test in tests):
                     yield from run(frame, depth + 1)
 
         def scoped(frame: Frame) -> Iterator[None]:
-            kept = dict(frame.variables)
+            kept = _copied(frame)
             yield from run(frame)
             frame.variables = kept
 
@@ -124,7 +124,7 @@ class Reader(Nodes):
         self.bound.pop()
 
         def make(frame: Frame) -> Callable[[Json], Json]:
-            inner = Frame(frame.values, frame.steps, dict(frame.variables))
+            inner = Frame(frame.values, frame.steps, _copied(frame))
 
             def rank(item: Json) -> Json:
                 inner.variables[name] = item
@@ -190,7 +190,15 @@ def _names(target: ast.expr) -> list[str]:
     return [name for each in target.elts for name in _names(each)]
 
 
-def _assign(target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
+def _copied(frame: Frame) -> dict[str, Json]:
+    """The variables, for what changes them to be undone."""
+    frame.steps.take(len(frame.variables) // CHARACTERS)
+    return dict(frame.variables)
+
+
+def _assign(steps: Steps, target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
+    """Give the names of `target` their values; each takes a step."""
+    steps.take()
     if isinstance(target, ast.Name):
         variables[target.id] = value
         return
@@ -198,4 +206,4 @@ def _assign(target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
     if not isinstance(value, list) or len(value) != len(target.elts):
         raise WrongError(f"{len(target.elts)} names take a list of so many items, not {kind(value)}")
     for each, item in zip(target.elts, value, strict=True):
-        _assign(each, item, variables)
+        _assign(steps, each, item, variables)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 MAX_FORMULA_STEPS: Final = 200_000
-"""Of the formulas of one call, or of one output, below 0.1 s: a step is one operation, one item, or `CHARACTERS` of text."""
+"""Of the formulas of one call, or of one output, below 0.1 s: a step is one operation, one item, or `CHARACTERS` of text;
+what the value takes to be measured and written is paid for as well (R18.9)."""
 CHARACTERS: Final = 16
-
-
+LOOKS: Final = 2
+"""Parts of a value that are looked at to measure it, in one step."""
 BITS: Final = 128
 """Of an integer that is computed with: two of 4,000 digits take 30 µs."""
 

@@ -122,6 +122,9 @@ MAX_INSIDE: Final = 100
 """Items that run inside the run's own workflow, each with a few events; more have a loop workflow (R16.1)."""
 MAX_TURNS: Final = 500
 """Iterations, one after another, inside a run's own workflow: it goes on as new only between Requests."""
+MAX_ROUNDS_INSIDE: Final = 10_000
+"""Iterations of all loops of one Request that run inside the run's own workflow, those of loops inside loops among them: each is a plan
+of its own and takes up to 1 ms (R16.6)."""
 MAX_BODY_CALLS: Final = 100
 """Calls of a body: each iteration is a plan of so many."""
 MAX_LOOPS_DEEP: Final = 5
@@ -146,6 +149,10 @@ MAX_CARRIED: Final = 15_000_000
 
 MAX_KEPT: Final = 64_000_000
 """Bytes of parameters and results of ended calls that a run keeps by reference, to be read whole."""
+
+MAX_VIEWED: Final = 2_000
+"""Calls, the newest, that a view of a run holds: to show one takes up to 0.1 ms, and while a run is looked at it does nothing else (R16.6).
+All of them are read page by page."""
 
 SHOWN_PARAMS: Final = 2_000
 """Bytes of a call's parameters that views keep of it: a run has thousands of calls."""
@@ -239,8 +246,14 @@ MAX_UNHEARD: Final = 1_000_000
 """Bytes of these together: a Request tells all of them, and its context goes in one answer of a query."""
 MAX_HOOK_SECONDS: Final = 300.0
 """That a hook may ask for: somebody waits for it."""
+MAX_REFUSALS: Final = 2
+"""Requests in a row that a model refuses before its run ends as refused: the first, and one more (R20.2)."""
 MAX_REASON: Final = 1_000
 """Characters of why a hook refuses."""
+MAX_ADDITION: Final = 2_000
+"""Characters that a hook may add to a compaction: half of what a summary may have."""
+MAX_LAST_MESSAGES: Final = 1_000_000
+"""Bytes of a run's messages that a hook is given at its end: they are sent by query, beside the run's output."""
 
 
 def said(size: int) -> str:

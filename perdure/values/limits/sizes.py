@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from json.encoder import encode_basestring  # the one that `json.dumps` uses, in C
 from typing import Final
 
@@ -11,6 +11,10 @@ from perdure.values.jsons import Json, dumps
 _KEPT: Final = 512
 """Bytes from which on a size is remembered: below that measuring again is as fast."""
 _SCALARS: Final = {int, float, bool, type(None)}
+
+
+class TooManyBytesError(Exception):
+    """A value has more bytes than it may have."""
 
 
 class Sizes:
@@ -42,6 +46,47 @@ class Sizes:
             self.note(value, size)
         return size
 
+    def of_made(self, value: Json, given: Collection[int], most: int) -> tuple[int, int, int]:
+        """Bytes of a value that was made of others, how many of them are new, and how many parts were looked at.
+
+        A part may stand in many places: it is measured once. Not new is the first place of a part that was measured before, or whose
+        identity is `given`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
+        """
+        seen: dict[int, int] = {}
+        looked_at = 0
+
+        def part(item: Json) -> tuple[int, int]:
+            nonlocal looked_at
+            if not isinstance(item, dict | list | str) or (isinstance(item, str) and len(item) < _KEPT):
+                size = self.of(item)
+                return size, size
+            if (again := seen.get(id(item))) is not None:
+                return again, again
+            if id(item) in given or self.knows(item):
+                size = seen[id(item)] = self.of(item)
+                return size, 0
+            if isinstance(item, str):
+                size = new = self.of(item)
+            elif isinstance(item, list) and set(map(type, item)) <= _SCALARS:
+                size = new = len(dumps(item))
+            else:
+                looked_at += len(item)
+                size = new = _frame(item)
+                for child in item.values() if isinstance(item, dict) else item:
+                    more, fresh = part(child)
+                    size += more
+                    new += fresh
+                    if size > most:
+                        raise TooManyBytesError
+            seen[id(item)] = size
+            self.note(item, size)
+            return size, new
+
+        size, new = part(value)
+        if size > most:
+            raise TooManyBytesError
+        return size, new, looked_at
+
     def knows(self, value: Json) -> bool:
         """Whether the value was measured, and is large enough to be remembered."""
         return self._remembered(value) is not None
@@ -56,15 +101,22 @@ class Sizes:
         if isinstance(value, str):
             return text_size(value)
         if isinstance(value, dict):
-            return max(2, 1 + len(value) + sum(text_size(key) + 1 + self.of(child) for key, child in value.items()))
+            return _frame(value) + sum(map(self.of, value.values()))
         if len(value) > 100 and set(map(type, value)) <= _SCALARS:
             return len(dumps(value))
-        return max(2, 1 + len(value) + sum(map(self.of, value)))
+        return _frame(value) + sum(map(self.of, value))
 
     def retain(self, values: Iterable[Json]) -> None:
         """Let go of all values but these: others that are still there are measured once more when it matters."""
         known = self._known
         self._known = {id(value): known[id(value)] for value in values if id(value) in known}
+
+
+def _frame(value: Json) -> int:
+    """Bytes of a list or an object beside its items: brackets, commas, keys."""
+    if isinstance(value, dict):
+        return max(2, 1 + len(value) + sum([text_size(key) + 1 for key in value]))
+    return max(2, 1 + len(value))
 
 
 def _scalar_size(value: Json) -> int:

@@ -29,6 +29,8 @@ _MUST: Final = {
     "model_attributes_type": "must be an object",
 }
 """Pydantic's kinds of errors in JSON's words."""
+MOST: Final = 20
+"""Problems that are told of one thing that was written: a name that is near is looked for with each."""
 _NAMES: Final = 12
 """Right names that are listed where none is near."""
 
@@ -60,12 +62,16 @@ def problems_of(
     error: ValidationError, document: Json = None, *, model: Any = None, at: Place = (), skip: int = 0
 ) -> list[Problem]:
     """Everything that a pydantic error says of the `document`, which is to be a `model` and stands at `at`; `skip` steps of its places
-    are left out at the start. What is wrong with one value is one problem, however many kinds of value it might have been."""
+    are left out at the start. What is wrong with one value is one problem, however many kinds of value it might have been. Behind `MOST` one
+    says that there are more."""
     found: dict[Place, list[str]] = {}
     instead: set[Place] = set()
     for each in error.errors(include_url=False):
         missing = each["type"] == "missing"
         place = _place(each["loc"][skip:], document, missing=missing)
+        if len(found) == MOST and place not in found:
+            found[()] = [f"has more problems than these {MOST}"]
+            break
         keys = _keys(model, place[:-1]) if each["type"] == "extra_forbidden" else []
         if keys and (near := meant(str(place[-1]), keys)):
             instead.add((*place[:-1], near))

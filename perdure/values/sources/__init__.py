@@ -1,6 +1,6 @@
 """Where values come from: a set of names for each value, and what stands where of them (R15.1, R15.2).
 
-A name is `user`, `agent`, `model`, `tool:NAME`, or of what a prompt holds `skill:NAME` or `file:NAME`; a `!` before it says that others wrote what came from there. Sets are shared, so
+A name is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or of what a prompt holds `skill:NAME` or `file:NAME`; a `!` before it says that others wrote what came from there. Sets are shared, so
 that a write costs one pointer, and a snapshot one small number: see `Table`.
 """
 
@@ -35,6 +35,10 @@ TOOL: Final = "tool:"
 SKILL: Final = "skill:"
 FILE: Final = "file:"
 """Before the name of a skill, and of a bootstrap file, that a prompt holds (R10.19)."""
+CLIENT: Final = "client:"
+"""Before the name of a client of the gateway that has sent a text in the agent's or a tool's name."""
+NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{1,200}})$"
+"""What a name looks like."""
 
 
 @lru_cache(maxsize=4096)

@@ -37,6 +37,11 @@ class Origins:
         """Whether others may have written anything of it (R15.3)."""
         return bool(untrusted(self.written)) or any(map(untrusted, self.params.values()))
 
+    @property
+    def by_others(self) -> Sources:
+        """What others wrote of it, as far as that is known."""
+        return join(untrusted(self.written), untrusted(self.all))
+
     def vouched(self, names: set[str] | None = None) -> Origins:
         """The same where a person stands for these parameters, or for the whole call (R15.6)."""
         named = set(self.params) if names is None else names

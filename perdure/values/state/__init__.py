@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from perdure.values.excerpts import excerpt
+from perdure.values.instances import MARK
 from perdure.values.jsons import Json, JsonObject
+from perdure.values.limits import MAX_RESULT
 from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.media import first_without_media, without_media
 from perdure.values.paths import UNKNOWN, get, overlaps
-from perdure.values.references import MISSING, Missing, Path
+from perdure.values.references import MISSING, Missing, Path, Reference
 from perdure.values.sources import NOWHERE, Labels, Sources, join
 from perdure.values.state.trees import Tree, combine
 from perdure.values.state.writes import METHODS, OutputMethod, Showing, Write, covers, is_prefix, stands_alone
@@ -23,7 +27,6 @@ __all__ = [
     "State",
     "Tree",
     "Write",
-    "beginning",
     "combine",
     "covers",
     "is_prefix",
@@ -33,9 +36,8 @@ __all__ = [
 ]
 
 
-LARGE: Final = 256 * 1024
-"""Bytes of JSON from which on one value is shown to the model by its beginning."""
 _SHOWN: Final = 2000
+"""Characters of a key's value where the context was too long for the model."""
 
 
 class State:
@@ -46,7 +48,8 @@ class State:
         self.sizes = sizes or Sizes()
         self.labels = Labels()
         """Where the value comes from, part by part (R15.1)."""
-        self._large: list[tuple[Path, Json, int]] = []
+        self._large: dict[Path, bool] = {}
+        """Where a value of more than `MAX_RESULT` bytes was written, and whether as an item of a list."""
         self._tree = Tree({})
         self._showing = Showing()
         self._looked_at = 0  # how many of the writes it knows
@@ -70,8 +73,17 @@ class State:
     def _note(self, write: Write) -> None:
         self.writes.append(write)
         self.labels.write(write.path, write.value, write.method, write.sources)
-        if write.value is not UNKNOWN and (size := self.sizes.of(write.value)) > LARGE:
-            self._large.append((write.path, write.value, size))
+        if write.value is not UNKNOWN and self.sizes.of(write.value) > MAX_RESULT:
+            self._note_large(write.path, write.value, write.method)
+
+    def _note_large(self, path: Path, value: Json, method: OutputMethod) -> None:
+        """The state itself, and that of an instance, stay objects: each key is shown by itself."""
+        if (not path or (len(path) == 1 and str(path[0]).startswith(MARK))) and isinstance(value, dict):
+            for key, item in value.items():
+                if self.sizes.of(item) > MAX_RESULT:
+                    self._note_large((*path, key), item, method)
+        else:
+            self._large[path] = self._large.get(path, True) and method == "push"
 
     def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
         """Add the writes in their order, or none of them (R4.3).
@@ -103,19 +115,42 @@ class State:
         return copied
 
     def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
-        """The value now as the model sees it: of a single value of more than `LARGE` bytes its beginning and size;
-        where `tight`, of every large key. `shaped` puts the shapes of what it is not to read in their places (R15.4)."""
+        """The value now as the model sees it: without media, and of a written value of more than `MAX_RESULT` characters its beginning
+        (R10.18); where `tight`, of every large key. `shaped` puts the shapes of what it is not to read in their places (R15.4)."""
         tree = Tree(self.snapshot() if shaped is None else shaped(self.snapshot()))
         if tight:
             return {
-                key: value if self.sizes.of(value) <= _SHOWN else preview(value, _SHOWN)
+                key: without_media(value)
+                if self.sizes.of(value) <= _SHOWN
+                else preview(first_without_media(value, _SHOWN)[0], _SHOWN)
                 for key, value in tree.value.items()
             }
-        for path, value, size in self._large:
-            if path and get(tree.value, path) is value:
-                tree.apply(Write(path=path, value=beginning(value, size)))
-        shown: JsonObject = tree.value
+        for path in self._places(tree.value):
+            if (found := get(tree.value, path)) is not MISSING:  # not inside one that was cut
+                tree.apply(Write(path=path, value=self._excerpt(path, found)[0]))
+        shown: JsonObject = without_media(tree.value)
         return shown
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a model is shown only the beginning of one of its values."""
+        value = self.snapshot()
+        return any(self._excerpt(path, get(value, path))[1] for path in self._places(value))
+
+    def _places(self, value: Json) -> list[Path]:
+        """Where large values stand now, outer ones first."""
+        found: list[Path] = []
+        for path, is_item in sorted(self._large.items(), key=lambda each: len(each[0])):
+            there = get(value, path)
+            if isinstance(there, list) and is_item:
+                found += [(*path, index) for index, item in enumerate(there) if self.sizes.of(item) > MAX_RESULT]
+            elif there is not MISSING and there is not UNKNOWN and self.sizes.of(there) > MAX_RESULT:
+                found.append(path)
+        return found
+
+    def _excerpt(self, path: Path, value: Json) -> tuple[Json, bool]:
+        name = str(Reference("state", path))[1:]  # with its dagger a call's parameter would be the value itself
+        return excerpt(value, self.sizes.of(value), name)
 
     def compact(self) -> None:
         """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden. Costs what is new since the last time."""
@@ -123,13 +158,6 @@ class State:
             self._showing.add(write)
         self.writes = self._showing.all()
         self._looked_at = len(self.writes)
-
-
-def beginning(value: Json, size: int) -> Json:
-    """What the model is shown of a value of so many bytes: itself, or of a large one the beginning and the size."""
-    if size <= LARGE:
-        return value
-    return f"{preview(value, _SHOWN)} [cut: the whole value has {size:,} bytes; refer to it, and it is passed on whole]"
 
 
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:

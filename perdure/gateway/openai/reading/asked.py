@@ -15,7 +15,7 @@ from perdure.values.jsons import Json, JsonObject
 MOST_TOOLS: Final = 128
 """Tools that a client runs itself, in one request."""
 APPROVAL_TOOL: Final = "perdure_approval"
-"""In chat completions, which have no item for it: the tool that a client declares to be asked for approvals."""
+"""The function that a client declares to be asked for approvals by its calls: chat completions have no item for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,12 @@ class Changes:
     one_by_one: bool = False
     schema: JsonObject | None = None
     """Of the output; `None`: the agent's own."""
+    must_call: list[str] = field(default_factory=list)
+    """Tools of which the answer has to call one."""
 
     @property
     def digest(self) -> str:
-        """The same for the same changes."""
+        """Return the same for the same changes, but for `must_call`: each request that goes on says it anew."""
         said = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
         return digest(said)
 
@@ -77,6 +79,8 @@ class Asked:
     """The conversation, by its id."""
     approvals: bool = True
     """Whether its client knows what to do where a person is asked."""
+    approval_tool: bool = False
+    """Whether it declares the function by whose calls it is asked for approvals."""
     chat: bool = False
     """Whether it is a chat completion."""
     with_usage: bool = False
@@ -112,16 +116,48 @@ def read_tools(body: Body, of: str) -> list[JsonObject]:
             parse_tool(found[name])
         except ToolDefinitionError as error:
             raise invalid(f"tools[{at}]", f"a function: {error}") from None
-    return _chosen(body, list(found.values()))
+    return list(found.values())
 
 
-def _chosen(body: Body, tools: list[JsonObject]) -> list[JsonObject]:
+def without_approval(tools: list[JsonObject]) -> tuple[list[JsonObject], bool]:
+    """Return the tools that are the agent's to call, and whether the one for approvals was among them."""
+    kept = [tool for tool in tools if tool["name"] != APPROVAL_TOOL]
+    return kept, len(kept) < len(tools)
+
+
+def choose_tools(body: Body, tools: list[JsonObject]) -> tuple[list[JsonObject], list[str]]:
+    """Return the tools that `tool_choice` leaves, and those of which the answer has to call one."""
     choice = body.get("tool_choice")
+    names = [str(tool["name"]) for tool in tools]
     if choice in (None, "auto"):
-        return tools
+        return tools, []
     if choice == "none":
-        return []
-    raise unsupported("tool_choice", "the agent chooses; it can be 'auto' or 'none'")
+        return [], []
+    if choice == "required":
+        if not names:
+            raise refused("'tool_choice' is 'required', and there are no 'tools'", "tool_choice", "invalid_value")
+        return tools, names
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "function":
+        return tools, [_chosen(choice, names)]
+    if kind == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)  # chat completions have it one level deeper
+        listed = allowed.get("tools") if isinstance(allowed, dict) else None
+        if not isinstance(listed, list) or not listed or allowed.get("mode") not in ("auto", "required"):
+            raise invalid("tool_choice", "of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'")
+        chosen = [_chosen(each, names) for each in listed]
+        kept = [tool for tool in tools if tool["name"] in chosen]
+        return kept, chosen if allowed["mode"] == "required" else []
+    raise invalid("tool_choice", "'auto', 'none', 'required', or an object of the type 'function' or 'allowed_tools'")
+
+
+def _chosen(choice: Json, names: list[str]) -> str:
+    """Return the name of a function that is one of the request's."""
+    about = choice.get("function", choice) if isinstance(choice, dict) else None
+    name = about.get("name") if isinstance(about, dict) else None
+    if name not in names:
+        raise invalid("tool_choice", f"the name of one of 'tools', and {str(name)[:80]!r} is none")
+    return str(name)
 
 
 def read_schema(format: Any, param: str) -> JsonObject | None:

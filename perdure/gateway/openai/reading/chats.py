@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from perdure.gateway.openai.errors import invalid, refused
-from perdure.gateway.openai.reading.asked import APPROVAL_TOOL, Asked, Changes, read_sampling, read_schema, read_tools
+from perdure.gateway.openai.reading.asked import (
+    Asked,
+    Changes,
+    choose_tools,
+    read_sampling,
+    read_schema,
+    read_tools,
+    without_approval,
+)
 from perdure.gateway.openai.reading.bodies import Body
 from perdure.gateway.openai.reading.items import MOST_ITEMS, of_history, read_content
 from perdure.values.jsons import Json, JsonObject
@@ -35,13 +43,14 @@ HONOURED: Final = frozenset(
     ]
 )
 HINTS: Final = frozenset(
-    ["user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"]
+    [
+        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("service_tier", "stop"),
+    ]
 )
-"""What no answer depends on."""
+"""What no answer depends on: an agent's answer ends where it ends, so nothing is behind a `stop`."""
 NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
     "n": ("an agent answers once", [1]),
-    "stop": ("an agent's answer ends where it ends", [[]]),
-    "service_tier": ("there is one", ["auto", "default"]),
     "verbosity": ("say in a message how long the answer is to be", ["medium"]),
     "logprobs": ("an agent's answer has no probabilities", [False]),
     "top_logprobs": ("an agent's answer has no probabilities", [0]),
@@ -72,7 +81,8 @@ def read_chat(json: JsonObject) -> Asked:
     options = body.object("stream_options")
     if options.get("include_obfuscation"):
         raise invalid("stream_options.include_obfuscation", "false: deltas are sent as they are")
-    tools = read_tools(body, "chat")
+    declared, approval_tool = without_approval(read_tools(body, "chat"))
+    tools, must_call = choose_tools(body, declared)
     seed = body.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise invalid("seed", "a whole number")
@@ -81,16 +91,18 @@ def read_chat(json: JsonObject) -> Asked:
         model=model,
         said=of_history([_message(message, at) for at, message in enumerate(written)], "messages"),
         changes=Changes(
-            tools=[tool for tool in tools if tool["name"] != APPROVAL_TOOL],
+            tools=tools,
             sampling=read_sampling(body, tokens, body.text("reasoning_effort"))
             | ({} if seed is None else {"seed": seed}),
             one_by_one=not body.flag("parallel_tool_calls", True),
             schema=read_schema(body.get("response_format"), "response_format"),
+            must_call=must_call,
         ),
         stream=body.flag("stream"),
         store=body.flag("store"),
         echo={"model": model, "metadata": body.metadata()},
-        approvals=any(tool["name"] == APPROVAL_TOOL for tool in tools),
+        approvals=approval_tool,
+        approval_tool=approval_tool,
         chat=True,
         with_usage=options.get("include_usage") is True,
     )

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from perdure.gateway.openai.errors import invalid, refused, unsupported
-from perdure.gateway.openai.reading.asked import Asked, Changes, read_sampling, read_schema, read_tools
+from perdure.gateway.openai.reading.asked import (
+    Asked,
+    Changes,
+    choose_tools,
+    read_sampling,
+    read_schema,
+    read_tools,
+    without_approval,
+)
 from perdure.gateway.openai.reading.bodies import Body
 from perdure.gateway.openai.reading.items import read_input
 from perdure.values.jsons import Json, JsonObject
@@ -18,12 +26,11 @@ HONOURED: Final = frozenset(
     ]
 )
 HINTS: Final = frozenset(
-    ["user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"]
+    ["user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier"]
 )
 """What no answer depends on: they are repeated, and nothing is done."""
 NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
-    "truncation": ("a conversation that grows too long is told in short, and nothing is cut: 'auto'", ["auto"]),
-    "service_tier": ("there is one", ["auto", "default"]),
+    "truncation": ("a conversation that grows too long is told in short, and nothing is cut", ["auto", "disabled"]),
     "top_logprobs": ("an agent's answer has no probabilities", [0]),
     "presence_penalty": ("it is not the agent's to set", [0]),
     "frequency_penalty": ("it is not the agent's to set", [0]),
@@ -55,10 +62,11 @@ def read_request(json: JsonObject) -> Asked:
     if follows and not store:
         raise unsupported("store", "what a conversation has said is kept: send the whole history instead")
     said, items = read_input(body.get("input"), follows=follows)
+    declared, approval_tool = without_approval(read_tools(body, "responses"))
     return Asked(
         model=model,
         said=said,
-        changes=_changes(body),
+        changes=_changes(body, declared),
         stream=body.flag("stream"),
         store=store,
         echo=_echo(body, model),
@@ -66,23 +74,26 @@ def read_request(json: JsonObject) -> Asked:
         background=background,
         previous=previous,
         conversation=conversation,
+        approval_tool=approval_tool,
     )
 
 
-def _changes(body: Body) -> Changes:
+def _changes(body: Body, declared: list[JsonObject]) -> Changes:
     text = body.object("text")
     if text.get("verbosity") not in (None, "medium"):
         raise unsupported("text.verbosity", "say in 'instructions' how long the answer is to be")
     reasoning = body.object("reasoning")
     for key, value in reasoning.items():
-        if key != "effort" and value is not None:
+        if key not in ("effort", "summary", "generate_summary") and value is not None:
             raise unsupported(f"reasoning.{key}", "an agent's thoughts are not told; 'effort' is honoured")
     effort = reasoning.get("effort")
     if effort is not None and not isinstance(effort, str):
         raise invalid("reasoning.effort", "a string")
+    tools, must_call = choose_tools(body, declared)
     return Changes(
         instructions=body.text("instructions"),
-        tools=read_tools(body, "responses"),
+        tools=tools,
+        must_call=must_call,
         sampling=read_sampling(body, body.count("max_output_tokens"), effort),
         one_by_one=not body.flag("parallel_tool_calls", True),
         schema=read_schema(text.get("format"), "text.format"),
@@ -115,7 +126,7 @@ def _echo(body: Body, model: str) -> JsonObject:
         "background": body.flag("background"),
         "store": body.flag("store", True),
         "metadata": body.metadata(),
-        "truncation": "auto",
+        "truncation": body.get("truncation") or "auto",
         "service_tier": "default",
         "top_logprobs": 0,
         "presence_penalty": 0.0,

@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeGuard
 
 from perdure.errors import JsonError
 from perdure.model.dialects.scripts.values import NotAllowedError, Values
 from perdure.plan.control.conditions import IF
 from perdure.plan.loops.reading import OWN_TOOLS
-from perdure.values.formulas import is_name
+from perdure.values.formulas import is_name, readable
 from perdure.values.jsons import Json, JsonObject, check
 from perdure.values.references import Reference
 
@@ -21,6 +21,8 @@ Adding: TypeAlias = Literal["item", "list", "pair"]
 """What is added to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
 _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN: Final = frozenset({"state", "input", "output"})
+_WRITTEN: Final = re.compile(r"†state\.(\w+)")
+_STATE: Final = re.compile(r"\bstate\.(\w+)")
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 
@@ -78,6 +80,10 @@ class Block:
         self.guards: list[str] = []
         """Formulas: what has to hold for what is read now."""
         self.written: set[str] = set()
+        self.versions: dict[str, list[set[str]]] = {}
+        """Name → the conditions of each call so far that writes it."""
+        self.seen: dict[str, dict[str, int]] = {}
+        """Name → the versions of others that had ended when it was written, by what it was made of."""
         self.collected: dict[str, Collected] = {}
         """What is appended to in a `for`."""
         self.values = Values(self.resolve)
@@ -149,8 +155,8 @@ class Block:
                 f"each item, which is a list after the loop, and write {name} = sum(…) or the like there, or use while",
             )
 
-    def emit(self, call: JsonObject, node: ast.AST) -> None:
-        """Plan the call, under the conditions that hold here."""
+    def emit(self, call: JsonObject, node: ast.AST, writes: Iterable[str] = ()) -> None:
+        """Plan the call, under the conditions that hold here. `writes`: the names that a loop's body assigns."""
         own = [str(call[IF])] if isinstance(call.get(IF), str) else []
         if self._effect is not None and "_after" not in call:
             call = {**call, "_after": [f".{self._effect}"]}
@@ -158,16 +164,65 @@ class Block:
             call = {**call, IF: conjunction([*self.guards, *own])}
         elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
+        call = self._after_versions(call, [*_names_of(call.get("_outputPath")), *writes])
         try:
             check(call)
         except JsonError as error:
             raise NotAllowedError(node, str(error)) from None
         self.calls.append(call)
 
+    def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
+        """Return the call, made to come after those that have assigned its names before, as Python's lines do (R5.14)."""
+        read = str({key: value for key, value in call.items() if key != "_outputPath"})
+        seen: dict[str, int] = {}
+        for name in dict.fromkeys(_STATE.findall(read)):
+            for each, version in {**self.seen.get(name, {}), name: len(self.versions.get(name, ()))}.items():
+                seen[each] = max(version, seen.get(each, 0))
+        again, holds = [], _parts(call.get(IF))
+        for name in dict.fromkeys(names):
+            versions = self.versions.setdefault(name, [])
+            if not _excludes(versions, holds) and seen.get(name, 0) < len(versions):
+                again.append(f"ended †state.{name}")
+            versions.append(holds)
+            self.seen[name] = seen
+        if not again:
+            return call
+        given = call.get("_after", [])
+        return {**call, "_after": list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *again]))}
+
     def let(self, name: str, value: Json, node: ast.AST) -> None:
         """Keep a value under a name, with no tool."""
         self.written.add(name)
         self.emit({"_tool": "_let", "value": value, "_outputPath": f"†state.{name}"}, node)
+
+
+def _names_of(output_path: Json) -> list[str]:
+    """The names that an output path of a script begins with."""
+    return _WRITTEN.findall(output_path) if isinstance(output_path, str) else []
+
+
+def _parts(condition: Json) -> set[str]:
+    """Return what has to hold for the condition to hold, each as a formula."""
+    source = readable(condition) if isinstance(condition, str) else None
+    if source is None:
+        return set()
+    node = ast.parse(source, mode="eval").body
+    return {ast.unparse(each) for each in (node.values if _is_all(node) else [node])}
+
+
+def _is_all(node: ast.expr) -> TypeGuard[ast.BoolOp]:
+    return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And)
+
+
+def _excludes(before: Iterable[Set[str]], holds: Set[str]) -> bool:
+    """Whether what holds here held where none of those before were made."""
+    return all(
+        any(_negated(each) in holds for each in one) or any(_negated(each) in one for each in holds) for one in before
+    )
+
+
+def _negated(formula: str) -> str:
+    return ast.unparse(ast.parse(f"not ({formula})", mode="eval"))
 
 
 def conjunction(conditions: Iterable[str]) -> str:

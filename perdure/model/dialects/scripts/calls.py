@@ -204,7 +204,7 @@ class Calls:
         if len(calls) == 1 and plain and asks and not block.guards:
             block.emit({**calls[0], **loop.keys()}, node)
         else:
-            block.emit({"_tool": "_for", **loop.keys(), "_body": calls}, node)
+            block.emit({"_tool": "_for", **loop.keys(), "_body": calls}, node, sorted(inner.written))
         for name in sorted(inner.written):
             block.write(name, node)
 

@@ -47,9 +47,11 @@ class ScriptPlan:
         top = self._top
         top.calls, top.guards = [], []
         before = self.outputs, self.output, self._in_branches
+        versions = {name: len(each) for name, each in top.versions.items()}
         try:
             self._statement(awaited(statement), top)
         except (NotAllowedError, RecursionError):
+            top.versions = {name: top.versions[name][:count] for name, count in versions.items()}
             if not isinstance(statement, ast.Expr):
                 self.outputs, self.output, self._in_branches = before
             raise
@@ -311,6 +313,6 @@ class ScriptPlan:
             block.counter.last = last
         if not inner.calls:
             raise NotAllowedError(node, "the loop calls nothing, so it would never end")
-        block.emit({"_tool": "_while", "_while": condition, "_body": inner.calls}, node)
+        block.emit({"_tool": "_while", "_while": condition, "_body": inner.calls}, node, sorted(inner.written))
         for name in sorted(inner.written):
             block.write(name, node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -30,6 +31,7 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     """One call as a line of script. `names`: tool → how a script calls it; `kinds`: those that references can name."""
     writer = _Writer(kinds)
     tool = str(call.get("_tool", "?"))
+    call = _without_versions(call)
     if (lines := _compound(call, tool, writer, names, kinds)) is not None:
         return lines
     arguments = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
@@ -45,6 +47,19 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
         if isinstance(condition := arguments.get(IF), str):
             return f"if {writer.argument(IF, condition)}:\n    {target} = {line}"
     return f"{target} = {line}" if target else line
+
+
+def _without_versions(call: JsonObject) -> JsonObject:
+    """Return the call without the order that its line has anyway, after those before that assign its names (R5.14)."""
+    after = call.get("_after")
+    if not isinstance(after, list):
+        return call
+    own = {f"ended †state.{name}" for name in re.findall(r"†state\.(\w+)", dumps(call.get("_outputPath", "")))}
+    body = call.get("_body")
+    own |= {f"ended {path}" for path in re.findall(r"†state\.\w+", dumps(body))} if isinstance(body, list) else set()
+    kept: list[Json] = [item for item in after if item not in own]
+    rest = {key: value for key, value in call.items() if key != "_after"}
+    return rest | ({"_after": kept} if kept else {})
 
 
 def _compound(

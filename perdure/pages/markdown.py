@@ -1,0 +1,62 @@
+"""Answers as HTML: Markdown with tables and code, and nothing that could load, run or pretend to be a part of the page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+LONGEST: Final = 16_000
+"""Characters that are rendered: a longer answer stands as it was written, for the parser's time grows faster than they do."""
+_KEPT: Final = 512
+"""Rendered answers that are kept: a conversation is shown again after each message."""
+_TAGS: Final = {
+    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "a", "ul", "ol", "li"),
+    *("h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
+}
+_ATTRIBUTES: Final = {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
+# Pictures would be loaded from other sites; a link with the same words stays.
+_PARSER: Final = (
+    MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
+)
+
+
+@lru_cache(_KEPT)
+def render_markdown(text: str) -> Markup:
+    """Return the answer as HTML for a page. HTML in it is shown as text; links lead to the web or to mail."""
+    if len(text) > LONGEST:
+        return Markup('<div class="plain">{}</div>').format(escape(text))
+    tokens = _PARSER.parse(text)
+    _fit_into_page(tokens)
+    html = _PARSER.renderer.render(tokens, _PARSER.options, {})
+    clean = nh3.clean(
+        html,
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )
+    return Markup(
+        clean.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    )
+
+
+async def prepare_answers(texts: Iterable[str]) -> None:
+    """Render answers beside the event loop, so that a page finds them rendered: a hostile one of `LONGEST` characters takes a second."""
+    await asyncio.to_thread(lambda: [render_markdown(text) for text in texts])
+
+
+def _fit_into_page(tokens: list[Token]) -> None:
+    """Have headings begin below the page's own, and columns aligned without styles, which the pages' policy refuses."""
+    levels = sorted({token.tag for token in tokens if token.type == "heading_open"})
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{levels.index(token.tag) + 2}" if levels.index(token.tag) < 5 else "h6"
+        elif token.type in ("th_open", "td_open") and (style := token.attrs.pop("style", None)):
+            token.attrs["align"] = str(style).removeprefix("text-align:")
