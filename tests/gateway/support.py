@@ -17,7 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
 from perdure.gateway.door import DoorMaker, Gateway
 from perdure.gateway.serving import served
-from perdure.gateway.tokens import new_token
+from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
 
 
@@ -47,6 +47,13 @@ def write_tokens(path: Path, *who: tuple[str, str, Iterable[str]]) -> list[str]:
     entries = [entry.model_dump(mode="json", exclude_none=True) for _, entry in made]
     path.write_text(json.dumps({"tokens": entries}), encoding="utf-8")
     return [text for text, _ in made]
+
+
+def secret_of(token: str) -> str:
+    """The part of a token that nobody may see. It may hold `_` itself."""
+    found = FORM.fullmatch(token)
+    assert found is not None
+    return found[2]
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.gateway.support import bearer, some_name, write_agents, write_tokens
+from tests.gateway.support import bearer, secret_of, some_name, write_agents, write_tokens
 from tests.gateway.test_api import until
 from tests.gateway.test_events_api import Sent, events
 from tests.support import ROOT, harness
@@ -151,5 +151,5 @@ async def test_no_token_is_in_any_log(dev_server: WorkflowEnvironment, tmp_path:
             await http.get("/v1/agents", headers={**headers, "Origin": f"https://{token}.example"})
     written = it.out + "\n".join(it.lines)
     assert "GET /v1/agents" in written
-    for secret in (token, token.split("_")[2], wrong.split("_")[2]):
+    for secret in (token, secret_of(token), secret_of(wrong)):
         assert secret not in written
