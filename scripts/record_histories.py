@@ -1,7 +1,7 @@
 """Records a history of each kind of run, which `tests/test_replay.py` replays: a worker of today goes on with a run of yesterday.
 
     make histories                    # all of them
-    make histories ARGS=sessions      # one part: first, runs, sessions or archive
+    make histories ARGS=sessions      # one part: first, runs, sessions, archive or keys
 
 Histories stand under the version that made them. Those of a released version are never written again: a history that no longer
 replays is a finding, and the change that broke it goes behind `workflow.patched` (R13.7).
@@ -34,6 +34,7 @@ from perdure.activities.transcripts.recalling import recall
 from perdure.client.histories import WORKFLOWS
 from perdure.client.runs import AgentHandle
 from perdure.client.session import Session
+from perdure.client.whose.wanted import Wanted
 from perdure.errors import PerdureError, ServerError
 from perdure.hooks import (
     AfterCompaction,
@@ -657,6 +658,14 @@ async def record(to: Recorder) -> None:
     await to.talk("session")
 
 
+async def record_keys(to: Recorder) -> None:
+    """The owner of an idempotency key."""
+    async with harness(to.client, [], [], sandboxed=False) as it:
+        wanted = Wanted.of("", "ann", "key", "a request")
+        await wanted.take(it.client, "", it.task_queue)
+        await to.write(it.client, "key", wanted.run_id)
+
+
 async def record_archive(to: Recorder) -> None:
     """A session whose old entries are archived, and found again."""
 
@@ -707,7 +716,13 @@ async def main() -> int:
         )
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {"first": record, "runs": record_runs, "sessions": record_sessions, "archive": record_archive}
+    parts = {
+        "first": record,
+        "runs": record_runs,
+        "sessions": record_sessions,
+        "archive": record_archive,
+        "keys": record_keys,
+    }
     wanted = sys.argv[1:] or list(parts)
     if not sys.argv[1:]:
         for old in folder.glob("*.json"):

@@ -26,7 +26,7 @@ MORE = {
 }  # fmt: skip
 """What 0.1.0's code was recorded of after its release: paths that the next version changed, of which no history was kept before."""
 LATER = KINDS | {
-    "approver", "cancelled-delegate", "existing", "hooks", "hundreds", "large", "large-delegate", "limited", "loops", "lost-worker",
+    "approver", "cancelled-delegate", "existing", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "reset", "session-archived", "session-decided", "session-kept", "session-modes", "session-replies", "steered",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""

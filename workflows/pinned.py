@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.sessions.archive import SegmentWorkflow
 from perdure.workflows.sessions.session import SessionWorkflow
@@ -21,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.loops import LOOP_WORKFLOW, LoopState
     from perdure.run.wire import AGENT_WORKFLOW, RunResult
     from perdure.sessions.segments import SEGMENT_WORKFLOW
-    from perdure.sessions.wire import SESSION_WORKFLOW
+    from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 
 
 @workflow.defn(
@@ -50,6 +51,15 @@ class PinnedLoopWorkflow(LoopWorkflow):
     async def run(self, *given: Any) -> LoopState:
         """See `LoopWorkflow.run`."""
         return await super().run(*given)
+
+
+@workflow.defn(name=KEY_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class UpgradedKeyWorkflow(KeyWorkflow):
+    """See `KeyWorkflow`."""
+
+    @workflow.run
+    async def run(self, *_: Any) -> None:
+        """See `KeyWorkflow.run`."""
 
 
 @workflow.defn(

@@ -20,8 +20,9 @@ from perdure.hosting.telemetry import silent_runtime
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
 from perdure.sessions.segments import SEGMENT_WORKFLOW
-from perdure.sessions.wire import SESSION_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.sessions.archive import SegmentWorkflow
 from perdure.workflows.sessions.session import SessionWorkflow
@@ -31,6 +32,7 @@ WORKFLOWS: Final[dict[str, type]] = {
     LOOP_WORKFLOW: LoopWorkflow,
     SESSION_WORKFLOW: SessionWorkflow,
     SEGMENT_WORKFLOW: SegmentWorkflow,
+    KEY_WORKFLOW: KeyWorkflow,
 }
 """All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
 

@@ -165,17 +165,6 @@ class Perdure:
             await check_owner(self.client, id, tenant)
         return self._run(id)
 
-    async def exists(self, id: str) -> bool:
-        """Whether there is a run, or a session, of this id, whoever has it."""
-        with clear_errors(self.client):
-            try:
-                await self.client.get_workflow_handle(id).describe()
-            except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
-                    raise
-                return False
-        return True
-
     def session(
         self,
         key: str,

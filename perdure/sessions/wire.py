@@ -14,6 +14,8 @@ from perdure.values.rules import Mode, Rules
 from perdure.values.wire import Wire
 
 SESSION_WORKFLOW: Final = "Session"
+KEY_WORKFLOW: Final = "IdempotencyKey"
+"""Owns a sender's idempotency key that no run owns (R10.1)."""
 SESSION_PREFIX: Final = "session-"
 """With which the workflow id of each begins."""
 SEND: Final = "send"

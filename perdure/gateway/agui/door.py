@@ -12,6 +12,7 @@ from starlette.routing import Route
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.door import Door, Gateway
+from perdure.gateway.keys import Key
 from perdure.gateway.problems import HttpError
 from perdure.gateway.streams import EventStream
 from perdure.sessions.wire import session_id
@@ -33,15 +34,18 @@ def agui_door(gateway: Gateway) -> Door:
 
         caller = caller_of(request)
         agent = gateway.agents.get(request.path_params["agent"])
-        asked = read(await read_json(request))
+        asked = read(body := await read_json(request))
+        key = Key.of(gateway, request, caller, body)
         session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
         settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
-        return await _answer(gateway, caller, session, asked, settings)
+        return await _answer(gateway, caller, session, asked, settings, key)
 
     return Door("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
 
 
-async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Asked, settings: JsonObject) -> Response:
+async def _answer(
+    gateway: Gateway, caller: Caller, session: Session, asked: Asked, settings: JsonObject, key: Key | None
+) -> Response:
     """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
     from perdure.gateway.agui.deciding import decide
     from perdure.gateway.agui.following import Following, only
@@ -54,6 +58,9 @@ async def _answer(gateway: Gateway, caller: Caller, session: Session, asked: Ask
         caller.check(SEND, "say something in threads")
     if asked.answers:
         caller.check(APPROVE, "decide what waits for a person")
+    if key is not None and (asked.message is not None or asked.answers):
+        await key.take()
+    if asked.answers:
         run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
         found = await gateway.own_run(caller, run_id)
         view = await found.view()

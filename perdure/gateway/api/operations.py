@@ -17,6 +17,7 @@ from perdure.client.run import Run
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.door import Gateway
+from perdure.gateway.keys import Key
 from perdure.gateway.problems import HttpError
 from perdure.values.jsons import Json, dumps
 from perdure.values.problems import problems_of
@@ -59,6 +60,11 @@ class Asked(Generic[BodyT, QueryT]):
     def named(self, place: str) -> str:
         """What stands in the path."""
         return str(self.request.path_params[place])
+
+    @property
+    def key(self) -> Key | None:
+        """The idempotency key in the header. Raises `RunError` for what is none."""
+        return Key.of(self.gateway, self.request, self.caller, self.body.model_dump(mode="json", exclude_unset=True))
 
     async def run(self) -> Run[Any]:
         """The run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""

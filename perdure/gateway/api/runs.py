@@ -13,6 +13,7 @@ from perdure.gateway.api.forms import Decide, ListRuns, Paged, Started, StartRun
 from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
 from perdure.gateway.api.waits import waited
 from perdure.gateway.callers import APPROVE, READ, SEND
+from perdure.gateway.keys import HEADER
 from perdure.gateway.problems import HttpError
 from perdure.run.wire import RunResult
 from perdure.sessions.wire import SESSION_PREFIX, Waited
@@ -23,11 +24,14 @@ async def start(asked: Asked[StartRun]) -> Response:
     body, caller = asked.body, asked.caller
     if body.approval:
         caller.check(APPROVE, "change what a run asks about")
+    header = asked.request.headers.get(HEADER)
+    if header and body.key not in (None, header):
+        raise HttpError(422, "the body: 'key' and the header Idempotency-Key name two keys: leave one out")
     agent = asked.gateway.agents.get(body.agent)
     run = await asked.gateway.perdure.start(
         agent,
         body.input if "input" in body.model_fields_set else MISSING,
-        key=body.key,
+        key=body.key or header,
         approval=body.approval,  # type: ignore[arg-type]  # judged there
         sender=caller.sender,
         tenant=caller.tenant,

@@ -48,10 +48,12 @@ async def list_sessions(asked: Asked[Paged, Paged]) -> Response:
 
 
 async def say(asked: Asked[Say]) -> Response:
-    body = asked.body
-    receipt = await _session(asked, body.agent).send(
-        body.text, id=body.message_id, mode=body.mode, route=body.route, **_who(asked)
-    )
+    body, key = asked.body, asked.key
+    session, id = _session(asked, body.agent), body.message_id
+    if key is not None:
+        await key.take()
+        id = id or key.message
+    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_who(asked))
     return answered(receipt.as_json(), 202)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from perdure.gateway.keys import REUSED
 from perdure.gateway.problems import HttpError, problem_of
 from perdure.values.jsons import JsonObject, dumps
 
@@ -25,20 +26,10 @@ _CODES: Final = {
 _AS_BAD: Final = frozenset({409, 415, 422})
 """Statuses that OpenAI has no use for: its clients would send the same again after a 409."""
 
-_REUSED: Final = "idempotency-key-reused"
-
 
 def refused(message: str, param: str | None = None, code: str | None = None, *, status: int = 400) -> HttpError:
     """What a request says and cannot have, in one line; `param`: where it says it."""
     return HttpError(status, message, more={"param": param, "code": code})
-
-
-def reused() -> HttpError:
-    """An idempotency key that its sender has used for another request. Its clients would send the same again, but for the header."""
-    words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
-    return HttpError(
-        409, words, kind=_REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}
-    )
 
 
 def unsupported(param: str, why: str) -> HttpError:
@@ -91,7 +82,7 @@ def error_body(problem: HttpError) -> JsonObject:
 
 def as_openai(_: Request, problem: HttpError) -> Response:
     """The form, with a status that OpenAI's clients know."""
-    bad = problem.status in _AS_BAD and problem.kind != _REUSED and "type" not in problem.more
+    bad = problem.status in _AS_BAD and problem.kind != REUSED and "type" not in problem.more
     status = 400 if bad else problem.status
     body = dumps({"error": error_body(problem)})
     return Response(body, status, problem.headers, "application/json")

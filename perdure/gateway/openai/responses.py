@@ -13,18 +13,26 @@ from perdure.authoring.agent import Agent
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.client.whose.wanted import Wanted
-from perdure.errors import DecisionRefusedError, MessageRefusedError, RunError, RunExistsError, RunNotFoundError
+from perdure.errors import (
+    DecisionRefusedError,
+    MessageRefusedError,
+    RunEndedError,
+    RunError,
+    RunExistsError,
+    RunNotFoundError,
+)
 from perdure.gateway.callers import Caller
 from perdure.gateway.door import Gateway
+from perdure.gateway.keys import Key, reused
 from perdure.gateway.openai.answers import Found, answer_of
 from perdure.gateway.openai.deciding import decisions
 from perdure.gateway.openai.documents import Record, changed_agent, new_record, settings_of, told_by, with_history
-from perdure.gateway.openai.errors import refused, reused, unsupported
+from perdure.gateway.openai.errors import refused, unsupported
 from perdure.gateway.openai.following import Finder
 from perdure.gateway.openai.ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
 from perdure.gateway.openai.reading.asked import Asked, Changes
 from perdure.gateway.problems import HttpError
-from perdure.sessions.wire import COMMANDS, SessionView, digest, session_id
+from perdure.sessions.wire import COMMANDS, SessionView, digest
 from perdure.values.jsons import JsonObject
 
 Mode = Literal["followup", "reject"]
@@ -33,18 +41,20 @@ NO_PREVIOUS: Final = "previous_response_not_found"
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A request's key, which is its sender's alone, and what it was said with (R10.1)."""
+    """A request's key, and what it names here (R10.1)."""
 
-    said: str
-    """As the client says it."""
+    owned: Key
     key: str
     """Of the session, or run, that it names."""
-    body: str
-    """Digest of the request."""
 
     @classmethod
-    def of(cls, caller: Caller, said: str, path: str, body: JsonObject) -> Idempotency:
-        return cls(said, key_of(caller.tenant, caller.sender, said), digest([path, body]))
+    def of(cls, caller: Caller, owned: Key) -> Idempotency:
+        return cls(owned, key_of(caller.tenant, caller.sender, owned.wanted.key))
+
+    @property
+    def body(self) -> str:
+        """Digest of the request."""
+        return self.owned.wanted.body
 
     @property
     def message(self) -> str:
@@ -65,6 +75,16 @@ class Starter:
     ) -> tuple[ResponseId, Record]:
         """Start what is asked for, or go on with it: the response's id, once that is in a history. Raises `HttpError`."""
         self._agent(asked.model)
+        if (before := await self._answered(caller, idempotency)) is not None:
+            return before
+        try:
+            return await self._begin(caller, asked, idempotency)
+        except HttpError:  # the same request, sent at the same time, may have been faster
+            if (before := await self._answered(caller, idempotency)) is None:
+                raise
+            return before
+
+    async def _begin(self, caller: Caller, asked: Asked, idempotency: Idempotency | None) -> tuple[ResponseId, Record]:
         if asked.previous is not None:
             return await self._after(caller, asked, asked.previous, idempotency)
         if asked.conversation is not None:
@@ -72,28 +92,35 @@ class Starter:
         key = new_key() if idempotency is None else idempotency.key
         if asked.said.outputs or not asked.store or asked.chat:
             return await self.alone(caller, asked, key, idempotency)
-        if idempotency is not None:
-            await self._check_free(ResponseId(key).run_id(caller.tenant))
         record = self._record(caller, asked)
         return await self._say(caller, asked, key, record, "followup", idempotency), record
 
-    async def _check_free(self, id: str) -> None:
-        """Raises `HttpError` (409) where an idempotency key has begun this run, or session, for a request of another kind."""
-        if await self._perdure.exists(id):
-            raise reused()
+    async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
+        """As what a run went on when this request came before; `None`: it has not, also where that request broke off."""
+        told = None if idempotency is None else await idempotency.owned.answer()
+        if not told or (id := response_id(told)) is None:
+            return None
+        try:
+            found = await self._finder.find(caller.tenant, id)
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            return None
+        return None if found is None else (id, found.record)
 
     async def alone(
         self, caller: Caller, asked: Asked, key: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
         """A run by itself, from a whole history; one that waits for the results that this ends with goes on."""
         if asked.said.outputs and (found := await self._waiting_for(caller, asked)) is not None:
-            return await self.go_on(caller, asked, *found), found[1].record
+            return await self.go_on(caller, asked, *found, idempotency), found[1].record
         id, record = ResponseId(key), self._record(caller, asked)
         whole = with_history(self._changed(asked, record, alone=True), asked.said, record.source)
         run_id, wanted = id.run_id(caller.tenant), None
         if idempotency is not None:
-            await self._check_free(session_id(caller.tenant, key))
-            wanted = Wanted(idempotency.said, run_id, idempotency.body)
+            if not await idempotency.owned.take() and (before := await self._answered(caller, idempotency)) is not None:
+                return before
+            wanted = Wanted(idempotency.owned.wanted.key, run_id, idempotency.body)
         try:
             await self._perdure.start(
                 Agent.of(whole), id=run_id, key=wanted, sender=caller.sender, tenant=caller.tenant or None
@@ -102,7 +129,9 @@ class Starter:
             raise reused() from None
         return id, record
 
-    async def go_on(self, caller: Caller, asked: Asked, id: ResponseId, found: Found) -> ResponseId:
+    async def go_on(
+        self, caller: Caller, asked: Asked, id: ResponseId, found: Found, idempotency: Idempotency | None
+    ) -> ResponseId:
         """Tell a run that waits what its client has come to. Raises `HttpError` where that is not all that it waits for."""
         if asked.model != found.record.agent:
             raise refused(f"{id} goes on with {found.record.agent!r}, which has begun it", "model", "invalid_value")
@@ -113,14 +142,16 @@ class Starter:
         said, by_person = decisions(asked, id, found, caller.sender)
         if by_person:
             caller.check("approve", "decide what waits for a person")
+        is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
         run = self._finder.run(caller.tenant, id)
         try:
             decided = [self._finder.run(caller.tenant, id, path).decide(decision) for path, decision in said]
             await asyncio.gather(*decided)
             for text in asked.said.texts:
                 await self._steer(caller, run, id, text)
-        except (DecisionRefusedError, MessageRefusedError) as error:
-            raise refused(str(error), "input", "conflict") from None
+        except (DecisionRefusedError, MessageRefusedError, RunEndedError) as error:
+            if is_first:
+                raise refused(str(error), "input", "conflict") from None
         return id.next()
 
     async def _steer(self, caller: Caller, run: Run[object], id: ResponseId, text: str) -> None:
@@ -145,7 +176,7 @@ class Starter:
         if found.view.status == "running":
             if id.leg < found.leg:
                 raise refused(f"{previous} went on already", "previous_response_id", "conflict")
-            return await self.go_on(caller, asked, id, found), found.record
+            return await self.go_on(caller, asked, id, found, idempotency), found.record
         if asked.said.outputs or asked.said.verdicts:
             raise refused(f"nothing waits in {previous}", "input", "invalid_value")
         self._check_agent(caller, asked, found.record.agent)
@@ -205,7 +236,7 @@ class Starter:
         id, found, agent = await self._latest(caller, key)
         if found is not None and found.view.status == "running" and found.pauses:
             id = ResponseId(key, id.run, found.leg)
-            return await self.go_on(caller, asked, id, found), found.record
+            return await self.go_on(caller, asked, id, found, idempotency), found.record
         if asked.said.outputs or asked.said.verdicts:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
         if id.run:  # it was begun, perhaps at another door
@@ -247,6 +278,8 @@ class Starter:
             raise refused(f"{text.strip()!r} is a command of sessions, and is not said here", "input", "invalid_value")
         agent = self._agent(asked.model)
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=agent)
+        if idempotency is not None:
+            await idempotency.owned.take()
         try:
             receipt = await session.send(
                 text,

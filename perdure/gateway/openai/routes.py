@@ -14,6 +14,7 @@ from starlette.routing import Route
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import READ, SEND, Caller, caller_of
 from perdure.gateway.door import Door, Gateway
+from perdure.gateway.keys import Key
 from perdure.gateway.openai import listing, streaming
 from perdure.gateway.openai.answers import Found, empty_response, response_object
 from perdure.gateway.openai.completions import completion_object
@@ -82,7 +83,7 @@ class Routes:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
         asked = read_request(body := await read_json(request))
-        id, record = await self._starter.begin(caller, asked, _idempotency(request, caller, body))
+        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
         if asked.stream:
             return self._stream(caller, id, record)
         if asked.background:
@@ -99,7 +100,7 @@ class Routes:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
         asked = read_chat(body := await read_json(request))
-        id, record = await self._starter.begin(caller, asked, _idempotency(request, caller, body))
+        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
         if asked.stream:
             frames = streaming.chunk_frames(self._finder, caller.tenant, id, record, with_usage=asked.with_usage)
             return EventStream(self._gateway, caller, frames, retry=False)
@@ -218,6 +219,10 @@ class Routes:
         await listing.delete_conversation(self._gateway.perdure, caller, id)
         return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
+    def _idempotency(self, request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
+        owned = Key.of(self._gateway, request, caller, body)
+        return None if owned is None else Idempotency.of(caller, owned)
+
     async def _stored(self, caller: Caller, id: ResponseId) -> Found:
         found = await self._finder.stored(caller.tenant, id)
         if found is None:
@@ -256,11 +261,6 @@ def _after(request: Request) -> int:
     if not text.removeprefix("-").isdecimal() or len(text) > 18:
         raise invalid("starting_after", "a sequence number")
     return int(text)
-
-
-def _idempotency(request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
-    key = request.headers.get("idempotency-key")
-    return Idempotency.of(caller, key, request.url.path, body) if key else None
 
 
 def _model(name: str) -> JsonObject:

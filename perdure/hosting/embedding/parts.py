@@ -37,11 +37,13 @@ from perdure.tools.functions import tool_function
 from perdure.tools.limited import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.pinned import (
     LastingSegmentWorkflow,
     PinnedAgentWorkflow,
     PinnedLoopWorkflow,
+    UpgradedKeyWorkflow,
     session_workflow,
 )
 from perdure.workflows.queues.elsewhere import Elsewhere
@@ -119,7 +121,7 @@ class Parts:
         asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
         self._request = RequestActivity(asked, underway).request
         ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
-        ours += [LastingSegmentWorkflow] if versioned else [SegmentWorkflow]
+        ours += [LastingSegmentWorkflow, UpgradedKeyWorkflow] if versioned else [SegmentWorkflow, KeyWorkflow]
         ours += [session_workflow(versioned=versioned, hooked=bool(registry.hooks.recorded("session")))]
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]

@@ -41,6 +41,7 @@ from perdure.model.endpoint import Endpoint
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW
 from perdure.sessions.segments import SEGMENT_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW
 from perdure.tools.functions import tool_function
 from perdure.tools.limited import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
@@ -49,7 +50,7 @@ from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.sessions.archive import SegmentWorkflow
 
-_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
+_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW})
 _DEFINITION: Final = "__temporal_activity_definition"
 
 

@@ -1,0 +1,73 @@
+"""Idempotency keys in headers: (tenant, sender, key) is one request, at whichever door and in whichever conversation (R10.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from perdure.client.errors import clear_errors
+from perdure.client.perdure import Perdure
+from perdure.client.whose.wanted import Wanted
+from perdure.errors import RunExistsError
+from perdure.gateway.callers import Caller
+from perdure.gateway.door import Gateway
+from perdure.gateway.problems import HttpError
+from perdure.sessions.wire import digest
+from perdure.values.jsons import Json
+
+HEADER: Final = "idempotency-key"
+REUSED: Final = "idempotency-key-reused"
+"""The kind of the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A request's key: a workflow that does nothing owns it, so that it costs one Action, and the namespace's retention bounds its time."""
+
+    perdure: Perdure
+    tenant: str
+    wanted: Wanted
+
+    @classmethod
+    def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> Key | None:
+        """The one in the request's header. Raises `RunError` for what is none."""
+        said = request.headers.get(HEADER)
+        if not said:
+            return None
+        wanted = Wanted.of(caller.tenant, caller.sender, said, [request.url.path, body])
+        return cls(gateway.perdure, caller.tenant, wanted)
+
+    @property
+    def message(self) -> str:
+        """The id of the message that it names in a session."""
+        return f"key-{digest(self.wanted.run_id)}"
+
+    async def answer(self) -> str | None:
+        """Where the answer to this request is, `""` where that was not known beforehand; `None`: it is new. Raises `HttpError` (409)."""
+        with _reused(), clear_errors(self.perdure.client):
+            return await self.wanted.answer(self.perdure.client)
+
+    async def take(self, answer: str = "") -> bool:
+        """Make it this request's, as late as possible: a request that is refused takes no key. Whether it was nobody's. Raises `HttpError` (409)."""
+        with _reused(), clear_errors(self.perdure.client):
+            return await self.wanted.take(self.perdure.client, self.tenant, self.perdure.task_queue, answer)
+
+
+def reused() -> HttpError:
+    """A key that its sender has used for another request. OpenAI's clients would send the same again, but for the header."""
+    words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
+    return HttpError(
+        409, words, kind=REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}
+    )
+
+
+@contextmanager
+def _reused() -> Iterator[None]:
+    try:
+        yield
+    except RunExistsError:
+        raise reused() from None

@@ -1,0 +1,19 @@
+"""The owner of an idempotency key that no run owns: it ends at once, and the server keeps its id and memo as long as it keeps ended workflows (R10.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.sessions.wire import KEY_WORKFLOW
+
+
+@workflow.defn(name=KEY_WORKFLOW)
+class KeyWorkflow:
+    """Takes nothing and does nothing: its id is made of the key, its memo holds a digest of the request."""
+
+    @workflow.run
+    async def run(self, *_: Any) -> None:
+        """End."""
