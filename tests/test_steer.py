@@ -275,7 +275,7 @@ async def test_r10_6_a_cancelled_run_tells_what_nobody_knows(dev_server: Workflo
 async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev_server: WorkflowEnvironment) -> None:
     world, gate = World(), asyncio.Event()
     calls = [{"_tool": "send", "to": to} for to in ("bob", "dave", "eve")]
-    kept = Turn({"calls": [{"_tool": "keep", "calls": ["1.0", "1.2"]}]}, gate=gate)
+    kept = Turn({"calls": [{"_tool": "keep", "calls": ["1.0", "1.2"], "drop": ["1.1"]}]}, gate=gate)
     async with harness(dev_server.client, world.tools, [{"calls": calls}, kept, DONE]) as it:
         handle = await it.start(document(approval={"ask": "always"}))
         await it.until_waiting(handle.id, "1.0", "1.1", "1.2")
@@ -298,7 +298,8 @@ async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev
 
 async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(dev_server: WorkflowEnvironment) -> None:
     world = World()
-    slow = {"calls": [{"_tool": "slow", "text": "x"}], "output": {"ok": True}}
+    drops = {"_tool": "keep", "drop": ["1.0"]}
+    slow = {"calls": [drops, {"_tool": "slow", "text": "x"}], "output": {"ok": True}}
     turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, {"calls": [], "output": {"sunny": True}}, slow]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document(approval={"ask": "always", "tools": {"slow": "never"}}))
@@ -306,9 +307,7 @@ async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(d
         run = Perdure(it.client).get_run(handle.id)
         await run.steer("How is the weather?")
         await it.until_waiting(handle.id)
-        with pytest.raises(
-            DecisionRefusedError, match=r"1\.0 does not wait any more: dropped: Request 3 was asked about it"
-        ):
+        with pytest.raises(DecisionRefusedError, match=r"1\.0 does not wait any more: dropped by Request 3"):
             await run.approve("1.0")
         world.go.set()
         result = await asyncio.wait_for(handle.result(), 30)
@@ -318,9 +317,29 @@ async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(d
         asked = it.model.requests[2].text
     assert (result.output, result.requests, world.effects) == ({"ok": True}, 3, ["slow x"])
     assert "did not say what is to become of 1.0" in asked
-    reason = "dropped: Request 3 was asked about it, and did not name it"
+    reason = "dropped by Request 3"
     assert events == [{"call": "1.0", "tool": "send", "decision": "dropped", "by": "model", "reason": reason}]
     assert f"nobody decided: {reason}" in " ".join(shown.out.split())
+
+
+async def test_r10_5_an_approval_that_the_model_never_names_waits_for_its_person(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    world = World()
+    turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, {"output": {"sunny": True}}, {"output": {"ok": True}}]
+    async with harness(dev_server.client, world.tools, turns) as it:
+        handle = await it.start(document(approval={"ask": "always"}))
+        await it.until_waiting(handle.id, "1.0")
+        run = Perdure(it.client).get_run(handle.id)
+        await run.steer("How is the weather?")
+        held = await until(it, handle.id, lambda view: len(view.log) == 3 and view.log[-1].status == "done")
+        await it.until_waiting(handle.id, "1.0")
+        await run.approve("1.0", by="alice")
+        result = await asyncio.wait_for(handle.result(), 30)
+        view = await it.view(handle.id)
+    assert (held.status, statuses(held)) == ("running", {"1.0": "held"})
+    assert (result.output, result.requests, world.effects) == ({"ok": True}, 3, ["send bob"])
+    assert statuses(view) == {"1.0": "done"}
 
 
 async def test_r10_5_the_last_request_is_not_ended_and_says_that_it_held_no_message(

@@ -288,7 +288,8 @@ class Plan(Nesting, Revising):
         return self._slots.free(call)
 
     def resume(self, call: Call, time: str = "") -> None:
-        """It runs now: there has to be room for it."""
+        """It runs now: there has to be room for it. What was held runs by a person's word."""
+        self.keeping.release(call)
         self._slots.take(call)
         call.status, call.started = "running", time
 

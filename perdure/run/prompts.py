@@ -58,7 +58,7 @@ KEEP: Final = (
 )
 PRESSED: Final = (
     "Your last answer did not say what is to become of {calls}. They are still held: keep them or drop them now. Those that you do not "
-    "name are dropped."
+    "name stay held: they run only where a person who was asked about them lets them."
 )
 UNANSWERED: Final = "Your answer broke off before you had decided on what is held in the plan above."
 

@@ -368,6 +368,11 @@ class Run(Tallies):
     def _offered(self, names: list[str]) -> list[str]:
         return [name for name in names if name in self.tools]
 
+    def gives_output(self, plan: Plan, result: RequestResult) -> bool:
+        """Whether an answer gives an output, in whichever way: no Request has to follow."""
+        completed = any(call.tool_name == TASK_COMPLETE and call.status == "done" for call in plan.own)
+        return completed or self._says(result) is not None
+
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
         """Why an output is not returned, whatever it is."""
         overtaken = not plan.settled or (self.progress.inbox and self.limit is None)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.errors import CallError, DecisionError
 from perdure.model.dialects import DIALECTS
 from perdure.model.wire import Delivery, RequestResult
 from perdure.people.decisions import parse_decision
+from perdure.people.offers import Verdict
 from perdure.people.wire import Said
-from perdure.plan.outcomes import Failed, Returned
+from perdure.plan.calls import Call
+from perdure.plan.held.keeping import written_anew
+from perdure.plan.outcomes import Failed, Rejected, Returned
+from perdure.plan.plan import Plan
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
-from perdure.run.inner import Ended, InnerLoop, Stage
+from perdure.run.inner import Decided, Ended, InnerLoop, Stage
 from perdure.run.past.wire import Progress
 from perdure.run.running import Run
 from perdure.run.stopping import Limit
@@ -25,6 +32,7 @@ from perdure.run.telling import inbox
 from perdure.run.views.run import run_view
 from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
+from perdure.values.state import State
 
 TOOLS = [
     parse_tool({"name": "act", "properties": {"x": {}}, "_activity": "act"}, activities=["act"]),
@@ -104,6 +112,11 @@ class World:
         outcome = Failed(CallError("bad", "it failed")) if error else Returned(f"of {id}")
         self.loop.report(Ended(self.loop.running[id], outcome))
         return self.step()
+
+    def approve(self, id: str) -> None:
+        """A person does."""
+        desk = self.run.desk
+        assert desk.apply(desk.judge(parse_decision({"call": id, "decision": "approve"}))).outcome is None
 
     @property
     def shown(self) -> list[str]:
@@ -197,13 +210,147 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
     if second == "kept":
         assert (call.standing, call.approval.decision, "1.0" in world.run.desk.waiting) == ("waiting", None, True)
         return
-    reason = (
-        "dropped by Request 3" if second == "dropped" else "dropped: Request 3 was asked about it, and did not name it"
-    )
+    if second == "silent":
+        assert (call.standing, call.approval.decision, "1.0" in world.run.desk.waiting) == ("held", None, True)
+        world.approve("1.0")
+        assert world.loop.may_begin(call)
+        return
+    reason = "dropped by Request 3"
     assert (call.standing, call.reason) == ("skipped", reason)
     assert (call.approval.decision, call.approval.by, call.approval.reason) == ("dropped", "model", reason)
     with pytest.raises(DecisionError, match=r"1\.0 does not wait any more: dropped"):
         world.run.desk.judge(parse_decision({"call": "1.0", "decision": "approve"}))
+
+
+@pytest.mark.parametrize("approved", ["before", "while asked", "after", "rejected"])
+def test_r10_5_what_the_model_never_names_waits_for_its_person_and_the_run_with_it(approved: str) -> None:
+    world = World(approval={"ask": "always"})
+    world.answer(act("a"), act("b", "†state.a"))
+    call = world.loop.running["1.0"]
+    if approved == "before":  # it has waited for its turn since: the message came after the person's word
+        world.approve("1.0")
+        call.queued = True
+    world.steer("m1")
+    world.step()
+    world.answer()
+    if approved == "while asked":
+        world.approve("1.0")
+    assert not world.loop.may_begin(call), "the model is asked first"
+    world.answer(output={"early": True})
+    assert (world.number, world.over, call.standing) == (3, False, "held")
+    if approved == "before":
+        assert not world.loop.may_begin(call)
+        return
+    if approved == "rejected":
+        world.loop.report(Ended(call, Rejected("not wanted")))
+        world.step()
+    else:
+        if approved == "after":
+            assert world.loop.waits
+            world.approve("1.0")
+        assert world.loop.may_begin(call)
+        assert world.run.plan is not None
+        world.run.plan.home(call).resume(call, "now")
+        assert call.standing == "running"
+        world.end("1.0")
+    ended = {call.id: (call.status, call.reason) for call in world.run.past.calls}
+    assert ended["1.0"][0] == ("rejected" if approved == "rejected" else "done")
+    assert ended["1.1"][0] == "skipped"
+    if approved != "rejected":  # nobody was asked about the other
+        assert ended["1.1"][1] == "not run: Request 3 gave the output, and none has kept it"
+
+
+def test_r10_5_a_new_message_holds_again_what_was_left_to_its_person() -> None:
+    world = World(approval={"ask": "always"})
+    world.answer(act("a"))
+    call = world.loop.running["1.0"]
+    world.steer("m1")
+    world.step()
+    world.answer()
+    world.answer()
+    world.steer("m2")
+    world.step()
+    world.approve("1.0")
+    assert not world.loop.may_begin(call)
+    world.answer(keep("1.0"))
+    assert world.loop.may_begin(call)
+
+
+def test_r10_5_what_no_person_is_asked_about_stays_held_while_requests_follow() -> None:
+    world = World()
+    world.answer(act("a"), act("b", "†state.a"))
+    world.steer("m1")
+    world.step()
+    world.answer()
+    assert "did not say what is to become of 1.1." in world.shown[-1]
+    assert world.answer(see("c")) == ["3.0"]
+    world.end("3.0")
+    assert (world.number, world.statuses["1.1"]) == (3, "held")
+    world.end("1.0")
+    assert (world.number, world.statuses["1.1"]) == (4, "held")
+    world.answer()
+    assert (world.number, world.statuses["1.1"]) == (5, "held")
+    assert world.answer(keep("1.1")) == ["1.1"]
+
+
+def test_r10_5_a_plan_that_is_shown_as_a_whole_shows_what_no_request_has_named() -> None:
+    for decided in (None, Rejected("no")):
+        world = World(approval={"scope": "plan"})
+        world.answer(act("a"))
+        world.steer("m1")
+        world.run.desk.withdraw(list(world.run.desk.waiting.values()))
+        world.step()
+        world.answer()
+        world.answer(see("b"))
+        assert [call.id for call in world.run.desk.waiting["3"].calls] == ["1.0", "3.0"]
+        world.loop.report(Decided(Verdict(decided)))
+        world.step()
+        assert world.statuses["1.0"] == ("running" if decided is None else "rejected")
+
+
+@pytest.mark.parametrize(
+    ("other", "gone"), [(act(x=1), True), (act(x=True), False), (act(x="1"), False), (act("a", 1), False)]
+)
+def test_r10_5_a_call_without_an_output_path_is_written_anew_with_its_parameters(
+    other: dict[str, Any], gone: bool
+) -> None:
+    world = World()
+    world.answer(act("z"), act(x=1, _after=["1.0"]))
+    world.steer("m1")
+    world.step()
+    world.answer(other)
+    assert (world.statuses["1.1"], world.number) == ("skipped" if gone else "held", 2 if gone else 3)
+
+
+def test_r10_5_a_reference_written_anew_is_the_value_that_it_had() -> None:
+    world = World(parallel=1)
+    world.answer(act("a"), act(x="†state.a"), act(x="†state.a"))
+    world.end("1.0")
+    world.steer("m1")
+    world.step()
+    assert world.statuses == {"1.0": "done", "1.1": "running", "1.2": "held"}
+    world.answer(act(x="of 1.0"))
+    assert world.statuses["1.2"] == "skipped"
+
+
+_CALLS = st.lists(
+    st.tuples(st.sampled_from(["act", "see"]), st.integers(0, 2), st.sampled_from(["", "a", "b"])), max_size=8
+)
+
+
+@given(_CALLS, _CALLS)
+def test_r10_5_each_call_takes_the_place_of_one_call_or_of_those_of_its_path(
+    held: list[tuple[str, int, str]], calls: list[tuple[str, int, str]]
+) -> None:
+    def made(which: list[tuple[str, int, str]]) -> list[Call]:
+        plan = Plan(1, tools={tool.name: tool for tool in TOOLS}, state=State())
+        return [plan.add(act(path, x, _tool=tool)) for tool, x, path in which]
+
+    found = Counter(held[call.index] for call in written_anew(made(held), made(calls)))
+    for each, count in Counter(held).items():
+        tool, _, path = each
+        there = calls.count(each) if not path else count * any((tool, path) == (to, at) for to, _, at in calls)
+        assert found[each] == min(count, there)
 
 
 def test_r10_5_calls_of_both_requests_read_and_await_each_other() -> None:
@@ -393,7 +540,7 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
         if world.loop.running:
             world.end(next(iter(world.loop.running)))
         elif world.loop.stage is Stage.STREAMING:
-            world.answer()
+            world.answer(output={"last": True})
             if not (world.run.plan and world.run.plan.calls):
                 break
     heard = inbox.heard(world.run.progress)

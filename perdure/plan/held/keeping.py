@@ -7,15 +7,17 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.plan.calls import Call
+from perdure.plan.control.iteration import BODY, EACH, UNTIL, WHILE
 from perdure.plan.edges.wiring import Wiring
 from perdure.plan.loops.inside import Loops
 from perdure.plan.outcomes import Failed, Outcome, Returned
 from perdure.plan.settling import Settling
 from perdure.plan.slots import Slots
-from perdure.values.jsons import Json, shorten
+from perdure.values.jsons import Json, dumps, shorten
 
 NOT_HELD: Final = "not_held"
 """Code of a call of `keep` that names what cannot be kept."""
+_REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
 
 
 class Keeping:
@@ -76,7 +78,7 @@ class Keeping:
     def release(self, call: Call) -> None:
         """It is a call of the running Request's plan now."""
         if call.held and not call.ended:
-            call.held = call.unwanted = False
+            call.held = call.unwanted = call.pressed = False
             self._settling.look_at(self._wiring.keep(call))
             for inner in self._inside(call):
                 for each in inner.held:
@@ -127,3 +129,31 @@ class Keeping:
     def _inside(self, call: Call) -> Iterator[Keeping]:
         for plan in self._loops.running_of(call) if call.loop is not None else ():
             yield plan.keeping
+
+
+def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
+    """Return those of the held calls that these take the place of: of the same tool with the same output path; without one, with the same
+    parameters, each of one."""
+    paths = {(call.tool_name, call.paths) for call in calls if call.paths}
+    left = [call for call in calls if not call.paths]
+    found = []
+    for call in held:
+        same = None if call.paths else next((each for each in left if _is_same(call, each)), None)
+        if same is not None:
+            left.remove(same)
+        if same is not None or (call.tool_name, call.paths) in paths:
+            found.append(call)
+    return found
+
+
+def _is_same(call: Call, other: Call) -> bool:
+    """Whether both call one tool with the same parameters, as they are written or as they are resolved."""
+    if call.tool_name != other.tool_name or _looped(call) != _looped(other):
+        return False
+    written = (dumps(each.written_params, sort_keys=True) for each in (call, other))
+    resolved = (dumps(each.params, sort_keys=True) for each in (call, other))
+    return len({*written}) == 1 or len({*resolved}) == 1
+
+
+def _looped(call: Call) -> str:
+    return dumps({key: value for key, value in call.raw.items() if key in _REPEATS}, sort_keys=True)

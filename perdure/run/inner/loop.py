@@ -21,6 +21,7 @@ from perdure.model.intake import Intake
 from perdure.model.wire import Delivery, RequestResult
 from perdure.people.offers import Offer, hook_feedback
 from perdure.plan.calls import Call
+from perdure.plan.held.keeping import written_anew
 from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.plan.revisions import take_changed
@@ -66,6 +67,10 @@ class InnerLoop:
         self.forsaken: list[str] = []
         """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
         self.hooks = Hooks(run.prepared.hooks)
+        self._with_people: dict[str, Call] = {}
+        """Calls that a person was still asked about when a message came, or has been since."""
+        self._left_to_people: set[str] = set()
+        """Held calls that the model has not named though it was asked: they wait for their person alone."""
 
     @property
     def plan(self) -> Plan:
@@ -91,7 +96,8 @@ class InnerLoop:
 
     def may_begin(self, call: Call) -> bool:
         """Whether a call that was taken, and perhaps approved, may be sent now."""
-        held = self.plan.is_held(call) or (self.steered and self._stage is not Stage.REVISED)
+        waits = call.id not in self._left_to_people and self.plan.is_held(call)
+        held = waits or (self.steered and self._stage is not Stage.REVISED)
         return (call.safe or not held) and self.plan.home(call).room_for(call)
 
     @property
@@ -170,6 +176,8 @@ class InnerLoop:
                     starts.append(Start(call, offer))
                     if offer is None and not hooked:
                         self._run.notes.call_began(call)
+        if not starts:
+            self._end_with_held(now)
         self._note_news()
         return starts
 
@@ -269,8 +277,7 @@ class InnerLoop:
                 ):  # nobody has decided on these: they are asked about again
                     self._stage = Stage.REVISED
                     return
-                self._drop_unkept(now)
-                if self.plan.keeping.held:  # it has said nothing of these: they are asked about once
+                if self._drop_unkept(now):  # it has said nothing of some: they are asked about once
                     self._stage = Stage.REVISED
                     return
                 self.plan.close(drain=result.output is not None)
@@ -286,6 +293,9 @@ class InnerLoop:
                     self.plan.end_all("rejected", verdict.outcome.reason, now)
                 elif isinstance(verdict.outcome, Failed):
                     self.plan.end_all("rejected", verdict.outcome.error.message, now)
+                else:  # who was shown the whole plan has seen what is held too
+                    for call in self.plan.keeping.held:
+                        self.plan.keeping.release(call)
             case Ended(call, outcome):
                 if self.running.pop(call.id, None) is None:
                     return  # dropped just before
@@ -305,25 +315,44 @@ class InnerLoop:
         elif self._stage is Stage.ANSWERED:
             self.forsaken.append(PLAN)
             self._plan_offer = None
+        self._with_people, self._left_to_people = self._asked_about(), set()
         self.plan.keeping.hold_back()
         if self.plan.closed or any(not call.ended for call in self.plan.calls):
             self._stage = Stage.REVISED
         else:
             self.plan.close()  # nothing is left that could go on
 
-    def _drop_unkept(self, now: str) -> None:
-        """The Request has answered: what it drops, or writes anew, is not run. What it does not name stays held, and the model is asked
-        once; then that is dropped too (R10.5)."""
+    def _drop_unkept(self, now: str) -> bool:
+        """The Request has answered: what it drops, or writes anew, is not run. What it does not name stays held. Whether the model is to be
+        asked about that: it is asked once, and from then on the call waits for its person, if it has one (R10.5)."""
         held, request = self.plan.keeping.held, self.plan.request
-        anew = {(call.tool_name, call.paths) for call in self.plan.own if call.paths}
-        silent = [call for call in held if not (call.unwanted or (call.tool_name, call.paths) in anew)]
-        pressed = [call for call in silent if call.pressed]
+        gone = [call for call in held if call.unwanted]
+        gone += written_anew([call for call in held if not call.unwanted], self.plan.own)
+        silent = [call for call in held if call not in gone]
         if silent and not self._is_patched("held-calls-stay"):
-            silent, pressed = [], []
-        self._drop(f"dropped by Request {request}", now, [call for call in held if call not in silent])
-        self._drop(f"dropped: Request {request} was asked about it, and did not name it", now, pressed)
+            gone, silent = held, []
+        self._drop(f"dropped by Request {request}", now, gone)
+        self._with_people |= self._asked_about()
+        pressed = {call.index for call in silent if call.pressed}
+        self._left_to_people = {
+            id for id, call in self._with_people.items() if not call.ended and call.place[0] in pressed
+        }
         for call in silent:
             call.pressed = True
+        return len(pressed) < len(silent)
+
+    def _asked_about(self) -> dict[str, Call]:
+        return {id: offer.call for id, offer in self._run.desk.waiting.items() if offer.call is not None}
+
+    def _end_with_held(self, now: str) -> None:
+        """Nothing of the plan is left but what is held. The next Request may still keep it; where there is none, it is not run."""
+        idle = not self.running and not self.behind and self.stage is Stage.DRAINING
+        if not idle or not self.plan.closed or not self.plan.keeping.held:
+            return
+        if self._run.gives_output(self.plan, self.result):
+            self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
+        else:
+            self._stage = Stage.REVISED
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
         for call in self.plan.keeping.drop(reason, now, calls):
