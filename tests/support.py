@@ -34,6 +34,7 @@ from perdure.run.wire import RUN_QUERY, RunView
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Script
 from perdure.tools.functions import tool_function
+from tests.patience import HANG
 from tests.warm import FORKED, Warm
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,7 @@ class Harness:
     async def until_waiting(self, run_id: str, *calls: str) -> RunView:
         """The run once exactly these wait for a person. A run can only be looked at: nothing tells when to look."""
         handle = self.client.get_workflow_handle(run_id)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while True:
                 with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a delegate may not have begun yet
                     view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
@@ -121,7 +122,7 @@ async def harness(
     client: Client,
     functions: Sequence[Callable[..., Any]],
     script: Script,
-    model_timeout: float = 5,
+    model_timeout: float = HANG,
     chunk: int = 12,
     task_queue: str | None = None,
     named: Sequence[str] = (),
@@ -176,7 +177,7 @@ async def perdure(
     }
     whole = clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {})
     if program == "client.py" and all(key.startswith(FORKED) for key in env or {}):
-        code, said, erred = await Warm.run(list(arguments), whole, cwd, 60)
+        code, said, erred = await Warm.run(list(arguments), whole, cwd, HANG)
         return Command(code, said.decode(), erred.decode())
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -187,7 +188,7 @@ async def perdure(
         env=whole,
         cwd=cwd,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), HANG)
     assert process.returncode is not None
     return Command(process.returncode, out.decode(), err.decode())
 

@@ -19,6 +19,7 @@ from perdure.run.agents import parse_agent
 from perdure.run.loops import LOOP_WORKFLOW
 from perdure.run.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
 from perdure.testing.turns import ChatRequest
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -92,7 +93,7 @@ async def test_r18_6_a_workflow_started_with_anything(
             task_timeout=timedelta(seconds=2),
         )
         with pytest.raises(WorkflowFailureError) as caught:
-            await asyncio.wait_for(handle.result(), 20)
+            await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, handle.id)
     cause = caught.value.cause
     assert isinstance(cause, ApplicationError)
@@ -111,7 +112,7 @@ async def test_r6_7_a_delivery_after_the_request_was_closed_adds_nothing(dev_ser
                 break  # the Request's answer is whole
         await handle.signal(CALLS_SIGNAL, {"number": 1, "attempt": 1, "first": 1, "calls": late})
         await handle.signal("approve", {"call": "1.0"})
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
     assert [(call.id, call.status) for call in result.calls] == [("1.0", "done")]
     assert "/late" not in removed
 
@@ -150,7 +151,7 @@ async def test_r18_6_a_number_that_no_timer_holds_is_one_line(where: str, value:
 async def test_r18_6_so_is_one_in_a_tools_definition(key: str, value: Any, dev_server: WorkflowEnvironment) -> None:
     definition = {"name": "odd", "_activity": "remove", key: value}
     async with harness(dev_server.client, [remove], []) as it:
-        view = await asyncio.wait_for(it.run(agent(definition)), 20)
+        view = await asyncio.wait_for(it.run(agent(definition)), HANG)
         failed = await failed_tasks(it, view.run_id)
     assert (view.status, failed) == ("failed", 0)
     assert (view.error or "").startswith("tool 'odd': ")
@@ -167,7 +168,7 @@ async def test_r18_6_sleeps_and_questions_of_any_shape(dev_server: WorkflowEnvir
         handle = await it.start(agent(sleep, ask))
         await it.until_waiting(handle.id, f"1.{len(calls) - 1}")
         await handle.signal("answer", {"call": f"1.{len(calls) - 1}", "answer": "yes"})
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, handle.id)
     assert (result.status, failed) == ("completed", 0)
     statuses = [call.status for call in result.calls]
@@ -206,7 +207,7 @@ async def test_r18_1_a_result_that_a_run_cannot_read_back_is_the_calls_own_final
     kinds = ["surrogate", "deep", "bytes", "raises"]
     calls = [{"_tool": "odd", "what": what, "_outputPath": f"†state.{what} || †state.no_{what}"} for what in kinds]
     async with harness(dev_server.client, [odd], [{"calls": calls}, DONE]) as it:
-        view = await asyncio.wait_for(it.run(agent("odd")), 20)
+        view = await asyncio.wait_for(it.run(agent("odd")), HANG)
         failed = await failed_tasks(it, view.run_id)
     assert (view.status, failed, sorted(tries)) == ("completed", 0, sorted(kinds))
     errors = [call.error or {} for call in view.calls]
@@ -230,7 +231,7 @@ async def test_a_childs_id_that_is_taken_fails_the_call_not_the_run(dev_server: 
         for taken in ("1.0", "1.1/0"):
             await it.client.start_workflow("nobody", id=f"{run_id}/{taken}", task_queue="nowhere")
         handle = await it.start(agent(HELPER), run_id=run_id)
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, run_id)
         for taken in ("1.0", "1.1/0"):
             await it.client.get_workflow_handle(f"{run_id}/{taken}").terminate()
@@ -248,7 +249,7 @@ async def test_nor_does_an_id_that_is_too_long(dev_server: WorkflowEnvironment) 
 
     async with harness(dev_server.client, [remove], answer) as it:
         handle = await it.start(agent(HELPER), run_id=f"long-{uuid.uuid4().hex[:8]}-".ljust(998, "x"))
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, handle.id)
     assert (result.status, result.calls[0].status, failed) == ("completed", "failed", 0)
     assert (result.calls[0].error or {})["code"] == "id_too_long"

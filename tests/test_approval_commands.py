@@ -15,6 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.hosting.server import find_program
 from perdure.run.wire import WAITING_ATTRIBUTE
+from tests.patience import HANG
 from tests.support import ROOT, harness, perdure
 from tests.test_approvals import TOOLS, asking, plan
 from tests.test_cli import one_line
@@ -28,7 +29,7 @@ def settings(server: WorkflowEnvironment) -> dict[str, str]:
 
 async def listed(env: dict[str, str], run_id: str, count: int) -> list[dict[str, Any]]:
     """What `approvals` lists of a run, once the server's index has it: that is the server's to say when."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while True:
             command = await perdure("approvals", "--json", env=env)
             assert command.code == 0, command.err
@@ -94,7 +95,7 @@ async def test_temporals_own_command_line_approves(dev_server: WorkflowEnvironme
             *("--name", "approve", "--input", '{"call": "1.0"}'),
             stdout=asyncio.subprocess.DEVNULL,
         )
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), HANG) == 0
         result = await handle.result()
     assert [call.status for call in result.calls] == ["done"]
 
@@ -122,7 +123,7 @@ async def test_walking_through_them_with_keys(dev_server: WorkflowEnvironment) -
         os.write(ours, b"j")
         await _read_until(screen, "reason")
         os.write(ours, b"not this one\n")
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         process.terminate()
         await process.wait()
         os.close(ours)
@@ -141,7 +142,7 @@ async def _screen(terminal: int) -> asyncio.StreamReader:
 async def _read_until(screen: asyncio.StreamReader, words: str) -> str:
     text = ""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while words not in text:
                 text += (await screen.read(4096)).decode(errors="replace")
     except TimeoutError:
@@ -165,7 +166,7 @@ async def test_the_demo_asks_whoever_sits_at_the_terminal() -> None:
     await _read_until(screen, "[a]pprove or [r]eject?")
     os.write(ours, b"r")
     text = await _read_until(screen, "really shrank by")
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), HANG) == 0
     os.close(ours)
     assert "rejected by the demo's user: no reason was given" in " ".join(text.split())
     assert "deleted" not in text

@@ -15,6 +15,7 @@ from perdure import tool
 from perdure.run.wire import DECIDE, POLICY
 from perdure.testing.turns import ChatRequest
 from perdure.values.jsons import JsonObject
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -380,7 +381,7 @@ async def test_cancelling_a_run_that_waits(dev_server: WorkflowEnvironment) -> N
         await it.until_waiting(handle.id, "1.0")
         await handle.cancel()
         with pytest.raises(WorkflowFailureError):
-            await asyncio.wait_for(handle.result(), 20)
+            await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
     assert (view.status, view.calls[0].status) == ("cancelled", "skipped")
     assert "/cancelled" not in removed
@@ -421,7 +422,7 @@ async def test_r7_6_looking_at_a_plan_that_waits_changes_nothing(dev_server: Wor
         assert view.waiting[0].simulation is not None
         view = await it.view(handle.id)
         await handle.signal("reject", {"call": "1", "reason": "no"})
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
     assert (view.state, result.state, result.status) == ({}, {}, "completed")
 
 

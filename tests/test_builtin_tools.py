@@ -35,6 +35,7 @@ from perdure.people.policies import Guard
 from perdure.tools.functions import ToolFunction
 from perdure.tools.tool import resolve_tools
 from tests.cpu import lap
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -184,7 +185,7 @@ def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
         loop.add_reader(handle, look)
         os.close(own)
         try:
-            await asyncio.wait_for(closed.wait(), 60)
+            await asyncio.wait_for(closed.wait(), HANG)
         finally:
             loop.remove_reader(handle)
 

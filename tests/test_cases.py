@@ -25,6 +25,7 @@ from perdure.testing import (
     run_locally,
     write_case,
 )
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -201,7 +202,7 @@ async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
         assert [each.name for each in found if each.name.startswith(f"{session.id}/")]
         assert [each.problem for each in found] == [None] * len(found)
         mine = f"TaskQueue = '{it.task_queue}'"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while session.id not in [each.name async for each in replay_running(client, mine)]:
                 pass
         open_ones = [each async for each in replay_running(client, mine)]

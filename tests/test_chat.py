@@ -27,6 +27,7 @@ from perdure.errors import RunNotFoundError, ServerError
 from perdure.run.events.kinds import Event
 from perdure.sessions.wire import Receipt
 from perdure.testing.turns import ChatRequest
+from tests.patience import HANG
 from tests.support import ROOT, Command, Harness, agent, harness
 from tests.test_terminals import LINES, remove
 
@@ -89,7 +90,7 @@ async def piped(it: Harness, *words: str, lines: str) -> Command:
         env=clean | settings(it),
         cwd=ROOT,
     )
-    out, err = await asyncio.wait_for(process.communicate(lines.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(lines.encode()), HANG)
     assert process.returncode is not None
     return Command(process.returncode, out.decode(), err.decode())
 
@@ -164,7 +165,7 @@ async def test_r10_14_where_nobody_tells_it_goes_on_behind_the_last_event() -> N
     talk = Talk(client, session, "ann", lambda line: said.append(line.plain), lambda: None)
     await talk.begin()
     assert await talk.heard("hello")
-    await asyncio.wait_for(talk.listen(), 20)
+    await asyncio.wait_for(talk.listen(), HANG)
     assert told.asked == [None, "1.0.0", "2.0.0"]
     assert said == ["part 1", "part 2", "part 3", "the session has ended"]
     assert not await talk.heard("/quit")
@@ -180,7 +181,7 @@ class Terminal:
 
     async def until(self, awaited: str) -> None:
         """Read on until this is shown behind what was awaited before."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while awaited not in self.text[self._seen :]:
                 assert self.process.returncode is None, self.text[-2000:]
                 await self._read()
@@ -191,7 +192,7 @@ class Terminal:
 
     async def end(self) -> int:
         """Read to the end; the exit code."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while self.process.returncode is None:
                 await self._read()
         for _ in range(10):  # what it wrote last
@@ -232,7 +233,7 @@ async def terminal(it: Harness, *words: str, width: int = 80) -> AsyncIterator[T
 async def idles(it: Harness, key: str) -> None:
     """Until nothing runs in the session: what is said next begins a run."""
     session = Perdure(it.client).session(key)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while True:
             if (await session.show()).status == "idle":
                 return

@@ -17,6 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.hosting.server import free_port
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -232,13 +233,13 @@ async def test_r17_5_the_demo_stays_with_its_page_until_it_is_interrupted() -> N
     )
     assert demo.stdout is not None
     address = ""
-    while b"stay up" not in (line := await asyncio.wait_for(demo.stdout.readline(), 60)):
+    while b"stay up" not in (line := await asyncio.wait_for(demo.stdout.readline(), HANG)):
         address = line.decode().removeprefix("Its page  ").strip() if line.startswith(b"Its page") else address
     async with httpx2.AsyncClient() as http:
         page = await http.get(address)
     assert (page.status_code, "1.3" in page.text, "completed" in page.text) == (200, True, True)
     demo.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(demo.wait(), 30) == 0
+    assert await asyncio.wait_for(demo.wait(), HANG) == 0
 
 
 async def test_a_live_demo_needs_a_key() -> None:

@@ -24,6 +24,7 @@ from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.codec import CodecServer
 from perdure.values.limits import MAX_BODY
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 from tests.test_cli import one_line
 from tests.test_encryption import NEW, OLD, connect
@@ -176,7 +177,7 @@ async def test_temporals_own_command_line_shows_a_run_through_it(dev_server: Wor
     )
     assert server.stderr is not None
     try:
-        line = (await asyncio.wait_for(server.stderr.readline(), 30)).decode()
+        line = (await asyncio.wait_for(server.stderr.readline(), HANG)).decode()
         address = line.removeprefix("codec server  ").partition(";")[0]
         shown = {}
         for token in (TOKEN, "wrong"):
@@ -187,10 +188,10 @@ async def test_temporals_own_command_line_shows_a_run_through_it(dev_server: Wor
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
-            shown[token] = (await asyncio.wait_for(showing.communicate(), 60))[0].decode()
+            shown[token] = (await asyncio.wait_for(showing.communicate(), HANG))[0].decode()
     finally:
         server.terminate()
-        assert await asyncio.wait_for(server.wait(), 20) == 0
+        assert await asyncio.wait_for(server.wait(), HANG) == 0
     data = {token: b"".join(map(base64.b64decode, re.findall(r'"data": "([^"]+)"', shown[token]))) for token in shown}
     assert b"Hello Ada, dear" in data[TOKEN]
     assert b"Hello Ada" not in data["wrong"] + shown["wrong"].encode()

@@ -31,6 +31,7 @@ from perdure.hosting.operating.reaching import reached, unreachable
 from perdure.hosting.server import embedded_server, free_port
 from perdure.run.agents import parse_agent
 from perdure.testing.workers import Relay
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -225,10 +226,10 @@ async def test_a_worker_that_waits_ends_when_a_container_is_stopped() -> None:
     container = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
     try:
         assert container.stderr is not None
-        assert b"waits up to 60 s more" in await asyncio.wait_for(container.stderr.readline(), 60)
+        assert b"waits up to 60 s more" in await asyncio.wait_for(container.stderr.readline(), HANG)
         os.kill(_child(container.pid), signal.SIGTERM)
         # The kernel keeps a signal that nobody handles from the first process.
-        assert await asyncio.wait_for(container.wait(), 15) == 128 + signal.SIGTERM
+        assert await asyncio.wait_for(container.wait(), HANG) == 128 + signal.SIGTERM
     finally:
         with contextlib.suppress(ProcessLookupError):
             container.kill()

@@ -15,6 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.client.approvals import offers_below
 from perdure.testing.turns import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approvals import TOOLS, look, remove
 from tests.test_cli import one_line
@@ -231,9 +232,9 @@ async def test_r8_3_failure_timeout_and_cancellation_of_a_delegate(
     )
     async with harness(dev_server.client, [hang], script, agents=save(tmp_path, never, fails)) as it:
         handle = await it.start(agent(*tools))
-        await asyncio.wait_for(started.wait(), 20)
+        await asyncio.wait_for(started.wait(), HANG)
         child = it.client.get_workflow_handle(f"{handle.id}/1.2")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while (await it.view(handle.id)).calls[1].status != "failed":
                 pass
         await child.cancel()
@@ -255,7 +256,7 @@ async def test_r6_10_cancelling_the_parent_cancels_the_child(dev_server: Workflo
         await handle.cancel()
         for each in (handle, child):
             with pytest.raises(WorkflowFailureError):
-                await asyncio.wait_for(each.result(), 20)
+                await asyncio.wait_for(each.result(), HANG)
         views = [await it.view(each.id) for each in (handle, child)]
     assert [view.status for view in views] == ["cancelled", "cancelled"]
 
@@ -295,7 +296,7 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
         dev_server.client, [remove, look], script, agents=save(tmp_path, cleaner), approval_floor="dangerous"
     ) as it:
         handle = await it.start(agent(clean))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while not (found := (await offers_below(it.client, handle.id))[0]):
                 pass
         await it.client.get_workflow_handle(found[0].run_id).signal("reject", {"call": "1.0", "reason": "no"})

@@ -18,6 +18,7 @@ from perdure.run.events.wire import EVENTS_QUERY, EventsPage
 from perdure.run.wire import RECALL_QUERY
 from perdure.testing.dialects import write_answer
 from perdure.testing.turns import ChatRequest, Fault, Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -63,7 +64,7 @@ async def test_r6_3_a_call_starts_while_the_model_is_writing(dialect: str, dev_s
     async with harness(dev_server.client, [bell.tool, echo], [turn, DONE]) as it:
         it.model.dialect = dialect
         handle = await it.start(agent("ring", "echo", config={"dialect": dialect}))
-        await asyncio.wait_for(bell.rung.wait(), 20)
+        await asyncio.wait_for(bell.rung.wait(), HANG)
         assert not gate.is_set()
         gate.set()
         await handle.result()
@@ -81,7 +82,7 @@ async def test_r6_7_what_was_released_stands_when_the_stream_breaks(
     async with harness(dev_server.client, [bell.tool, echo], [turn, DONE]) as it:
         it.model.dialect = dialect
         handle = await it.start(agent("ring", "echo", config={"dialect": dialect}))
-        await asyncio.wait_for(bell.rung.wait(), 20)
+        await asyncio.wait_for(bell.rung.wait(), HANG)
         gate.set()
         await handle.result()
         view = await it.view(handle.id)

@@ -38,6 +38,7 @@ from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.values.jsons import JsonObject
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness
 from tests.test_durability import Bell
 
@@ -85,7 +86,7 @@ async def test_a_thread_is_told_that_its_call_was_given_up(dev_server: WorkflowE
     calls = [{"_tool": "look"}, {"_tool": "say"}]
     async with harness(dev_server.client, [look, say], [{"calls": calls, "output": None}, DONE]) as it:
         view = await it.run(agent("look", "say"))
-        await asyncio.wait_for(all_told.wait(), 30)
+        await asyncio.wait_for(all_told.wait(), HANG)
     assert [call.error and call.error["code"] for call in view.calls] == ["timeout", "timeout"]
     assert sorted(told) == ["cancelled", "looked"]
 
@@ -344,7 +345,7 @@ async def test_a_tool_that_its_runs_own_worker_lacks_is_asked_of_others(dev_serv
     async with harness(client, [], script, registry=Lacks([function]), activity_pollers=1) as it:
         handle = await it.start(agent("pay"))
         async with harness(other, [pay], [], task_queue=it.task_queue, tools_only=True, activity_pollers=20):
-            result = await asyncio.wait_for(handle.result(), 30)
+            result = await asyncio.wait_for(handle.result(), HANG)
     assert (paid, result.errors) == ([1], [])
 
 
@@ -428,12 +429,12 @@ class Deployment:
 
     async def line(self, process: asyncio.subprocess.Process) -> str:
         assert process.stderr is not None
-        return (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+        return (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
 
     async def stop(self, process: asyncio.subprocess.Process) -> None:
         """End it as a deployment does, and see that it ends in order."""
         process.terminate()
-        _, said = await asyncio.wait_for(process.communicate(), 60)
+        _, said = await asyncio.wait_for(process.communicate(), HANG)
         assert (process.returncode, b"Traceback" in said) == (0, False), said.decode()
 
     def effects(self) -> Counter[str]:
@@ -488,7 +489,7 @@ async def test_sigterm_drains_and_tells_what_it_waits_for(dev_server: WorkflowEn
         new = await site.start()
         bell.answer()
         result = await handle.result()
-        assert await asyncio.wait_for(old.wait(), 60) == 0
+        assert await asyncio.wait_for(old.wait(), HANG) == 0
         await site.stop(new)  # an idle one
     assert said[24:] == (
         f" INFO worker: draining: takes nothing new, and waits up to 30 s for ring 0.0 of {handle.id}; once more to hand over now\n"

@@ -35,6 +35,7 @@ from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
 from perdure.hosting.encryption import ENCODING, PLACE, AesGcm
 from perdure.run.wire import DECIDE
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -120,7 +121,7 @@ async def run_demo(it: Harness, folder: Path) -> tuple[str, list[Message]]:
     handle = await it.start(document, {"request": TASK, "folder": str(folder)})
     view = await it.until_waiting(handle.id, "1.2")
     offers: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while not offers:  # visibility comes a little later
             offers = [one for one in (await list_waiting(it.client)).waiting if one.run_id == handle.id]
     [offered] = offers

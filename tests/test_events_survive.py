@@ -17,6 +17,7 @@ from perdure.hosting.server import embedded_server, free_port
 from perdure.run.events.kinds import Event
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.reader import Reader
 from tests.test_durability import CALLS, Bell, Site, finish, site
 from tests.test_sessions import desk, echo, idles
@@ -53,7 +54,7 @@ async def followed(it: Site, address: str, during: Any) -> tuple[Any, list[Reade
     ]
     await during(handle, readers[0])
     result = await finish(handle)
-    await asyncio.wait_for(asyncio.gather(*reading), 60)
+    await asyncio.wait_for(asyncio.gather(*reading), HANG)
     late = Reader()
     await read(address, handle.id, late)
     return result, [*readers, late]
@@ -68,7 +69,7 @@ def check(result: Any, readers: list[Reader], texts: dict[int, str]) -> None:
 
 
 async def until(reader: Reader, condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while not condition():
             await reader.applied.wait()
             reader.applied.clear()
@@ -155,7 +156,7 @@ async def test_a_session_is_followed_by_those_who_stay_and_those_who_come_back(d
         for text in ("and again", "once more"):
             assert await session.reply(await session.send(text, sender="ann"), 20) == f"re: ann: {text}"
         await session.handle.cancel()
-        await asyncio.wait_for(reading, 30)
+        await asyncio.wait_for(reading, HANG)
 
     def told(events: list[Event]) -> list[tuple[str, str, str]]:
         return [(event.topic, event.phase, event.run_id) for event in events if event.phase not in ("delta", "update")]

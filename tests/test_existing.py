@@ -19,6 +19,7 @@ from perdure.run.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.values.jsons import dumps
+from tests.patience import HANG
 from tests.support import DONE
 from tests.test_plugin import asking, connected, unique
 from tests.user_workflows import Delivery, Stock, StockHandler, charge, scan, ship
@@ -79,7 +80,7 @@ async def test_each_kind_runs_as_what_it_is_and_gives_its_result(dev_server: Wor
         view = await until_waiting(run)
         assert [offer.tool for offer in view.waiting] == ["charge"]
         await run.approve(view.waiting[0])
-        assert await run.result(timeout=20) == {
+        assert await run.result(timeout=HANG) == {
             "ship": "to Bern",
             "charge": {"euros": 2.5, "account": "main", "note": "quick", "attempt": 1},
             "pay": {"euros": 3, "account": "main", "note": None, "attempt": 1},
@@ -123,7 +124,7 @@ async def test_what_no_plan_can_carry_ends_the_call(dev_server: WorkflowEnvironm
     calls = plan(*({"_tool": "scan", "how": how, "_outputPath": f"†state.{how}"} for how in hows))
     async with shop(dev_server, calls, DONE) as (perdure, _):
         run = await perdure.start(AGENT, id=unique("keeper"))
-        view = await run.wait(timeout=20)
+        view = await run.wait(timeout=HANG)
         assert view.status == "completed", view.error
         errors = [call.error or {"code": None, "message": ""} for call in view.calls]
         assert [str(error["code"])[:8] for error in errors] == ["not_json", "not_json", "y" * 8, "None"]
@@ -140,7 +141,7 @@ async def test_cancelling_a_run_cancels_what_it_calls(dev_server: WorkflowEnviro
         async for view in run.views():
             if view.calls and view.calls[0].status == "running":
                 break
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while True:
                 try:
                     await child.describe()
@@ -148,7 +149,7 @@ async def test_cancelling_a_run_cancels_what_it_calls(dev_server: WorkflowEnviro
                 except Exception:
                     await asyncio.sleep(0.05)
         await run.cancel()
-        assert (await run.wait(timeout=20)).status == "cancelled"
+        assert (await run.wait(timeout=HANG)).status == "cancelled"
         status = (await child.describe()).status
         assert status is not None
         assert status.name == "CANCELED"
@@ -163,7 +164,7 @@ async def test_an_endpoint_that_is_not_there_is_a_refusal_and_no_task_that_fails
     queue = unique("lost")
     async with Worker(client, task_queue=queue):
         with pytest.raises(RunFailedError, match="tool 'left': the server has no Nexus endpoint 'nowhere'"):
-            await Perdure(client, task_queue=queue).run(agent, timeout=20)
+            await Perdure(client, task_queue=queue).run(agent, timeout=HANG)
 
 
 async def test_a_test_fakes_them_like_any_tool(dev_server: WorkflowEnvironment) -> None:

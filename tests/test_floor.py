@@ -12,6 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.run.wire import POLICY
+from tests.patience import HANG
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -82,7 +83,7 @@ async def test_a_delegate_on_another_queue_stands_on_the_floor_above_it(
         script = [{"calls": [{"_tool": "clean"}]}, DONE]
         async with harness(dev_server.client, [wipe], script, agents=tmp_path, approval_floor="dangerous") as it:
             handle = await it.start(agent(clean))
-            await asyncio.wait_for(handle.result(), 30)
+            await asyncio.wait_for(handle.result(), HANG)
             child = await it.view(f"{handle.id}/1.0")
     assert (child.calls[0].status, child.calls[0].reason) == ("rejected", "rejected: nobody decided within 1 s")
     assert "/below" not in ran
@@ -104,13 +105,13 @@ async def test_tools_given_to_a_delegate_keep_the_givers_policy_and_a_change_of_
     async with harness(dev_server.client, [pay], script) as it:
         handle = await it.start(agent("pay", PAYS, config=CAREFUL))
         child = f"{handle.id}/1.0"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             view = await it.until_waiting(child, "1.0", "1.1")
         assert view.waiting[0].reason == "pay is always asked about"
         assert "paid 7" not in ran
         await it.client.get_workflow_handle(child).signal("reject", {"call": "1.1"})
         await handle.execute_update(POLICY, {"tools": {"pay": "never"}})
-        await asyncio.wait_for(handle.result(), 20)
+        await asyncio.wait_for(handle.result(), HANG)
         ended = await it.view(child)
     approvals = [call.approval for call in ended.calls if call.approval]
     assert [(each.decision, each.by) for each in approvals] == [("approve", "policy"), ("reject", "")]
@@ -130,7 +131,7 @@ async def test_a_change_of_policy_reaches_the_iterations_of_a_loop(dev_server: W
         await it.until_waiting(second, "1.0")
         before = ran.count("paid 100")
         await handle.signal(POLICY, {"tools": {"pay": "never"}})
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         last = await it.view(third)
     assert (before, ran.count("paid 100")) == (0, 3)
     assert last.calls[0].approval is None

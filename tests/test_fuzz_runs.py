@@ -18,6 +18,7 @@ from perdure import ToolError, branch, tool
 from perdure.plan.calls import ENDED
 from perdure.testing.serving import serve
 from perdure.testing.turns import ChatRequest
+from tests.patience import HANG
 from tests.soak import times
 from tests.support import Harness, agent, harness
 
@@ -168,7 +169,7 @@ async def play(scene: Scene) -> None:
         # Where somebody has said that people may take for ever, the clock of this server skips to the end of the run's ten years.
         await send(it, run.id, [("policy", {"timeout": 60, "on_timeout": "approve"})])
         with contextlib.suppress(WorkflowFailureError):
-            await asyncio.wait_for(run.result(), 60)
+            await asyncio.wait_for(run.result(), HANG)
         history = await it.client.get_workflow_handle(run.id).fetch_history()
         failed = [
             event.workflow_task_failed_event_attributes.failure

@@ -22,6 +22,7 @@ from perdure.hosting.operating.health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
 from perdure.run.wire import ATTRIBUTES
+from tests.patience import HANG
 from tests.support import ROOT, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def until(health: Health, problem: str | None) -> None:
     """Nothing tells when the server has seen a poll, or is gone."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG):
         while True:
             await health.look()
             if health.problem == problem:
@@ -115,7 +116,7 @@ async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) ->
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(60), httpx2.AsyncClient() as http:
+        async with asyncio.timeout(HANG), httpx2.AsyncClient() as http:
             while b"connected: polls" not in (line := await process.stderr.readline()):
                 assert line, "it ended"
             assert (await http.get(f"http://127.0.0.1:{health}/readyz")).text == "ready\n"

@@ -12,6 +12,7 @@ from temporalio.testing import ActivityEnvironment
 from perdure.activities.arriving.telling import next_telling
 from perdure.activities.asking import Look
 from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
+from tests.patience import HANG
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1, 1), (4, 4), (20, 11), (60, 16), (600, 27), (86_400, 50)])
@@ -66,7 +67,7 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
 
     async def work() -> None:
         async with supervised_heartbeat():
-            await asyncio.wait_for(told.wait(), 5)
+            await asyncio.wait_for(told.wait(), HANG)
 
     await environment.run(work)
     assert next(looks, None) is None

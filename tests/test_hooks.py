@@ -24,6 +24,7 @@ from perdure.hooks import (
 from perdure.hosting.connection import data_converter
 from perdure.run.wire import DECIDE
 from perdure.workflows.agent import AgentWorkflow
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -362,7 +363,7 @@ async def test_a_hook_gone_after_a_deploy_refuses_and_one_that_only_looks_is_gon
     script = [{"calls": [{"_tool": "send", "text": "a"}, {"_tool": "pay", "amount": 1, "to": "b"}]}, DONE]
     async with harness(time_skipping.client, [send, pay, guard, begins, audit], [], cached_workflows=0) as it:
         handle = await it.start(agent("send", "pay"))
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), HANG)
     async with harness(time_skipping.client, [send, pay], script, task_queue=it.task_queue, cached_workflows=0) as it:
         await handle.result()
         view = await it.view(handle.id)
@@ -446,7 +447,7 @@ async def test_a_run_that_is_cancelled_while_a_hook_works_has_not_made_the_call(
 
     async with harness(time_skipping.client, [send, slow, told], plan()) as it:
         handle = await it.start(agent("send"))
-        await asyncio.wait_for(began.wait(), 30)
+        await asyncio.wait_for(began.wait(), HANG)
         await handle.cancel()
         with pytest.raises(WorkflowFailureError):
             await handle.result()

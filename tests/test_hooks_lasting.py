@@ -18,6 +18,7 @@ from perdure.hosting.worker import build_worker
 from perdure.people.wire import STEER
 from perdure.run.agents import parse_agent
 from perdure.testing.turns import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -64,7 +65,7 @@ async def test_a_hook_whose_worker_is_lost_is_called_again_by_the_same_key(dev_s
 
     async with harness(dev_server.client, [send, guard], [ONE, DONE], grace=0.0, cached_workflows=0) as it:
         handle = await it.start(agent("send"))
-        await asyncio.wait_for(began.wait(), 30)
+        await asyncio.wait_for(began.wait(), HANG)
     queue = it.task_queue
     async with harness(dev_server.client, [send, guard], [DONE], task_queue=queue, cached_workflows=0):
         await handle.result()
@@ -95,7 +96,7 @@ async def test_a_hook_that_this_worker_lacks_is_found_on_another(dev_server: Wor
     functions, script = [send, guard, redacts, begins], [Turn(ONE, gate=gate), DONE]
     async with harness(dev_server.client, functions, script, cached_workflows=0) as it:
         handle = await it.start(agent("send"))
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), HANG)
         without = build_worker(
             await other(dev_server),
             registry([send]),
@@ -132,11 +133,11 @@ async def test_a_new_message_while_a_hook_works_holds_the_call(dev_server: Workf
 
     async with harness(dev_server.client, [send, slow], script) as it:
         handle = await it.start(agent("send", config={"approval": {"ask": "never"}}))
-        await asyncio.wait_for(began.wait(), 30)
+        await asyncio.wait_for(began.wait(), HANG)
         await it.client.get_workflow_handle(handle.id).signal(
             STEER, {"id": "m1", "text": "only the first", "sender": "ann"}
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while len(shown) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         before = list(sent)

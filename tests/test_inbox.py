@@ -18,6 +18,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.server import embedded_server, free_port
+from tests.patience import HANG
 from tests.support import DONE, ROOT, Harness, agent, harness, perdure
 from tests.test_approvals import TOOLS, asking, plan
 from tests.test_cli import one_line
@@ -72,12 +73,12 @@ async def inbox(server: WorkflowEnvironment, *options: str) -> AsyncIterator[str
     )
     assert process.stderr is not None
     try:
-        line = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
+        line = (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
         assert line.startswith("inbox"), line
         yield line.split()[1].rstrip(";")
     finally:
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), HANG) == 0
 
 
 @asynccontextmanager
@@ -88,17 +89,17 @@ async def waiting(
     async with harness(server.client, [*TOOLS, deploy], script) as it:
         handle = await it.start(document)
         await it.until_waiting(handle.id, *calls)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while not [
                 run async for run in server.client.list_workflows(f"WorkflowId = '{handle.id}' AND PerdureWaiting > 0")
             ]:
                 pass
         yield it, handle.id
-        await asyncio.wait_for(handle.result(), 20)
+        await asyncio.wait_for(handle.result(), HANG)
 
 
 async def result(it: Harness, run_id: str) -> Any:
-    await asyncio.wait_for(it.client.get_workflow_handle(run_id).result(), 20)
+    await asyncio.wait_for(it.client.get_workflow_handle(run_id).result(), HANG)
     return await it.view(run_id)
 
 
@@ -150,7 +151,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
         await page.goto(address)
         await expect(page.get_by_text("Nothing waits for a person.").first).to_be_visible()
         async with waiting(server, plan("/keys", "/elsewhere"), asking(), "1.0", "1.1") as (it, run_id):
-            await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible(timeout=15_000)
+            await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible(timeout=HANG * 1000)
             await expect(page).to_have_title("(2) Perdure inbox")
             await _tab_to(page, "reason")
             await page.keyboard.type("not today")
@@ -159,7 +160,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
             await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1.0: rejected")
             await expect(page.get_by_role("heading", name="remove path /elsewhere")).to_be_visible()
             await it.client.get_workflow_handle(run_id).signal("approve", {"call": "1.1"})
-            await expect(page.get_by_text("This was decided elsewhere")).to_be_visible(timeout=15_000)
+            await expect(page.get_by_text("This was decided elsewhere")).to_be_visible(timeout=HANG * 1000)
             await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
             view = await result(it, run_id)
         await page.close()
@@ -231,7 +232,7 @@ async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, brow
         execution = (await it.client.get_workflow_handle(run_id).describe()).run_id
         await page.goto(f"{web_ui}/namespaces/default/workflows/{run_id}/{execution}/user-metadata")
         details = page.locator("iframe").last.content_frame
-        await expect(details.get_by_text("Waiting for a person")).to_be_visible(timeout=20_000)
+        await expect(details.get_by_text("Waiting for a person")).to_be_visible(timeout=HANG * 1000)
         await page.get_by_role("button", name="More Actions").click()
         await page.get_by_role("menuitem", name="Send a Signal").click()
         dialog = page.get_by_role("dialog")

@@ -17,6 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
 from perdure.pages.inbox import inbox_app
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line
 
@@ -77,7 +78,7 @@ async def test_the_form_as_it_stands_sends_nothing_that_a_page_said_as_code(dev_
             assert (answer.status_code, f"the form lacks {lacking}" in answer.text) == (422, True)
         form |= {"p:to": "†state.secret", "p:note": "", "by": "Zoë 李 🙂", "action": "approve"}
         done = await http.post("/decide", data=form)
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
         again = await http.get("/")
         strange = await http.post("/decide", data={**form, "run": "x" * 2000})
     assert (done.status_code, strange.status_code) == (303, 422)

@@ -16,6 +16,7 @@ from perdure.run.events.kinds import TOPICS
 from perdure.run.events.wire import EVENTS_QUERY, EventsPage, Noted
 from perdure.run.wire import DECIDE
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 from tests.test_approvals import look
 from tests.test_delegates import WRITE, WRITER, parts, save, write
@@ -210,10 +211,10 @@ async def test_a_message_ends_an_answer_and_is_taken_by_the_next_request(dev_ser
     at = length(plan, "solution") * 6 // 10
     async with harness(dev_server.client, world.tools, [Turn(plan, gate=gate, gate_after=at), DONE]) as it:
         handle = await it.start(document())
-        await asyncio.wait_for(it.model.wait_for_characters(1, at), 20)
+        await asyncio.wait_for(it.model.wait_for_characters(1, at), HANG)
         await world.until("slow report")
         await steer(handle)
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         world.go.set()
         await handle.result()
         found = await page(it.client, handle.id)
@@ -293,10 +294,10 @@ async def test_a_call_whose_worker_is_shut_down_says_that_it_is_tried_again(dev_
     script = [{"calls": [{"_tool": "slow"}], "output": None}]
     async with harness(dev_server.client, [slow], script, task_queue=queue, grace=0.1) as it:
         handle = await it.start(agent("slow"))
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(began.wait(), HANG)
     go.set()
     async with harness(dev_server.client, [slow], [DONE], task_queue=queue) as it:
-        await asyncio.wait_for(handle.result(), 40)
+        await asyncio.wait_for(handle.result(), HANG)
         found = await page(it.client, handle.id)
     updates = [event.data for event in found.events if short(event) == "tool update 1.0"]
     assert [each["attempt"] for each in updates] == [2]

@@ -12,6 +12,7 @@ from perdure.activities.transcripts.recalling import recall
 from perdure.client.session import Session
 from perdure.run.events.wire import Noted
 from perdure.values.limits import MAX_EVENT_DATA
+from tests.patience import HANG
 from tests.test_journal import page
 from tests.test_sessions import ECHO, HOLD, Gate, desk, idles
 from tests.test_sessions_kept import PADDING, with_memory
@@ -32,7 +33,7 @@ async def test_a_session_notes_what_was_said_and_what_became_of_its_runs(dev_ser
     gate = Gate()
     async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, it):
         first = await session.send("hold on", sender="ann", id="m1")
-        await asyncio.wait_for(gate.asked.wait(), 20)
+        await asyncio.wait_for(gate.asked.wait(), HANG)
         await session.send("and then?", sender="ann", id="m2", mode="followup")
         await session.send("never mind", sender="ann", id="m3", mode="followup")
         await session.withdraw("m3", sender="ann")
@@ -73,12 +74,12 @@ async def test_commands_a_terminated_run_and_the_end(dev_server: WorkflowEnviron
     holds = {"calls": [{"_tool": "hold"}], "output": None}
     async with desk(dev_server, lambda _: holds, HOLD, [gate.tool]) as (session, it):
         first = await session.send("hold on", sender="ann", id="m1", rights=["*"])
-        await asyncio.wait_for(gate.asked.wait(), 20)
+        await asyncio.wait_for(gate.asked.wait(), HANG)
         await it.client.get_workflow_handle(first.run_id or "").terminate("by hand")
         assert (await session.wait(first, 20)).status == "error"
         gate.asked.clear()
         second = await session.send("hold on", sender="ann", id="m2", rights=["*"])
-        await asyncio.wait_for(gate.asked.wait(), 20)
+        await asyncio.wait_for(gate.asked.wait(), HANG)
         await session.send("/new", sender="ann", id="c1", rights=["*"])
         await session.send("/stop", sender="ann", id="c2", rights=["*"])
         assert (await session.wait(second, 20)).status == "error"

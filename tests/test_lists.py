@@ -26,6 +26,7 @@ from perdure.hosting.server import embedded_server
 from perdure.run.agents import parse_agent
 from perdure.run.wire import AGENT_ATTRIBUTE, ATTRIBUTES
 from perdure.workflows.agent import AgentWorkflow
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_waiting_lists import remove, removing
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def until_found(client: Client, selection: Selection, count: int) -> None:
     """The index is a moment late, and tells nobody when it has caught up."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while True:
             if await count_runs(client, selection) == count:
                 return

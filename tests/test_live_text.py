@@ -23,6 +23,7 @@ from perdure.model.dialects.saying import text_of
 from perdure.run.events.wire import EVENTS_QUERY, WATCHED, EventsPage, Written
 from perdure.run.wire import REQUEST_ACTIVITY
 from perdure.testing.turns import Fault, Pace, Turn
+from tests.patience import HANG
 from tests.support import agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -48,7 +49,7 @@ async def written(client: Client, run_id: str) -> Written | None:
 
 async def until(client: Client, run_id: str, holds: Callable[[Written], Any]) -> Written:
     """What is written, once that holds. A run can only be looked at: nothing tells when to look."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             found = await written(client, run_id)
             if found is not None and holds(found):
@@ -169,7 +170,7 @@ async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvi
         assert await handle.query(WATCHED) == 0
         await handle.signal(WATCHED, args=["whatever", 1])
         async with _noticed() as noticed:
-            await asyncio.wait_for(noticed.wait(), 20)
+            await asyncio.wait_for(noticed.wait(), HANG)
         gate.set()
         await handle.result()
     assert WORDS.startswith(first.assistant.text[:10])
@@ -239,7 +240,7 @@ async def test_what_may_be_no_reply_is_not_told(
     async with harness(dev_server.client, [], [Turn(answer, gate=gate, gate_after=len(answer) - 1)], chunk=1) as it:
         handle = await it.start(agent())
         await it.model.wait_for_characters(1, len(answer) - 1)
-        await asyncio.wait_for(sent.alive.wait(), 20)
+        await asyncio.wait_for(sent.alive.wait(), HANG)
         told = await written(dev_server.client, handle.id)
         gate.set()
         await handle.result()

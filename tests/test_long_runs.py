@@ -16,6 +16,7 @@ from perdure.client.runs import AgentHandle, read_value
 from perdure.testing.turns import ChatRequest, Turn
 from perdure.values.jsons import loads
 from perdure.values.limits import MAX_PAYLOAD
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -206,12 +207,12 @@ async def test_r6_10_cancelling_stops_the_model_and_the_tools_within_a_second(de
     turn = Turn({"calls": calls, "output": None}, gate=gate, gate_after=125)
     async with harness(dev_server.client, [echo, wait], [turn], model_timeout=60) as it:
         handle = await it.start(agent("echo", "wait"))
-        await asyncio.wait_for(started.wait(), 20)
+        await asyncio.wait_for(started.wait(), HANG)
         await handle.cancel()
         clock = asyncio.get_running_loop()
         begun = clock.time()
-        await asyncio.wait_for(stopped["tool"].wait(), 10)
-        await asyncio.wait_for(it.model.wait_for_disconnect(1), 10)
+        await asyncio.wait_for(stopped["tool"].wait(), HANG)
+        await asyncio.wait_for(it.model.wait_for_disconnect(1), HANG)
         took = clock.time() - begun
         view = await it.view(handle.id)
     assert (view.status, view.state) == ("cancelled", {"done": 1})

@@ -14,6 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 from tests.test_delegates import parts, save
 
@@ -32,7 +33,7 @@ async def check(host: str) -> str:
     if (met := meeting.get("met")) is not None:
         if running["now"] > 1:
             met.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             await met.wait()
     running["now"] -= 1
     if host == "bad":
@@ -184,7 +185,7 @@ async def test_r8_7_a_loop_gets_on_where_each_execution_is_too_long_at_once(
 ) -> None:
     script = parts(PARENT=each(["a", "b", "c"], _parallel=2))
     async with harness(hasty_server.client, [check], script, agents=save(tmp_path, CHECKER)) as it:
-        view = await asyncio.wait_for(it.run(agent(CHECK_ALL)), 60)
+        view = await asyncio.wait_for(it.run(agent(CHECK_ALL)), HANG)
     assert [one["host"] for one in view.state["all"]] == ["a", "b", "c"]
 
 
@@ -228,11 +229,11 @@ async def test_r6_10_cancelling_a_run_cancels_its_loop(dev_server: WorkflowEnvir
     script = parts(PARENT=each(["a", "b", "c"]))
     async with harness(dev_server.client, [hang], script, agents=save(tmp_path, CHECKER)) as it:
         handle = await it.start(agent(CHECK_ALL))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), HANG)
         await handle.cancel()
         for run_id in (handle.id, f"{handle.id}/1.0", f"{handle.id}/1.0/0"):
             with pytest.raises(WorkflowFailureError):
-                await asyncio.wait_for(it.client.get_workflow_handle(run_id).result(), 20)
+                await asyncio.wait_for(it.client.get_workflow_handle(run_id).result(), HANG)
 
 
 async def test_a_given_output_that_cannot_be_made_is_told_to_the_model(dev_server: WorkflowEnvironment) -> None:

@@ -23,6 +23,7 @@ from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest
 from tests.lost_nothing import AGENT, SENDERS, Talk, answer, work, wrongs
+from tests.patience import HANG
 from tests.soak import times
 from tests.support import registry
 
@@ -53,7 +54,7 @@ class Mortal:
 
     @asynccontextmanager
     async def alive(self, client: Client, model: ScriptedModel) -> AsyncIterator[None]:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=HANG)
         worker = build_worker(client, registry([work]), task_queue=self.queue, model=asking, grace=0.0)
         async with worker:
             yield
@@ -143,7 +144,7 @@ async def test_r10_1_hundreds_of_messages_lose_nothing_while_worker_and_server_a
 
         async with asyncio.TaskGroup() as serving:  # a server that cannot start ends the test
             serving.create_task(serve())
-            await asyncio.wait_for(there.wait(), 30)
+            await asyncio.wait_for(there.wait(), HANG)
             assert perdure is not None
             talk = Talk(perdure.session(key, agent=Agent.of(AGENT), quiet=0.1), chance)
             async with asyncio.TaskGroup() as speaking:

@@ -30,6 +30,7 @@ from perdure.people.policies import Guard, Policy
 from perdure.tools.functions import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_PROGRESS
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -44,7 +45,7 @@ async def http_server(port: int | None = None) -> AsyncIterator[dict[str, Any]]:
         sys.executable, "-m", "tests.mcp_server", "http", str(port), cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while True:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -380,7 +381,7 @@ async def test_progress_is_shown_of_a_run(dev_server: WorkflowEnvironment, tmp_p
     script = [{"calls": [{"_tool": "x.do"}]}, DONE]
     async with offered_by(config) as registry, harness(dev_server.client, [], script, registry=registry) as it:
         handle = await it.start(agent("x.do", config={"approval": {"ask": "never"}}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             async for view in watch_run(it.client, handle.id):
                 if view.calls and view.calls[0].reason:
                     break
@@ -425,7 +426,7 @@ async def test_a_list_that_changes_is_followed_over_http_too() -> None:
     async with server("http") as config, offered_by(config) as registry:
         registry.changed.clear()
         await call(registry, "notes.add_tool")
-        await asyncio.wait_for(registry.changed.wait(), 10)
+        await asyncio.wait_for(registry.changed.wait(), HANG)
         assert await call(registry, "notes.added") == {"result": 1}
 
 
@@ -497,13 +498,13 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     assert process.stderr is not None
     lines: list[str] = []
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG):
             while not any("tools, task queue" in line for line in lines):
                 line = await process.stderr.readline()
                 assert line, lines
                 lines.append(line.decode().strip())
         process.send_signal(signal.SIGINT)
-        _, rest = await asyncio.wait_for(process.communicate(), 30)
+        _, rest = await asyncio.wait_for(process.communicate(), HANG)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -536,7 +537,7 @@ async def test_a_server_that_prints_without_end_ends_its_connection(
     monkeypatch.setattr(bounds, "MAX_MESSAGE", 1_000_000)
     monkeypatch.setattr(bounds, "BURST", 1000)
     config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [{"_flood": flood}]})
-    async with asyncio.timeout(60), offered_by(config) as registry:
+    async with asyncio.timeout(HANG), offered_by(config) as registry:
         code, message = await refusal(registry, "x.do")
         assert code == "connection_lost"
         assert len(message) < 1000
@@ -589,7 +590,7 @@ async def test_an_answer_over_http_has_its_bounds(head: str) -> None:
     served = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/"
     allowed = bounds.Allowance(lambda: None)
-    async with served, httpx2.AsyncClient(transport=bounds.BoundedTransport(allowed)) as http, asyncio.timeout(60):
+    async with served, httpx2.AsyncClient(transport=bounds.BoundedTransport(allowed)) as http, asyncio.timeout(HANG):
         with pytest.raises(httpx2.RemoteProtocolError, match=r"more than a server may|compresses"):
             await http.get(url)
 

@@ -25,6 +25,7 @@ from perdure.pages.inbox import inbox_app
 from perdure.plan.approval import Approval
 from perdure.run.wire import WAITING_NAMED, CallView, RunView
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure, serving
 from tests.test_waiting_lists import remove, removing, until_listed
 
@@ -176,7 +177,7 @@ async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEn
             await decide(dev_server.client, handle.id, {"call": unlisted, "decision": "reject"})
             await decide(dev_server.client, handle.id, {"call": "0.0", "decision": "reject"})
             await decide(dev_server.client, handle.id, {"call": "0.1", "decision": "reject"})
-            async with asyncio.timeout(30):  # the index is a moment late
+            async with asyncio.timeout(HANG):  # the index is a moment late
                 while True:
                     if "data-gone" in (await http.get(f"{url}/list", params=page)).text:
                         break

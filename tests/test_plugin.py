@@ -29,6 +29,7 @@ from perdure.hosting.encryption import AesGcm
 from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.test_readme import DOCS, blocks, write
 from tests.user_workflows import SHOPPER, Minding, Order, Receipt, Shopping, price, ship
 
@@ -45,7 +46,7 @@ def unique(name: str) -> str:
 
 
 def asking(model: ScriptedModel) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+    return AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=HANG)
 
 
 async def connected(server: WorkflowEnvironment, *plugins: Any, **options: Any) -> Client:
@@ -104,7 +105,7 @@ async def test_a_plugin_of_the_worker_alone_also_serves_limited_queues_and_large
         plain = await connected(dev_server)
         async with Worker(plain, task_queue=queue, workflows=[Shopping], activities=[ship], plugins=[plugin]):
             perdure = Perdure(plain, task_queue=queue)
-            assert await perdure.run(counter, text, id=unique("count"), timeout=20) == len(text)
+            assert await perdure.run(counter, text, id=unique("count"), timeout=HANG) == len(text)
 
 
 async def test_what_becomes_of_an_agent_is_told_the_workflow_by_errors(dev_server: WorkflowEnvironment) -> None:
@@ -150,13 +151,13 @@ async def test_cancelling_the_workflow_cancels_the_agent_and_what_it_runs(dev_se
         client = await connected(dev_server, PerdurePlugin([slow], model=asking(model)))
         async with Worker(client, task_queue=queue, workflows=[Minding]):
             handle = await client.start_workflow(Minding.run, "caught", id=run_id, task_queue=queue)
-            await asyncio.wait_for(begun.wait(), 20)
+            await asyncio.wait_for(begun.wait(), HANG)
             await handle.cancel()
             with pytest.raises(WorkflowFailureError) as failed:
                 await handle.result()
             assert isinstance(failed.value.cause, CancelledError)
-            await asyncio.wait_for(ended.wait(), 20)
-            view = await Perdure(client).get_run(f"{run_id}/child").wait(timeout=20)
+            await asyncio.wait_for(ended.wait(), HANG)
+            view = await Perdure(client).get_run(f"{run_id}/child").wait(timeout=HANG)
             assert view.status == "cancelled"
 
 

@@ -16,6 +16,7 @@ from perdure.model.dialects import DIALECTS
 from perdure.model.usage import PRICES, Price, RunUsage, Usage
 from perdure.model.wire import Vocabulary
 from perdure.testing.turns import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import agent, harness
 from tests.test_sessions import ALL, answers, desk
 
@@ -153,7 +154,7 @@ async def test_r10_19_and_requests_between_which_a_message_came(dialect: str, de
     async with harness(dev_server.client, [look, wait], script) as it:
         it.model.dialect = dialect
         handle = await it.start(agent("look", "wait", context=CONTEXT, config={"dialect": dialect}))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), HANG)
         await Perdure(it.client).get_run(handle.id).steer("Hurry!")
         await handle.result()
         requests = it.model.requests

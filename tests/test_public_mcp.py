@@ -19,6 +19,7 @@ from perdure.activities.registry import Registry
 from perdure.errors import ToolError
 from perdure.hosting.server import free_port
 from perdure.tools.functions import ToolContext
+from tests.patience import HANG
 
 pytestmark = [pytest.mark.soak, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -97,7 +98,7 @@ async def everything(kind: str, programs: Path) -> AsyncIterator[dict[str, Any]]
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG):
             while b"listening" not in await process.stderr.readline():
                 assert process.returncode is None
         yield {"url": f"http://127.0.0.1:{port}/mcp"}

@@ -43,6 +43,7 @@ from perdure.hosting import leaving
 from perdure.hosting.server import free_port
 from perdure.run.wire import AGENT_WORKFLOW, WaitingEntry
 from perdure.testing.turns import Turn
+from tests.patience import HANG
 from tests.support import ROOT, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -122,7 +123,7 @@ async def test_a_run_is_started_approved_and_answers_with_its_type(dev_server: W
 
 async def in_the_list(perdure: Perdure, run_id: str) -> WaitingEntry:
     """What waits in a run as the list has it: the server's index is a moment late, and nothing tells when to look."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             for one in (await perdure.approvals()).waiting:
                 if one.run_id == run_id:
@@ -252,7 +253,7 @@ async def test_any_client_will_do_and_delegates_in_python_come_along(dev_server:
 
     async with harness(dev_server.client, [], script) as it:
         perdure = Perdure(await Client.connect(address), task_queue=it.task_queue)
-        answer = await perdure.run(boss, timeout=30)
+        answer = await perdure.run(boss, timeout=HANG)
         assert_type(answer, list[Receipt])
         assert answer == [Receipt(euros=3)]
 
@@ -348,7 +349,7 @@ async def test_r18_10_a_run_whose_tasks_fail_says_so(dev_server: WorkflowEnviron
         perdure = Perdure(dev_server.client, task_queue=queue)
         run = await perdure.start(Agent(name="broken", instructions="Plan."), "x")
         said: list[str] = []
-        async with asyncio.timeout(60), aclosing(run.troubles()) as troubles:
+        async with asyncio.timeout(HANG), aclosing(run.troubles()) as troubles:
             async for words in troubles:
                 said.append(words)
                 break

@@ -26,6 +26,7 @@ from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.cli.starting.project import FILES
 from perdure.testing import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import ROOT, agent, harness, perdure
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -136,7 +137,7 @@ async def test_the_page_on_python_is_python_that_runs(dev_server: WorkflowEnviro
         receipt = await buying.buy(python, shop.Order(fruit="pear", count=3), number)
         assert receipt == shop.Receipt(number=receipt.number, euros=1.5)
         assert await buying.buy(python, shop.Order(fruit="pear"), number + 1) is None
-        async with asyncio.timeout(20):  # the server's index is a moment late
+        async with asyncio.timeout(HANG):  # the server's index is a moment late
             while True:
                 if f"order-{number} completed {receipt.number}" in await looking.look(python):
                     break

@@ -26,6 +26,7 @@ from perdure.run.events.stream import KEPT
 from perdure.run.wire import AGENT_WORKFLOW
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from tests.noting import NotingRun, NotingSession
+from tests.patience import HANG
 from tests.support import perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -100,7 +101,7 @@ def numbered(first: int, last: int) -> list[str]:
 
 
 async def until(reading: asyncio.Future[Any], condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while not condition():
             assert not reading.done(), reading.result()
             await asyncio.sleep(0.01)
@@ -124,7 +125,7 @@ async def test_r10_14_a_run_is_read_while_it_goes_on_over_continue_as_new_and_af
         await run.leave("anew")  # carries the last one only
         await run.calls(10, 12)
         await run.leave()
-        await asyncio.wait_for(reading, 20)
+        await asyncio.wait_for(reading, HANG)
         assert calls_of(seen) == numbered(0, 12)
         assert [event.cursor for event in seen] == [str(number) for number in range(1, 13)]
         assert calls_of(await all_of(it.perdure, run.id)) == numbered(0, 12)
@@ -160,7 +161,7 @@ async def test_r10_15_500_watchers_cost_one_poll_and_one_that_reads_nothing_slow
         await run.leave()
         await session.note("lifecycle", "end", run.id, status="completed", number=1)
         await session.leave()
-        await asyncio.wait_for(reading, 30)
+        await asyncio.wait_for(reading, HANG)
         assert all(calls_of(each) == numbered(0, 8) for each in seen)
         assert calls_of([event async for event in idle]) == numbered(0, 8)
         assert await run.handle.query("signals") <= 1
@@ -237,7 +238,7 @@ async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_
                 namespace=it.client.namespace, workflow_execution=WorkflowExecution(workflow_id=run.id)
             )
         )
-        await asyncio.wait_for(reading, 30)
+        await asyncio.wait_for(reading, HANG)
         rest = [event async for event in slow]
         assert (rest[-1].cursor, len(quick)) == (str(KEPT + 503), KEPT + 503)
         missed = [event.data for event in rest if event.phase == "snapshot"]
@@ -276,7 +277,7 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
             with pytest.raises(
                 CursorError, match=f"'{behind}' is no place among the events of '{id}': it has [02] so far"
             ):
-                await asyncio.wait_for(all_of(it.perdure, id, behind), 20)
+                await asyncio.wait_for(all_of(it.perdure, id, behind), HANG)
 
 
 async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEnvironment) -> None:

@@ -19,6 +19,7 @@ from perdure.hooks.events import MessageSending, MessageSent
 from perdure.hooks.functions import hook_functions
 from perdure.sessions.replies.routes import RouteFunction
 from perdure.testing.turns import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import Harness, harness, impatient, registry
 from tests.test_sessions import ECHO, desk, idles, users
 
@@ -58,11 +59,11 @@ class Channel:
     async def until(self, count: int) -> None:
         """Once so many have arrived."""
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.taken) >= count), 20)
+            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.taken) >= count), HANG)
 
     async def until_tried(self, count: int) -> None:
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.tried) >= count), 20)
+            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.tried) >= count), HANG)
 
 
 def having(channel: Channel, *tools: Any) -> Registry:
@@ -93,7 +94,7 @@ async def entries(session: Session, *types: str) -> list[dict[str, Any]]:
 
 async def until_settled(session: Session, count: int) -> list[dict[str, Any]]:
     """What became of so many deliveries; a session can only be looked at."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while True:
             if len(found := await entries(session, "delivery")) >= count:
                 return found

@@ -24,6 +24,7 @@ from perdure.run.wire import RunView
 from perdure.testing.turns import Fault, Turn
 from perdure.tools.wire import idempotency_key
 from perdure.workflows.agent import AgentWorkflow
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -233,7 +234,7 @@ async def test_r20_5_lists_and_show_say_what_a_run_waits_for(dev_server: Workflo
     async with harness(dev_server.client, [], [slow]) as it:
         handle = await it.start(agent())
         perdure = Perdure(it.client, task_queue=it.task_queue)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while (view := await it.view(handle.id)).wait is None:
                 await it.model.wait_for_request(1)
         assert re.fullmatch(r"waiting for gpt-4o-mini: 429 since \d\d:\d\d", view.wait.text())
@@ -242,7 +243,7 @@ async def test_r20_5_lists_and_show_say_what_a_run_waits_for(dev_server: Workflo
         assert wait_line(view.wait) in printed.getvalue()
         mine = Selection(query=f"WorkflowId = '{handle.id}'")
         rows: list[ListedRun] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while not any(row.wait for row in rows):
                 rows = (await perdure.page_of_runs(mine, size=1)).rows
         assert rows[0].wait == view.wait

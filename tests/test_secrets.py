@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -26,6 +27,7 @@ from perdure.hosting.connection import connect
 from perdure.hosting.embedding.parts import Parts
 from perdure.hosting.settings import Settings
 from perdure.run.events.masks import MaskedText
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, logged, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -204,6 +206,9 @@ async def test_a_program_that_decides_and_fails_with_a_key(
     async with harness(dev_server.client, [echo], script, named=[__name__]) as it:
         handle = await it.start(agent("echo", config={"approval": approval}))
         await it.until_waiting(handle.id, "1.0")
+        async with asyncio.timeout(HANG):
+            while not (await it.view(handle.id)).refusals:  # a decision would end the program before it has failed
+                await asyncio.sleep(0.02)
         await handle.signal("approve", {"call": "1.0"})
         await handle.result()
         history = (await handle.fetch_history()).to_json()

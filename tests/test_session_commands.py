@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.sessions.wire import END
+from tests.patience import HANG
 from tests.support import Command, harness
 from tests.support import perdure as process
 from tests.test_sessions import ECHO, HOLD, Gate, echo
@@ -166,7 +167,7 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
         exported = await perdure("session", "export", key)
         saved = await perdure("session", "export", key, "--out", str(tmp_path / "session.json"))
         await session.handle.execute_update(END, {"sender": "ann", "rights": ["*"]})
-        watched = await asyncio.wait_for(watching, 30)
+        watched = await asyncio.wait_for(watching, HANG)
         nobody = await perdure("session", "export", "no-such-session")
     found = json.loads(exported.out)
     assert (found["session"], found["agent"], found["tenant"]) == (key, "echo", "")
@@ -186,7 +187,7 @@ async def test_a_session_of_another_tenant_is_named_where_it_can_be_found(
         how = ("--agent", write(tmp_path, ECHO), "--task-queue", it.task_queue)
         said = await perdure("agent", key, "hello\nand more", "--tenant", tenant, *how)
         assert said.code == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while tenant not in await Perdure(dev_server.client).list_tenants():
                 pass
         missed = await perdure("session", "show", key)

@@ -23,6 +23,7 @@ from perdure.run.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
 from perdure.testing.turns import ChatRequest
 from perdure.values.formulas.functions import FUNCTIONS
+from tests.patience import HANG
 from tests.support import Harness, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -97,7 +98,7 @@ async def described_details(it: Harness, session: Session) -> str:
 
 async def idles(session: Session) -> int:
     """The events of an execution in which nothing is to be done; nothing tells when that is."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             described = await session.handle.describe()
             pending = described.raw_description.pending_activities or described.raw_description.pending_children
@@ -124,7 +125,7 @@ async def test_r10_4_what_is_said_while_an_approval_waits_takes_it_from_nobody(d
         first = await session.send("pay", sender="ann", rights=ALL)
         assert first.run_id is not None
         await it.until_waiting(first.run_id, "1.0")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while (await session.handle.query(SHOW, result_type=SessionView)).status != "waiting":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         second = await session.send("what is the time?", sender="ann", rights=ALL)
@@ -340,13 +341,13 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
         assert receipt.run_id is not None
         perdure = Perdure(it.client, task_queue=it.task_queue)
         run = perdure.get_run(receipt.run_id)
-        async with asyncio.timeout(100), aclosing(run.troubles()) as troubles:
+        async with asyncio.timeout(HANG), aclosing(run.troubles()) as troubles:
             async for words in troubles:
                 assert "its workflow tasks fail" in words
                 break
         with pytest.raises(RunError) as stopped:
             await session.stop(sender="anna")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG):
             while not await perdure.count_runs(only := Selection(query=f'WorkflowId = "{run.id}"')):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)  # the index is a moment late
         with pytest.raises(RunError) as cancelled:
@@ -536,7 +537,7 @@ async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowE
         assert await child.static_summary() == "echo: hello | there"
         assert described.workflow_type == SESSION_WORKFLOW
         perdure = Perdure(it.client)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             listed: list[str] = []
             while session.key not in listed:  # the index is a moment late
                 listed = [each.session async for each in perdure.list_sessions(tenant="acme")]
@@ -556,7 +557,7 @@ async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: 
             with pytest.raises(RunNotFoundError, match="there is no session"):
                 await asked
         with contextlib.suppress(RunNotFoundError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG):
                 while True:
                     await session.show()
                     await asyncio.sleep(0.02)

@@ -16,6 +16,7 @@ from perdure.people.wire import STEER
 from perdure.run.wire import RunView
 from perdure.testing.dialects import write_answer
 from perdure.testing.turns import ChatRequest, Turn
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -58,7 +59,7 @@ class World:
             self._happened.notify_all()
 
     async def until(self, *effects: str) -> None:
-        async with self._happened, asyncio.timeout(20):
+        async with self._happened, asyncio.timeout(HANG):
             await self._happened.wait_for(lambda: set(effects) <= set(self.effects))
 
 
@@ -77,7 +78,7 @@ async def steer(handle: Any, **message: str) -> None:
 
 async def until(it: Harness, run_id: str, holds: Callable[[RunView], bool]) -> RunView:
     """A run can only be looked at: nothing tells when to look."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while not holds(view := await it.view(run_id)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return view
@@ -127,17 +128,17 @@ async def test_r10_5_a_message_while_the_model_writes_revises_the_plan(
     async with harness(dev_server.client, world.tools, [first, second, DONE]) as it:
         it.model.dialect = dialect
         handle = await it.start(document(dialect))
-        await asyncio.wait_for(it.model.wait_for_characters(1, at), 20)
+        await asyncio.wait_for(it.model.wait_for_characters(1, at), HANG)
         await until(it, handle.id, lambda view: len(view.calls) >= (0, 1, 4)[part // 40])
         if part > 10:
             await world.until("slow report")
         await steer(handle)
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         world.go.set()
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
         revision = it.model.requests[1]
-        await asyncio.wait_for(it.model.wait_for_disconnect(1), 10)
+        await asyncio.wait_for(it.model.wait_for_disconnect(1), HANG)
         it.model.check()
     assert (view.status, view.requests, view.output) == ("completed", 3, {"ok": True})
     assert view.state["sent"] == "sent to carol"
@@ -163,14 +164,14 @@ async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server:
         await world.until("slow report")
         run = Perdure(it.client).get_run(handle.id)
         message = await run.steer("Not to Bob: to Carol!", by="alice")
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         held = await run.view()
         world.go.set()  # what reads the report becomes ready: only the safe one may start
         await world.until("look report")
         asked = await it.view(handle.id)
         before = list(world.effects)
         gate.set()
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
         shown = it.model.requests[1].text
     assert statuses(held) == {"1.0": "running", "1.1": "held", "1.2": "held", "1.3": "held", "1.4": "done"}
@@ -193,11 +194,11 @@ async def test_r10_5_an_output_that_a_message_came_before_is_not_the_runs(dev_se
         await until_answered(it, handle.id)
         await world.until("slow report")
         await steer(handle)
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         # What reads the report may start while it is held, being safe; and what has started cannot be dropped.
         await until(it, handle.id, lambda view: statuses(view).get("2.0") == "done")
         world.go.set()
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
     assert view.output == {"for": "carol"}
     assert statuses(view)["1.1"] == "skipped"
@@ -216,11 +217,11 @@ async def test_r10_5_a_hundred_messages_in_a_second_are_each_held_by_one_request
 
     async with harness(dev_server.client, world.tools, answer) as it:
         handle = await it.start(document())
-        await asyncio.wait_for(it.model.wait_for_request(1), 20)
+        await asyncio.wait_for(it.model.wait_for_request(1), HANG)
         await asyncio.gather(*(steer(handle, id=f"m{n}", text=f"message {n}") for n in range(99)))
         await steer(handle, id="m99", text="message 99")
         await steer(handle, id="m7", text="message 7")  # the same once more
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
         last = it.model.requests[-1].text
     assert view.status == "completed"
@@ -238,13 +239,13 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         await until_answered(it, handle.id)
         await world.until("slow report")
         await steer(handle)
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
         refused = await perdure("withdraw", handle.id, "m1", env=env)
         unknown = await perdure("withdraw", handle.id, "m2", env=env)
         await handle.signal(STEER, "what is this")
         world.go.set()
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
     assert (refused.code, unknown.code) == (1, 1)
     assert "Request 2 holds the message m1" in refused.err
@@ -281,7 +282,7 @@ async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev
         await it.until_waiting(handle.id, "1.0", "1.1", "1.2")
         run = Perdure(it.client).get_run(handle.id)
         await run.steer("not to Dave")
-        await asyncio.wait_for(it.model.wait_for_request(2), 20)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         await run.approve("1.0", by="alice")
         await run.approve("1.1", by="alice")
         held = await run.view()
@@ -289,7 +290,7 @@ async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev
         gate.set()
         await world.until("send bob")
         await run.approve("1.2", by="alice")
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         view = await run.view()
     assert (effects, statuses(held)) == ([], {"1.0": "held", "1.1": "held", "1.2": "held"})
     assert sorted(world.effects) == ["send bob", "send eve"]
@@ -310,7 +311,7 @@ async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(d
         with pytest.raises(DecisionRefusedError, match=r"1\.0 does not wait any more: dropped by Request 3"):
             await run.approve("1.0")
         world.go.set()
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         events = [each.data async for each in run.events() if (each.topic, each.phase) == ("approval", "end")]
         env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
         shown = await perdure("show", handle.id, env=env)
@@ -349,11 +350,11 @@ async def test_r10_5_the_last_request_is_not_ended_and_says_that_it_held_no_mess
     turns = [{"calls": [{"_tool": "send", "to": "bob"}]}, Turn({"output": {"ok": True}}, gate=gate, gate_after=5)]
     async with harness(dev_server.client, World().tools, turns) as it:
         handle = await it.start(document(max_requests=2))
-        await asyncio.wait_for(it.model.wait_for_characters(2, 5), 20)
+        await asyncio.wait_for(it.model.wait_for_characters(2, 5), HANG)
         await steer(handle)
         await until(it, handle.id, lambda view: bool(view.messages))
         gate.set()
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
     assert (result.status, result.stop_reason, result.requests) == ("completed", "max_requests", 2)
     assert [each.as_json() for each in result.messages] == [{"id": "m1", "sender": "alice", "request": None}]
 
@@ -376,11 +377,11 @@ async def test_r10_5_messages_outlive_an_execution(impatient_server: WorkflowEnv
         handle = await it.start(document(max_requests=30))
         sent = []
         for n in range(1, len(gates)):
-            await asyncio.wait_for(it.model.wait_for_request(n), 20)
+            await asyncio.wait_for(it.model.wait_for_request(n), HANG)
             if n % 3:
                 sent.append(f"m{n}")
                 await it.client.get_workflow_handle(handle.id).signal(STEER, {"id": f"m{n}", "text": f"message {n}"})
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         described = await it.client.get_workflow_handle(handle.id).describe()
         shown = it.model.requests[-1].text
     assert described.run_id != handle.first_execution_run_id
@@ -403,7 +404,7 @@ async def test_r10_5_where_the_next_request_is_the_last_what_is_held_is_not_run(
         if limit == "token_budget":
             await until(it, handle.id, lambda view: statuses(view).get("1.1") == "skipped")
             world.go.set()
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         last = it.model.requests[-1].text
     assert (result.status, result.stop_reason) == ("completed", limit)
     assert [each.request for each in result.messages] == [2]

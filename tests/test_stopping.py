@@ -18,6 +18,7 @@ from perdure.hooks import BeforeToolCall
 from perdure.model.usage import Price, RunUsage, Usage
 from perdure.run.choosing import Situation
 from perdure.testing.turns import ChatRequest, Turn, refusal
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -355,7 +356,7 @@ async def test_r9_5_what_runs_once_it_was_approved_is_work(dev_server: WorkflowE
         handle = await it.start(agent("sleep", config=config))
         await it.until_waiting(handle.id, "1.0")
         await Perdure(it.client).get_run(handle.id).approve("1.0")
-        result = await asyncio.wait_for(handle.result(), 25)
+        result = await asyncio.wait_for(handle.result(), HANG)
     assert (result.status, result.stop_reason) == ("completed", "deadline")
 
 
@@ -529,12 +530,12 @@ async def test_r9_6_what_was_used_below_counts_however_it_was_stopped(
             for each in below:
                 one = it.client.get_workflow_handle(each)
                 await (one.cancel() if stopped == "child cancelled" else one.terminate())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG):
                 while [call.status for call in (await it.view(handle.id)).calls][:2] != ["failed"] * 2:
                     pass
             await handle.cancel()
         with contextlib.suppress(WorkflowFailureError):
-            await asyncio.wait_for(handle.result(), 30)
+            await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
         used = it.model.prompt_tokens
         statuses = [(await it.view(each)).status for each in below]
@@ -559,13 +560,13 @@ async def test_r6_3_with_a_budget_a_delegate_starts_while_the_model_writes(
 
     async with harness(dev_server.client, [look], answer, agents=tmp_path) as it:
         handle = await it.start(agent(HELPER, config={"token_budget": 80_000}))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), HANG)
         gate.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while (await it.view(handle.id)).log[0].status != "done":
                 pass
         whole.set()
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         inputs = [await _budgets(it.client, f"{handle.id}/1.{n}") for n in range(2)]
     assert [call.status for call in result.calls] == ["done", "done"]
     # The first began with an eighth, and was told of its half when the answer was whole.

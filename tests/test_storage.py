@@ -26,6 +26,7 @@ from perdure.hosting.settings import Settings
 from perdure.hosting.storage import FileStorage, external_storage
 from perdure.run.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line, write
 from tests.test_delegates import parts, save
@@ -173,7 +174,7 @@ async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
         with pytest.raises(WorkflowUpdateFailedError):
             await attacker.execute_update(DECIDE, RawValue(forged()[0]))
         await it.client.get_workflow_handle(handle.id).execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
-        result = await asyncio.wait_for(handle.result(), 20)
+        result = await asyncio.wait_for(handle.result(), HANG)
         failed = [
             event
             async for event in handle.fetch_history_events()
@@ -181,7 +182,7 @@ async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
         ]
         view = await it.view(handle.id)
         starts = [attacker_starts(plain, it.task_queue, payload) for payload in forged()]
-        ends = await asyncio.wait_for(asyncio.gather(*starts), 20)
+        ends = await asyncio.wait_for(asyncio.gather(*starts), HANG)
     assert ([call.status for call in result.calls], failed) == (["done"], [])
     assert len([line for line in view.refusals if "cannot be read" in line["problem"]]) == len(forged())
     for cause in ends:

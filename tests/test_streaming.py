@@ -16,6 +16,7 @@ from perdure.model.wire import Delivery
 from perdure.run.wire import CALLS_SIGNAL
 from perdure.testing.dialects import write_answer
 from perdure.testing.turns import ChatRequest, Fault, Turn
+from tests.patience import HANG
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -69,7 +70,7 @@ async def test_r6_3_a_ready_call_starts_while_the_model_is_writing(dev_server: W
     async with harness(dev_server.client, [book.tool], [turn]) as it:
         handle = await it.start(agent("note"))
         # Both calls run, the second on the first's result, before the model has written the third.
-        await asyncio.wait_for(book.wait_for(2), 20)
+        await asyncio.wait_for(book.wait_for(2), HANG)
         halfway = await it.view(handle.id)
         gate.set()
         result = await handle.result()
@@ -110,9 +111,9 @@ async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment, after:
     ) as it:
         handle = await it.start(agent("note"))
         if released:
-            await asyncio.wait_for(book.wait_for(released), 20)
+            await asyncio.wait_for(book.wait_for(released), HANG)
             gate.set()
-        result = await asyncio.wait_for(handle.result(), 40)
+        result = await asyncio.wait_for(handle.result(), HANG)
         it.model.check()
         last = it.model.requests[-1].text
     if released:
@@ -150,7 +151,7 @@ async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_s
             Delivery(number=7, attempt=1, first=0, calls=stray),
         ):
             await handle.signal(CALLS_SIGNAL, delivery)
-        await asyncio.wait_for(book.wait_for(3), 20)
+        await asyncio.wait_for(book.wait_for(3), HANG)
         gate.set()
         result = await handle.result()
     assert book.each_once(handle.id, "1.0", "1.1", "1.2")
@@ -181,7 +182,7 @@ async def chaos_round(server: WorkflowEnvironment, chance: random.Random) -> lis
             # Of a Request that is not running: it must not count, whenever it arrives.
             stray = Delivery(number=chance.randrange(7, 9), attempt=1, first=0, calls=[{"_tool": "nope"}])
             await handle.signal(CALLS_SIGNAL, stray)
-        result = await asyncio.wait_for(handle.result(), 60)
+        result = await asyncio.wait_for(handle.result(), HANG)
     problems = [] if result.status == "completed" else [f"ended as {result.status}: {result.error}"]
     ran = [f"{handle.id}/{call.id}" for call in result.calls if call.status == "done"]
     if sorted(book.effects) != sorted(ran) or len(set(ran)) != len(ran):

@@ -22,6 +22,7 @@ from perdure.run.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput,
 from perdure.testing.turns import ChatRequest
 from perdure.values.jsons import loads
 from perdure.values.packing import Packed
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient
 from tests.test_delegates import parts, save
 
@@ -290,7 +291,7 @@ async def test_r18_3_three_hundred_large_calls_wait_for_a_person(dev_server: Wor
         dev_server.client, [make, risky], [{"calls": calls, "output": {"ok": True}}], chunk=100_000, sandboxed=False
     ) as it:
         handle = await it.start(agent("make", "risky"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while True:
                 waiting: list[WaitingView] = await handle.query(WAITING_QUERY, result_type=list[WaitingView])
                 if len(waiting) == 300:

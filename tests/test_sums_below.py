@@ -17,6 +17,7 @@ from perdure.run.loops import LoopInput
 from perdure.run.wire import RunInput
 from perdure.values.jsons import loads
 from perdure.values.limits.sizes import Sizes
+from tests.patience import HANG
 from tests.support import DONE, agent, harness
 from tests.test_delegates import parts, save
 from tests.test_sums import ended, make, risky, troubles
@@ -113,7 +114,7 @@ async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowE
     script = [{"calls": calls, "output": None}, DONE]
     async with harness(dev_server.client, [make, risky], script, named=["tests.test_sums_below"]) as it:
         handle = await it.start(agent("make", "risky", config={"approval": RISKY}))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG):
             while True:  # what cannot be shown whole is left to a person, and says so
                 view = await it.until_waiting(handle.id, "1.5")
                 if view.refusals:

@@ -21,6 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.hosting.server import free_port
 from perdure.testing.scripted_model import ScriptedModel
+from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, perdure
 from tests.test_cli import one_line, write
 
@@ -93,12 +94,12 @@ async def worker_process(folder: Path, queue: str, *arguments: str, env: dict[st
     assert process.stderr is not None
     log: list[str] = []
     try:
-        log.append((await asyncio.wait_for(process.stderr.readline(), 30)).decode())
+        log.append((await asyncio.wait_for(process.stderr.readline(), HANG)).decode())
         assert " tools, task queue" in log[0]
         yield log
     finally:
         process.terminate()
-        log += (await asyncio.wait_for(process.communicate(), 30))[1].decode().splitlines()
+        log += (await asyncio.wait_for(process.communicate(), HANG))[1].decode().splitlines()
 
 
 def check_metrics(text: str) -> list[str]:

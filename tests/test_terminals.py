@@ -25,6 +25,7 @@ from perdure.cli.viewing.render import run_table
 from perdure.cli.viewing.tables import table
 from perdure.model.wire import RequestView
 from perdure.run.wire import CallView, RunView
+from tests.patience import HANG
 from tests.support import ROOT, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -98,7 +99,7 @@ async def on_terminal(*words: str, width: int, env: dict[str, str], keys: dict[s
     os.close(theirs)
     os.set_blocking(ours, False)
     text, pressed = "", dict(keys or {})
-    async with asyncio.timeout(60):  # a terminal is read as it comes: nothing tells of its end but the process
+    async with asyncio.timeout(HANG):  # a terminal is read as it comes: nothing tells of its end but the process
         while process.returncode is None or text == "":
             try:
                 text += os.read(ours, 65536).decode(errors="replace")

@@ -16,6 +16,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from tests.patience import HANG
 from tests.support import DONE, ROOT, Harness, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -51,7 +52,7 @@ async def laptop(address: str, queue: str, folder: Path) -> AsyncIterator[None]:
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        ready = await asyncio.wait_for(process.stderr.readline(), 30)
+        ready = await asyncio.wait_for(process.stderr.readline(), HANG)
         assert b"task queue" in ready
         yield
     finally:
@@ -71,7 +72,7 @@ async def test_r12_5_an_agent_uses_both_places_in_one_plan(dev_server: WorkflowE
 
 async def until_unserved(it: Harness, run_id: str) -> str:
     """What `show` says of the first call once it says that no worker takes it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             view = await it.view(run_id)
             if view.calls and view.calls[0].reason:

@@ -27,6 +27,7 @@ from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from tests.patience import HANG
 from tests.support import DONE, logged, registry
 from tests.test_plugin import asking, unique
 
@@ -61,7 +62,7 @@ async def make_current(client: Client, name: str, build: str) -> None:
     wanted = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace, deployment_name=name, build_id=build, identity="test"
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             try:
                 await client.workflow_service.set_worker_deployment_current_version(wanted)
@@ -79,7 +80,7 @@ async def offered(run: Run[Any]) -> Any:
 
 async def offered_below(run: Run[Any], place: str) -> Any:
     """What waits in an iteration; nothing tells when to look."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             with contextlib.suppress(RunError):
                 for one in (await run.waiting_below())[0]:
@@ -116,7 +117,7 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_s
             health = Health(new, worker_of_today)
             async with worker_of_today:
                 await old.get_workflow_handle(run.id).signal("approve", {"call": "9.9"})
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(HANG):
                     while True:
                         try:
                             await run.view()
@@ -160,7 +161,7 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
 
         await deploy(old, "1")
         await earliest.approve(begun_without)
-        assert await earliest.result(timeout=20) == {"ok": True}
+        assert await earliest.result(timeout=HANG) == {"ok": True}
         waiting = await perdure.start(PAYER, id=unique("waiting"))
         offer = await offered(waiting)
         first = (await waiting.handle.describe()).run_id
@@ -168,7 +169,7 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
         fresh = await perdure.start(PAYER, id=unique("fresh"))
         await fresh.approve(await offered(fresh))
         await waiting.approve(offer)
-        assert await fresh.result(timeout=20) == await waiting.result(timeout=20) == {"ok": True}
+        assert await fresh.result(timeout=20) == await waiting.result(timeout=HANG) == {"ok": True}
         before, after = await events(old, waiting.id, first), await events(old, waiting.id)
         beside = await events(old, fresh.id)
     assert before[-1].HasField("workflow_execution_continued_as_new_event_attributes")
@@ -209,7 +210,7 @@ async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(de
         for place in ("/1.0/1", "/1.0/2"):  # a server takes a moment to tell workers that another version is current
             later = await offered_below(run, place)
             await perdure.get_run(later.run_id).approve(later.offer)
-        assert await run.result(timeout=20) == [{"ok": True}] * 3
+        assert await run.result(timeout=HANG) == [{"ok": True}] * 3
         after, last = [await events(old, run_id) for run_id in (f"{run.id}/1.0", f"{run.id}/1.0/2")]
         started = after[0].workflow_execution_started_event_attributes
         before = await events(old, f"{run.id}/1.0", started.continued_execution_run_id)

@@ -19,6 +19,7 @@ from perdure.gateway.door import DoorMaker, Gateway
 from perdure.gateway.serving import served
 from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
+from tests.patience import HANG
 
 
 @dataclass
@@ -67,7 +68,7 @@ async def gateway(
     found: Gateway = app.state.gateway
     async with (
         served(app, "gateway", "127.0.0.1", 0, stopping=found.stopping.set, grace=5.0) as address,
-        httpx2.AsyncClient(base_url=address, timeout=60) as http,
+        httpx2.AsyncClient(base_url=address, timeout=HANG) as http,
     ):
         yield Served(address, found, http)
 

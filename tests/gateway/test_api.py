@@ -19,6 +19,7 @@ from perdure import tool
 from perdure.gateway.api import api
 from perdure.gateway.api.door import OPERATIONS
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
+from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 from tests.test_sessions import ECHO, HOLD, Gate, echo
 
@@ -53,7 +54,7 @@ def until(answer: Any, status: int = 200) -> Any:
 
 async def listed(http: Any, path: str, least: int, headers: Any = None) -> list[Any]:
     """The rows of a list, once there are so many: the server's index is a moment late, and tells nobody when."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             found = until(await http.get(path, headers=headers))
             rows: list[Any] = next(value for key, value in found.items() if key != "next")
@@ -239,7 +240,7 @@ async def test_waiting_ends_with_its_time_and_with_the_gateway(dev_server: Workf
         assert until(late, 504)["type"] == "urn:perdure:problem:run-timeout"
         assert until(await http.get(f"{run}/wait", params={"timeout": 61}), 422)["problems"]
         waiting = asyncio.create_task(http.get(f"{run}/wait", params={"timeout": 60}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while True:
                 if front.gateway.under_way:
                     break

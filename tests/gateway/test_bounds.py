@@ -18,6 +18,7 @@ from perdure.gateway.serving import served
 from perdure.gateway.streams import EventStream, frame
 from perdure.hosting.settings import load
 from tests.gateway.support import gateway
+from tests.patience import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -58,7 +59,7 @@ async def test_who_reads_nothing_is_dropped_and_keeps_nobody_waiting(monkeypatch
     async with gateway(None, [flood]) as it:
         _, writer = await opened(it.address, limit=1)  # takes in as good as nothing by itself
         writer.write(b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await asyncio.wait_for(flood.ended.wait(), 20)
+        await asyncio.wait_for(flood.ended.wait(), HANG)
         # What was made for it is what lies in buffers: some megabytes of the system's, and nothing that grows here.
         assert flood.made < 3_000
         assert not it.gateway.streams.open
@@ -73,7 +74,7 @@ async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
         slow[1].write(b"GET /hello HTTP/1.1\r\nHost: loc")
         for reader, writer in (silent, slow):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await asyncio.wait_for(reader.readexactly(1), 10)
+                await asyncio.wait_for(reader.readexactly(1), HANG)
             writer.close()
         assert (await it.http.get("/hello")).text == "hello"
 
@@ -87,6 +88,6 @@ async def test_connections_are_counted() -> None:
         assert b"200" in await held[0][0].readline()
         reader, writer = await opened(address)
         writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"503" in await asyncio.wait_for(reader.readline(), 10)
+        assert b"503" in await asyncio.wait_for(reader.readline(), HANG)
         for each in (*held, (reader, writer)):
             each[1].close()

@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.gateway.api import api
 from tests.gateway.support import gateway, some_name
 from tests.gateway.test_api import ALL, GREETER, quoted, served, until
+from tests.patience import HANG
 from tests.support import DONE
 from tests.test_sessions import ECHO, HOLD, Gate, echo
 
@@ -134,7 +135,7 @@ async def test_a_stream_ends_when_its_reader_goes_its_token_does_or_the_gateway(
                 if each.what == "tool start":
                     break
             assert sum(front.gateway.streams.open.values()) == 1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while True:  # the server hears of it when the connection ends
                 if not front.gateway.streams.open:
                     break

@@ -27,6 +27,7 @@ from perdure.gateway.openai import openai_door
 from perdure.gateway.problems import problem_of
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.gateway.test_bounds import opened
+from tests.patience import HANG
 from tests.test_sessions import ECHO
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -63,7 +64,7 @@ async def test_a_body_that_comes_for_ever_keeps_no_connection(monkeypatch: pytes
     async with gateway(None, [Slow()]) as it:
         reader, writer = await opened(it.address)
         writer.write(b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx")
-        answered = await asyncio.wait_for(reader.read(), 10)
+        answered = await asyncio.wait_for(reader.read(), HANG)
         assert answered.startswith(b"HTTP/1.1 408 ")
         assert b"urn:perdure:problem:too-slow" in answered
         writer.close()
@@ -106,7 +107,7 @@ async def test_a_request_that_says_its_length_twice_is_refused() -> None:
             reader, writer = await opened(it.address)
             head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
             writer.write(head.encode() + b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            answered = await asyncio.wait_for(reader.read(), 10)  # to its end: the connection is closed
+            answered = await asyncio.wait_for(reader.read(), HANG)  # to its end: the connection is closed
             assert answered.startswith(b"HTTP/1.1 400 ")
             assert answered.count(b"HTTP/1.1 ") == 1
             writer.close()
@@ -171,14 +172,14 @@ async def test_one_token_does_not_hold_every_connection(tmp_path: Any) -> None:
     ) as it:
         ann, eve = map(bearer, tokens)
         held = [asyncio.create_task(it.http.get("/wait", headers=ann)) for _ in range(4)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG):
             for _ in range(4):
                 await slow.came.acquire()
         refused = await it.http.get("/wait", headers=ann)
         assert (refused.status_code, refused.json()["type"]) == (429, "urn:perdure:problem:too-many-requests")
         assert refused.headers["retry-after"]
         other = asyncio.create_task(it.http.get("/wait", headers=eve))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG):
             await slow.came.acquire()
         slow.go.set()
         assert {each.status_code for each in await asyncio.gather(*held, other)} == {200}

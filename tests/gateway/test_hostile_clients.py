@@ -13,6 +13,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from tests.gateway.openai_support import SHOPPER, WEATHER, Door, door, says
 from tests.gateway.test_openai_runs import results
+from tests.patience import HANG
 from tests.support import agent
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -48,12 +49,12 @@ WORKER: dict[str, Any] = {
 
 async def asks(it: Door) -> None:
     """The one run waits for a person, and has sent nothing."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG):
         while not (found := (await it.served.gateway.perdure.approvals(tenant="bank")).waiting):
             pass
     assert [(one.entry.tool, SENT) for one in found] == [("send_money", [])]
     await it.served.gateway.perdure.get_run(found[0].run_id).cancel()
-    async with asyncio.timeout(30):  # the next test looks at the same list
+    async with asyncio.timeout(HANG):  # the next test looks at the same list
         while (await it.served.gateway.perdure.approvals(tenant="bank")).waiting:
             pass
 

@@ -22,6 +22,7 @@ from tests.gateway.openai_support import SHOPPER, door
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_api import pay, quoted, served, until
 from tests.gateway.test_mcp_door import rpc, serving
+from tests.patience import HANG
 from tests.support import agent, harness
 from tests.test_sessions import ECHO, echo
 
@@ -205,6 +206,6 @@ async def test_a_form_that_says_no_known_action_approves_nothing(
         waiting = until(await http.get(f"/v1/runs/{run}/waiting", headers=ann))["waiting"]
         assert [offer["call"] for offer in waiting] == ["1.0"]
         until(await http.post(f"/v1/runs/{run}/cancel", headers=ann), 202)
-        async with asyncio.timeout(20):  # other tests look at what waits in the whole namespace
+        async with asyncio.timeout(HANG):  # other tests look at what waits in the whole namespace
             while any(one.run_id == run for one in (await at.gateway.perdure.approvals()).waiting):
                 pass

@@ -18,6 +18,7 @@ from perdure.gateway.api.door import OPERATIONS
 from perdure.gateway.callers import RIGHTS
 from perdure.gateway.problems import KINDS
 from tests.gateway.test_api import GREETER, pay, served
+from tests.patience import HANG
 from tests.support import ROOT, agent
 from tests.test_sessions import ECHO, echo
 
@@ -51,7 +52,7 @@ async def test_the_script_runs_as_it_stands(dev_server: WorkflowEnvironment, tmp
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), HANG)
     lines = out.decode().splitlines()
     assert (process.returncode, err.decode()) == (0, "")
     assert lines[0] == "lifecycle start"

@@ -17,6 +17,7 @@ from perdure.pages.door import pages, sign_in
 from tests.gateway.support import bearer, gateway, some_name
 from tests.gateway.support import write_tokens as tokens_of
 from tests.gateway.test_api import pay
+from tests.patience import HANG
 from tests.support import agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,7 +39,7 @@ async def signed_in(address: str, token: str) -> httpx2.AsyncClient:
 
 async def shows(browser: httpx2.AsyncClient, what: str) -> str:
     """The page, once it shows it: the server's index is a moment late."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG):
         while True:
             page = (await browser.get("/inbox/")).text
             if what in page:
@@ -101,7 +102,7 @@ async def test_a_revoked_token_ends_the_sessions_of_who_signed_in_with_it(
         assert other.status_code == 200
         assert (await browser.get("/inbox/")).status_code == 200
         write_tokens(file, read_tokens(file)[1:])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while True:
                 if (await browser.get("/inbox/")).status_code == 401:
                     break

@@ -24,6 +24,7 @@ from perdure import tool
 from perdure.gateway.mcp import mcp_door
 from perdure.testing.turns import ChatRequest
 from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
+from tests.patience import HANG
 from tests.support import ROOT, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -91,7 +92,7 @@ async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[
 @asynccontextmanager
 async def client(at: Served, token: str) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers=bearer(token), timeout=60) as http,
+        httpx2.AsyncClient(headers=bearer(token), timeout=HANG) as http,
         Client(streamable_http_client(f"{at.address}/mcp", http_client=http)) as found,
     ):
         yield found
@@ -165,7 +166,7 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
         id = begun["taskId"]
         assert begun["ttl"] is None
         assert begun["status"] in ("working", "input_required")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
                 pass
         assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay", None)
@@ -179,7 +180,7 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
         other = (await rpc(at, ann, "tools/call", **call))["result"]["task"]["taskId"]
         cancelled = (await rpc(at, ann, "tasks/cancel", taskId=other))["result"]
         assert (cancelled["status"], cancelled["ttl"]) == ("cancelled", None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while (
                 not {
                     each["taskId"]: each["ttl"] for each in (await rpc(at, ann, "tasks/list"))["result"]["tasks"]
@@ -197,7 +198,7 @@ async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
         async with client(at, tokens[0]) as mcp:
             calling = asyncio.create_task(mcp.call_tool("payer", {"request": "pay 5"}))
             perdure = at.gateway.perdure
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG):
                 while not (found := (await perdure.approvals(tenant="shop")).waiting):
                     pass
             calling.cancel()
@@ -224,7 +225,7 @@ async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_
             for id, near in ((7, at), (8, other)):
                 call = {"id": id, "method": "tools/call", "params": {"name": "payer", "arguments": {"request": "pay"}}}
                 calling = asyncio.create_task(post(at, tokens[0], call, session))
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(HANG):
                     while not (found := (await perdure.approvals(tenant="shop")).waiting):
                         pass
                 run = perdure.get_run(found[0].run_id)
@@ -245,6 +246,6 @@ async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
         ran = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        out, err = await asyncio.wait_for(ran.communicate(), 60)
+        out, err = await asyncio.wait_for(ran.communicate(), HANG)
     assert ran.returncode == 0, err.decode()
     assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5.0}"]

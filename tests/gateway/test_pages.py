@@ -19,6 +19,7 @@ from perdure.pages.door import pages, sign_in
 from perdure.testing import ScriptedModel
 from perdure.testing.turns import ChatRequest, Pace
 from tests.gateway.support import Served, gateway, some_name, write_agents, write_tokens
+from tests.patience import HANG
 from tests.support import harness
 from tests.test_inbox import CHROMIUM, browser, server
 
@@ -130,18 +131,18 @@ async def test_r17_5_a_conversation_is_had_and_an_approval_given_in_it(
         key = await begin(page, seen.at, "Please pay me back for A-17.")
         await expect(page.locator(".entry.message .text")).to_have_text("Please pay me back for A-17.")
         sentence = "refund order A-17, amount 20: refund is dangerous"
-        await expect(page.get_by_role("heading", name=sentence)).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("heading", name=sentence)).to_be_visible(timeout=HANG * 1000)
         assert await violations(page) == []
         await page.get_by_label("Reason").fill("she is right")
         await page.get_by_role("button", name="Approve", exact=True).click()
-        await expect(page.locator(".entry.reply .text")).to_have_text(DONE["output"], timeout=20_000)
+        await expect(page.locator(".entry.reply .text")).to_have_text(DONE["output"], timeout=HANG * 1000)
         await expect(page.locator(".entry")).to_have_count(3)  # the message, the run with its calls, the reply
         assert await violations(page) == []
         await page.get_by_label("Message").fill("Thank you")
         await page.keyboard.press("Shift+Enter")
         await page.keyboard.type("and goodbye")
         await page.keyboard.press("Enter")  # which sends: no mouse is needed
-        await expect(page.locator(".entry.reply")).to_have_count(2, timeout=20_000)
+        await expect(page.locator(".entry.reply")).to_have_count(2, timeout=HANG * 1000)
         await expect(page.locator(".entry.message.mine .text").last).to_have_text("Thank you\nand goodbye")
         view = await seen.at.gateway.perdure.session(key, tenant="shop").show()
         assert [entry["sender"] for entry in view.entries if entry["type"] == "message"] == ["ann", "ann"]
@@ -161,9 +162,9 @@ async def test_r17_5_the_answer_is_seen_while_it_is_written_and_stopped(
     ):
         page = seen.page
         await begin(page, seen.at, "Tell me.")
-        await expect(page.locator(".writing .text")).to_contain_text("word word", timeout=20_000)
+        await expect(page.locator(".writing .text")).to_contain_text("word word", timeout=HANG * 1000)
         await page.get_by_role("button", name="Stop the run").click()
-        await expect(page.locator(".entry.run")).to_contain_text("cancelled", timeout=20_000)
+        await expect(page.locator(".entry.run")).to_contain_text("cancelled", timeout=HANG * 1000)
         await expect(page.locator(".writing .text")).to_be_empty()
 
 
@@ -174,13 +175,13 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         page = seen.page
         key = await begin(page, seen.at, "Please pay me back for A-17.")
         await page.get_by_role("link", name="the run").click()
-        await expect(page.locator("figure svg text").filter(has_text="refund")).to_be_visible(timeout=20_000)
+        await expect(page.locator("figure svg text").filter(has_text="refund")).to_be_visible(timeout=HANG * 1000)
         await page.get_by_role("link", name="refund").first.click()  # what waits, in the inbox
         await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("status")).to_contain_text("approved")
         await page.go_back()
         await page.go_back()
-        await expect(page.locator(".facts .is-completed")).to_be_visible(timeout=20_000)
+        await expect(page.locator(".facts .is-completed")).to_be_visible(timeout=HANG * 1000)
         await page.reload()
         assert await violations(page) == []
         call = page.locator("details.call").filter(has=page.locator("summary", has_text="look"))
@@ -196,7 +197,7 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         for fact in ("ann", "shop", key):
             await expect(origin).to_contain_text(fact)
         await expect(page.locator("main")).to_contain_text("Please pay me back for A-17.")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG):
             while not [
                 run
                 async for run in server.client.list_workflows(
@@ -222,7 +223,7 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
         key = await begin(seen.page, seen.at, "Where is my lamp?\nIt is late.")
-        await expect(seen.page.locator(".entry.reply")).to_be_visible(timeout=20_000)
+        await expect(seen.page.locator(".entry.reply")).to_be_visible(timeout=HANG * 1000)
         await seen.page.goto(f"{seen.at.address}/conversations")
         await expect(seen.page.get_by_role("link", name="Where is my lamp?", exact=True)).to_be_visible()
         run_id = (await seen.at.gateway.perdure.session(key, tenant="shop").show()).entries[-1]["runId"]
@@ -253,7 +254,7 @@ async def test_r17_1_pages_show_nobody_what_is_another_tenants(
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
         key = await begin(seen.page, seen.at, "Please pay me back for A-17.")
-        await expect(seen.page.get_by_role("button", name="Approve", exact=True)).to_be_visible(timeout=20_000)
+        await expect(seen.page.get_by_role("button", name="Approve", exact=True)).to_be_visible(timeout=HANG * 1000)
         view = await seen.at.gateway.perdure.session(key, tenant="shop").show()
         other = await (await browser.new_context()).new_page()
         await sign(other, seen.at, seen.tokens[1])
@@ -287,7 +288,7 @@ async def test_r17_5_without_tokens_a_page_says_which_tenant_it_shows_and_offers
         perdure, tenant = at.gateway.perdure, some_name("shop")
         session = perdure.session(some_name(), tenant=tenant, agent=at.gateway.agents.get("desk"))
         await session.send("Please pay me back.", sender="ann", rights=["*"])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG):
             while not [one for one in (await perdure.approvals(tenant=tenant)).waiting if one.sender == "ann"]:
                 pass
         page = await (await browser.new_context()).new_page()

@@ -19,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from tests.gateway.support import bearer, secret_of, some_name, write_agents, write_tokens
 from tests.gateway.test_api import until
 from tests.gateway.test_events_api import Sent, events
+from tests.patience import HANG
 from tests.support import ROOT, harness
 from tests.test_sessions import ECHO, HOLD, Gate
 
@@ -61,7 +62,7 @@ async def program(server: WorkflowEnvironment, cwd: Path, *words: str) -> AsyncI
     assert process.stderr is not None
     found = Program(process, "")
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG):
             while not found.address:
                 line = (await process.stderr.readline()).decode()
                 assert line, found.lines
@@ -72,7 +73,7 @@ async def program(server: WorkflowEnvironment, cwd: Path, *words: str) -> AsyncI
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-        out, err = await asyncio.wait_for(process.communicate(), 30)
+        out, err = await asyncio.wait_for(process.communicate(), HANG)
         found.out, found.lines = out.decode(), [*found.lines, *err.decode().splitlines()]
 
 
@@ -99,7 +100,7 @@ async def test_a_conversation_goes_on_at_another_gateway_when_its_own_ends(
     async with harness(dev_server.client, [gate.tool], gate.answer) as it:
         words = ["--agents", str(folder), "--tokens", "tokens.json", "--task-queue", it.task_queue]
         async with (
-            httpx2.AsyncClient(headers=bearer(token), timeout=60) as http,
+            httpx2.AsyncClient(headers=bearer(token), timeout=HANG) as http,
             program(dev_server, tmp_path, *words) as other,
         ):
             async with program(dev_server, tmp_path, *words, "--tools", "own_hooks") as first:
@@ -110,7 +111,7 @@ async def test_a_conversation_goes_on_at_another_gateway_when_its_own_ends(
                 seen = await read(http, first.address, key, None, 3)
                 waiting = asyncio.create_task(http.get(f"{at}/m1/wait", params={"timeout": 60}))
                 reading = asyncio.create_task(read(http, first.address, key, seen[-1].id, 1000))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(HANG):
                     while True:  # until it waits there
                         if (await http.get(f"{first.address}/readyz")).status_code == 200 and not reading.done():
                             break
