@@ -175,7 +175,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
                 return self._result()
             if last:
                 break
-            if run.limit is None and run.plan is None:
+            if run.limit is None and run.plan is None and not self._people.resets.pending:
                 clocked = run_input.clocked and not self._late.done()
                 following = run_input.model_copy(update={"clocked": clocked})
                 continuing.go_on(following, run, self._clock.worked(workflow.time()))
@@ -283,6 +283,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         run = self._run
         assert run is not None
         view = run_view(run, run_id)
+        view.resets = len(self._notes.journal.resets)
         if run.records:  # of the calls that have ended it is said already
             view.calls = [call.model_copy() for call in view.calls]
             record(view.calls, list(run.plan.made()) if run.plan is not None else (), run.sizes, run.reading.recorded)

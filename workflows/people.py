@@ -18,6 +18,7 @@ from perdure.workflows.children import Children
 from perdure.workflows.failures import message_of
 from perdure.workflows.observing import tell
 from perdure.workflows.observing.listing import may_list
+from perdure.workflows.resets import Resets
 from perdure.workflows.sending import Sender
 
 with workflow.unsafe.imports_passed_through():
@@ -48,6 +49,8 @@ with workflow.unsafe.imports_passed_through():
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """For a program that decides: what it has not answered by then is left to a person."""
+LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
+"""A run that ends while a decision comes in does not wait for it."""
 PROGRAMS_AT_ONCE: Final = 50
 """Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
 _UNLISTED: Final = "client-calls-unlisted"
@@ -78,6 +81,7 @@ class People:
         """Told when something has come to wait for a person."""
         self.on_waiting: Callable[[bool], None] = lambda _: None
         """Told when the first thing has come to wait for one, and when the last does not any more."""
+        self.resets = Resets(self._ask_again)
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self._with_program: set[str] = set()
         """Offers on which a program is deciding: nobody needs to look at them yet."""
@@ -177,9 +181,16 @@ class People:
         return asked
 
     def check(self, said: Sequence[Json]) -> None:
-        """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`."""
+        """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`.
+
+        After a reset the server would bring a refused one again and again: only one that was sent to this execution is judged so early.
+        """
         try:
-            self.judge(only(said))
+            raw, update = only(said), workflow.current_update_info()
+            if update is not None and self.resets.is_own(update.id):
+                self.judge(raw)
+            else:
+                parse_decision(raw)
         except DecisionError:
             tell(observing.refused())
             raise
@@ -207,12 +218,32 @@ class People:
             self._release()
         return {"call": judged.offer.id, "decision": judged.decision.decision}
 
-    def note(self, said: Sequence[Json], kind: Kind | None = None) -> None:
+    async def counted(self, raw: Json, update_id: str = "") -> Json:
+        """The decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
+
+        What a client has carried out is its result after a reset, too: it would be carried out twice.
+        """
+        call = raw.get("call") if isinstance(raw, dict) else None
+        offer = self.desk.waiting.get(call) if isinstance(call, str) else None
+        if offer is None or not _is_with_client(offer):
+            await self.resets.check(update_id)
+        return raw
+
+    async def note(self, said: Sequence[Json], kind: Kind | None = None) -> None:
         """Follow a decision that came by signal: nobody waits for an answer, so a refusal is kept for `show`."""
         try:
-            self.decide(only(said), kind)
+            self.decide(await self.counted(only(said)), kind)
         except DecisionError as error:
             self.refuse(said, error)
+
+    async def decide_now(self, said: Sequence[Json], update_id: str) -> JsonObject:
+        """Follow a decision that came by update. Raises `DecisionError`; where it came before a reset, nobody may wait for it any more."""
+        try:
+            raw = await self.counted(only(said), update_id)
+        except DecisionError as error:
+            self.refuse(said, error)
+            raise
+        return self.decide(raw)
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
@@ -226,10 +257,26 @@ class People:
         policy: JsonObject = self.desk.guard.policy.model_dump(mode="json")
         return policy
 
-    def note_policy(self, said: Sequence[Json]) -> None:
+    async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
+        """The change of policy, as `counted`; one that asks about more counts in any case, and at once."""
+        change = parse_policy(raw)
+        if not self.desk.guard.only_tightens(change):
+            await self.resets.check(update_id)
+        return change
+
+    async def change_policy_now(self, said: Sequence[Json], update_id: str) -> JsonObject:
+        """Change it by update, as `decide_now`."""
+        try:
+            change = await self.counted_policy(only(said), update_id)
+        except DecisionError as error:
+            self.refuse(said, error)
+            raise
+        return self.change_policy(change)
+
+    async def note_policy(self, said: Sequence[Json]) -> None:
         """The same by signal."""
         try:
-            self.change_policy(parse_policy(only(said)))
+            self.change_policy(await self.counted_policy(only(said)))
         except DecisionError as error:
             self.refuse(said, error)
 
@@ -262,6 +309,19 @@ class People:
         memo = WaitingMemo(agent=agent, calls=calls).as_json() if calls else None
         workflow.upsert_memo({WAITING_MEMO: memo})
 
+    def _ask_again(self) -> None:
+        """The run was reset: what waits is asked once more, and whoever looks is told."""
+        self.notes.was_reset()
+        tell(observing.run_reset())
+        if not workflow.patched("reset-asks-again"):
+            return
+        for offer in self.desk.waiting.values():
+            if not _is_with_client(offer):
+                offer.renew(workflow.now().isoformat(timespec="milliseconds"))
+                self.notes.waits(offer)
+        self._listed = (self._listed[0], [])
+        self.report()
+
     def _release(self) -> None:
         for offer in self.desk.released():
             self._verdict_of(offer).set_result(Verdict())
@@ -278,57 +338,76 @@ class Decidable:
         super().__init__()
         self._people = People()
 
-    @workflow.signal(name="approve", description='Let a call that waits run: {"call": "1.0"}')
-    def approve(self, *said: Any) -> None:
+    @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
+    async def approve(self, *said: Any) -> None:
         """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
-        self._people.note(said, "approve")
-
-    @workflow.signal(name="reject", description='Do not let it run: {"call": "1.0", "reason": "still needed"}')
-    def reject(self, *said: Any) -> None:
-        """`{"call": "1.0", "reason": "still needed"}`."""
-        self._people.note(said, "reject")
-
-    @workflow.signal(name="edit", description='Run it with other parameters: {"call": "1.0", "params": {}}')
-    def edit(self, *said: Any) -> None:
-        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
-        self._people.note(said, "edit")
+        await self._people.note(said, "approve")
 
     @workflow.signal(
-        name="replace", description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}'
+        name="reject",
+        unfinished_policy=LEFT,
+        description='Do not let it run: {"call": "1.0", "reason": "still needed"}',
     )
-    def replace(self, *said: Any) -> None:
+    async def reject(self, *said: Any) -> None:
+        """`{"call": "1.0", "reason": "still needed"}`."""
+        await self._people.note(said, "reject")
+
+    @workflow.signal(
+        name="edit", unfinished_policy=LEFT, description='Run it with other parameters: {"call": "1.0", "params": {}}'
+    )
+    async def edit(self, *said: Any) -> None:
+        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
+        await self._people.note(said, "edit")
+
+    @workflow.signal(
+        name="replace",
+        unfinished_policy=LEFT,
+        description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}',
+    )
+    async def replace(self, *said: Any) -> None:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
-        self._people.note(said, "replace")
+        await self._people.note(said, "replace")
 
-    @workflow.signal(name="answer", description='Answer a question: {"call": "1.0", "answer": "yes"}')
-    def answer(self, *said: Any) -> None:
+    @workflow.signal(
+        name="answer", unfinished_policy=LEFT, description='Answer a question: {"call": "1.0", "answer": "yes"}'
+    )
+    async def answer(self, *said: Any) -> None:
         """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
-        self._people.note(said, "answer")
+        await self._people.note(said, "answer")
 
-    @workflow.signal(name=DECIDE, description='Any decision: {"call": "1.0", "decision": "approve"}')
-    def decide(self, *said: Any) -> None:
+    @workflow.signal(
+        name=DECIDE, unfinished_policy=LEFT, description='Any decision: {"call": "1.0", "decision": "approve"}'
+    )
+    async def decide(self, *said: Any) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""
-        self._people.note(said)
+        await self._people.note(said)
 
-    @workflow.update(name=DECIDE)
-    def decide_now(self, *said: Any) -> dict[str, Any]:
+    @workflow.update(name=DECIDE, unfinished_policy=LEFT)
+    async def decide_now(self, *said: Any) -> dict[str, Any]:
         """The same, answering at once: `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
-        return self._people.decide(only(said))
+        return await self._people.decide_now(said, _update_id())
 
     @decide_now.validator
     def _check_decision(self, *said: Any) -> None:
         self._people.check(said)
 
-    @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
-    def change_policy(self, *said: Any) -> None:
+    @workflow.signal(
+        name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
+    )
+    async def change_policy(self, *said: Any) -> None:
         """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
-        self._people.note_policy(said)
+        await self._people.note_policy(said)
 
-    @workflow.update(name=POLICY)
-    def change_policy_now(self, *said: Any) -> dict[str, Any]:
+    @workflow.update(name=POLICY, unfinished_policy=LEFT)
+    async def change_policy_now(self, *said: Any) -> dict[str, Any]:
         """The same, answering with the policy as it stands then, or with what is wrong."""
-        return self._people.change_policy(parse_policy(only(said)))
+        return await self._people.change_policy_now(said, _update_id())
 
     @change_policy_now.validator
     def _check_policy(self, *said: Any) -> None:
         self._people.check_policy(said)
+
+
+def _update_id() -> str:
+    update = workflow.current_update_info()
+    return "" if update is None else update.id

@@ -17,6 +17,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.marks import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
+RESET: Final = "; asked again, for the run was reset"
 NAMED: Final = 5
 """Tools of a plan of which the reason says what they run; its offer names all of them."""
 
@@ -64,6 +65,11 @@ class Offer:
         """What really runs, by tool, of the tools that are called otherwise."""
         tools = [call.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
+
+    def renew(self, time: str) -> None:
+        """Ask once more: the run was reset."""
+        self.approval.requested_at = time
+        self.reason = f"{self.reason.removesuffix(RESET)}{RESET}"
 
     @property
     def title(self) -> str:

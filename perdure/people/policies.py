@@ -157,6 +157,15 @@ class Guard:
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)
 
+    def only_tightens(self, change: Policy) -> bool:
+        """Whether nothing is asked about less after this change."""
+        stricter_all = stricter(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
+        return (
+            change.model_fields_set <= {"ask", "tools"}
+            and stricter_all
+            and all(rule == "always" for rule in change.tools.values())
+        )
+
     def given(self, names: Collection[str]) -> list[Giver]:
         """What goes along with these tools when they are given on: this run's policy, and that of those who gave them to it."""
         givers = [*self._givers, Giver(tools=list(names), policy=self.base)]

@@ -11,6 +11,7 @@ from perdure.values.limits import MAX_NAME
 from perdure.values.wire import Wire
 
 APPROVE_ACTIVITY: Final = "perdure.approve"
+EXECUTION_ACTIVITY: Final = "perdure.execution"
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, a `Said` (R10.5)."""
 WAITS: Final = "waits"

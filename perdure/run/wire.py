@@ -261,6 +261,8 @@ class RunView(RunResult):
     """The model that it waits for, while its provider is away (R20.5)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
+    resets: int = 0
+    """How often Temporal has reset the run: it goes on from an earlier point of its history."""
     log: list[RequestView] = Field(default_factory=list)
     """Its Requests, in order."""
     trouble: str = ""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.errors import CursorError
 from perdure.run.events.cursor import Cursor, parse_cursor
 from perdure.run.events.feed import Feed, SessionFeed
 from perdure.run.events.journal import Journal
@@ -327,3 +328,53 @@ def test_what_a_session_says_stands_where_it_happened_and_is_said_once() -> None
         ("10:04", "message", "accepted", "3.1.4"),
         ("10:05", "request", "start", "3.1.5"),
     ]
+
+
+def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
+    old, new = Journal(), Journal()
+    for journal in (old, new):
+        for number in range(3):
+            journal.note("tool", "start", "", call=f"1.{number}")
+    old.note("tool", "end", "", call="1.0")
+    stream, feed = Stream(), Feed("r")
+    stream.add(old.page())
+    assert feed.take(stream.since(0))[-1].cursor == "4"
+    new.reset("")
+    for number in range(3):
+        new.note("approval", "start", "", call=f"1.{number}")
+    page = new.page(stream.next)
+    assert stream.go_back(page.resets)
+    stream.add(new.page(stream.next))
+    feed.take(stream.since(feed.cursor.events))
+    told = feed.take(stream.since(feed.cursor.events))
+    assert [f"{each.topic} {each.phase}" for each in told] == ["lifecycle reset", *["approval start"] * 3]
+    assert told[0].cursor == "4r1"
+    assert Feed("r", parse_cursor("2")).take(stream.since(2))[0].cursor == "3r1", (
+        "nothing before the point is told twice"
+    )
+    assert not stream.go_back(new.page().resets)
+
+
+def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
+    journal = Journal()
+    journal.note("request", "start", "", number=1)
+    live = Live("", Written(request=1, attempt=1, assistant=Piece(text="Hel")))
+    feed = Feed("r")
+    assert feed.take(journal.page(), live)[-1].data["text"] == "Hel"
+    journal.reset("")
+    again = Live("", Written(request=1, attempt=1, assistant=Piece(text="Hi")))
+    told = feed.take(journal.page(1), again)
+    assert [f"{each.topic} {each.phase}" for each in told] == [
+        "assistant superseded",
+        "lifecycle reset",
+        "assistant delta",
+    ]
+    assert told[-1].data["text"] == "Hi"
+
+
+def test_a_cursor_says_how_often_its_run_was_reset() -> None:
+    for text in ("12r2", "12r2.3.1.400.0", "5.2.12r1", "5.2.12r1.3.1.400.0"):
+        assert str(parse_cursor(text)) == text
+    for text in ("r2", "12r", "12r2r3", "5r1.2.12", "12r-1"):
+        with pytest.raises(CursorError):
+            parse_cursor(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
 
@@ -11,6 +11,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.events.journal import Journal
     from perdure.run.events.noting import Noting
     from perdure.run.events.wire import EVENTS_QUERY, EventsPage
+
+
+_FIRST_TASK: Final = 3
+"""Events of a history when its first task begins, unless that task has failed before, as in an execution that is reset to it."""
 
 
 def now() -> str:
@@ -25,12 +29,21 @@ def page_of(journal: Journal, said: Sequence[Any]) -> EventsPage:
     return journal.page(*said)
 
 
+def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
+    """Whether a reset execution begins with its first task done again: of a reset to that task no other sign follows, of a later one its own.
+    Of an execution that went on as new nothing says it."""
+    is_reset = info.run_id != info.first_execution_run_id and info.continued_run_id is None
+    return is_reset and info.get_current_history_length() > _FIRST_TASK
+
+
 class Noted:
     """A run's journal, from its workflow's first task on, also once it has ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self._notes = Noting(now=now, run_id=workflow.info().workflow_id)
+        if _may_be_reset_to_its_start(workflow.info()):
+            self._notes.was_reset()
 
     @workflow.query(name=EVENTS_QUERY)
     def events(self, *said: Any) -> EventsPage:

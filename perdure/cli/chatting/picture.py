@@ -94,6 +94,11 @@ class Picture:
     def _lifecycle(self, event: Event) -> Iterator[Text]:
         if event.phase == "snapshot":
             yield Text("… what happened meanwhile is not kept any more", style="yellow")
+        elif event.phase == "reset":
+            yield Text("… the run was reset, and goes on from an earlier point", style="yellow")
+            self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
+            self._calls.clear()
+            self._writing = _Writing()
         elif event.phase == "start" and event.run_id:
             self.run_id = event.run_id
         elif event.run_id:

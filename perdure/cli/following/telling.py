@@ -50,7 +50,7 @@ class Telling:
         self._console.print(Text(harmless(str(event.data["text"])), style=style), end="", soft_wrap=True)
 
 
-_STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", "update": "yellow"}
+_STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", "reset": "yellow", "update": "yellow"}
 
 
 def _words(event: Event) -> str:
@@ -63,6 +63,8 @@ def _lifecycle(phase: str, data: JsonObject, event: Event) -> str:
     whose = event.run_id or "the session"
     if phase == "start":
         return f"{whose} begins: {data.get('agent', '')}"
+    if phase == "reset":
+        return f"{whose} was reset: what was told of it after the point from which it goes on does not count"
     if phase == "snapshot":
         return f"what happened before is not kept any more: events {data['first']} to {data['next'] - 1} of {whose}"
     why = data.get("error") or data.get("stopReason")

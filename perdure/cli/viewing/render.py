@@ -204,6 +204,11 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
     for line in view.cut:
         console.print(Text(line, style="yellow"))
+    if view.resets:
+        often = "" if view.resets == 1 else f" {view.resets} times"
+        console.print(
+            Text(f"Temporal has reset this run{often}: it goes on from an earlier point of its history", style="yellow")
+        )
     for refusal in view.refusals:
         line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
         console.print(Text(line, style="magenta"))

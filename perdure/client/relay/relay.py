@@ -41,8 +41,10 @@ class Relay:
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
             await _begun(source, bell, patient=patient)
-            _check_place(from_, 0 if cursor is None else cursor.events, source)
-            feed = Feed(run_id, cursor or Cursor(source.stream.next))
+            resets = source.stream.resets
+            if cursor is not None:
+                _check_place(from_, cursor.after(resets).events, source, cursor.resets)
+            feed = Feed(run_id, cursor or Cursor(source.stream.next, resets=len(resets)))
             while True:
                 bell.clear()
                 for event in feed.take(*await _page(source, feed.cursor.events)):
@@ -72,7 +74,7 @@ class Relay:
                     run = (feed.run_id and stack.enter_context(self._watching(feed.run_id, bell, topics))) or None
                 if run is not None and skips:
                     await _begun(run, bell)
-                    feed.skip(run.stream.next)
+                    feed.skip(run.stream.next, len(run.stream.resets))
                 skips = False
                 page, live = None, NOTHING
                 if run is not None and run.stream.begun:
@@ -140,9 +142,9 @@ async def _begun(source: Source, bell: asyncio.Event, *, patient: bool = False) 
         await bell.wait()
 
 
-def _check_place(from_: str | None, number: int, source: Source) -> None:
+def _check_place(from_: str | None, number: int, source: Source, resets: int = 0) -> None:
     """Raises `CursorError` for a place behind all that there is: what follows would be left out there, and nobody told."""
-    if number > source.stream.next:
+    if number > source.stream.next or resets > len(source.stream.resets):
         raise CursorError(
             f"{from_!r} is no place among the events of {source.id!r}: it has {source.stream.next:,} so far; whose cursor is it?"
         )
@@ -165,4 +167,4 @@ async def _whole(event: Event, source: Source) -> Event:
 
 
 def _wanted(event: Event, topics: frozenset[Topic]) -> bool:
-    return event.topic in topics or event.phase == "snapshot"
+    return event.topic in topics or event.phase in ("snapshot", "reset")

@@ -200,6 +200,9 @@ class Source:
         first = self.stream.next
         while True:
             page = await _ask(self._handle, first)
+            if self.stream.go_back(page.resets):
+                found, first = [], self.stream.next
+                continue
             if page.first > first and page.earlier and self.stream.begun:
                 found += await self._between(first, page.first)
             found.append(page)

@@ -13,6 +13,7 @@ from perdure.activities import below
 from perdure.activities.calling import ToolActivity
 from perdure.activities.choosing import ChooseActivity
 from perdure.activities.endpoints import Endpoints
+from perdure.activities.execution import execution
 from perdure.activities.hooks.activity import HookActivity
 from perdure.activities.named import ApproveActivity, NamedFunctions
 from perdure.activities.prepare import PrepareActivity
@@ -135,6 +136,7 @@ class Parts:
                 self._request,
                 ChooseActivity(named).choose,
                 ApproveActivity(named).approve,
+                execution,
                 below.given,
                 below.spent,
                 SummaryActivity(asked, models, underway).summarize,

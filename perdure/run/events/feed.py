@@ -31,7 +31,10 @@ class Feed:
     def take(self, page: EventsPage, live: Live = NOTHING) -> list[Event]:
         """What follows, of a page that begins at the cursor's `events`, or where the source begins. `live` counts where nothing of the
         journal is missing before it."""
-        found: list[Event] = []
+        here = self.cursor.events
+        found = list(self._anew(page, live))
+        if self.cursor.events < here:
+            return found  # what follows there is in another page
         if page.first > self.cursor.events:
             found.append(self._snapshot(page.first, live))
         for noted in page.events[self.cursor.events - page.first :]:
@@ -42,6 +45,17 @@ class Feed:
                 found += self._written(live)
                 found += self._updates(live)
         return found
+
+    def _anew(self, page: EventsPage, live: Live) -> Iterator[Event]:
+        """Go back to where the run goes on from, where it was reset; what was seen of a text then does not count."""
+        following = self.cursor.after(page.resets)
+        if following == self.cursor:
+            return
+        yield from self._superseded(0, "the run was reset", live.at)
+        self.cursor = following
+        self._told.clear()
+        if page.resets[-1] == 0:  # its journal says it nowhere
+            yield Event("lifecycle", "reset", live.at, self.run_id, {"number": following.resets}, str(self.cursor))
 
     def _snapshot(self, first: int, live: Live) -> Event:
         missed: JsonObject = {"first": self.cursor.events, "next": first}
@@ -164,10 +178,10 @@ class SessionFeed:
         """The id of the run that the cursor stands in; `None`: nobody knows it any more, and it is left."""
         self._leave() if run_id is None else self._enter(run_id, self.cursor)
 
-    def skip(self, events: int) -> None:
-        """Begin behind so many of the run's events."""
+    def skip(self, events: int, resets: int) -> None:
+        """Begin behind so many of the run's events, and resets."""
         if self._run is not None:
-            self.cursor = self._run.cursor = replace(self.cursor, events=events)
+            self.cursor = self._run.cursor = replace(self.cursor, events=events, resets=resets)
 
     def take(
         self, own: EventsPage, run: EventsPage | None = None, live: Live = NOTHING, *, gone: bool = False

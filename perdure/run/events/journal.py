@@ -34,6 +34,8 @@ class Journal:
         self._size = 0
         self.count = 0
         """How many events there were so far."""
+        self.resets: list[int] = []
+        """The numbers of those that say that the run was reset; 0: it was reset to its start, which no event says."""
         self.ended = False
         """No more will be noted."""
         self._begun = 0
@@ -45,6 +47,7 @@ class Journal:
         noted = list(self._kept)
         self._kept.clear()
         self._size, self._begun = 0, carried.count
+        self.resets = [*carried.resets, *(carried.count + number for number in self.resets)]
         self.count += carried.count
         for each in carried.events:
             size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
@@ -75,6 +78,14 @@ class Journal:
         self.count += 1
         self._keep(_Entry(topic, phase, at, run_id, found, size, held))
 
+    def reset(self, at: str) -> None:
+        """The run goes on from an earlier point: those before this one were noted before it, too, and what followed them does not count."""
+        self.resets = [number for number in self.resets if number]
+        self.resets.append(self.count)
+        if self.count == 0:
+            return
+        self.note("lifecycle", "reset", at, number=len(self.resets))
+
     def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """The events from a number on, at most so many, and as many as one answer holds; of earlier ones than are kept, from the oldest
         that is."""
@@ -93,6 +104,7 @@ class Journal:
             kept_from=self.kept_from,
             events=events,
             count=self.count,
+            resets=list(self.resets),
             ended=self.ended,
             earlier=0 <= first < min(self.kept_from, self._begun),
         )
@@ -106,7 +118,7 @@ class Journal:
             if len(events) == CARRIED_EVENTS or room < 0:
                 break
             events.appendleft(entry.noted())
-        return CarriedEvents(count=self.count, events=list(events))
+        return CarriedEvents(count=self.count, resets=list(self.resets), events=list(events))
 
     def _keep(self, entry: _Entry) -> None:
         self._kept.append(entry)

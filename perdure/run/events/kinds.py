@@ -99,6 +99,10 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "number?": "in a session: the run's number there",
             },
         ),
+        "reset": Phase(
+            "Temporal has reset the run: what was told of it after the point from which it goes on does not count",
+            {"number": "how often it was reset by then"},
+        ),
         "snapshot": Phase(
             "what a reader has missed is not kept any more: this is how things stand",
             {

@@ -44,6 +44,10 @@ class Noting:
     def run_began(self, agent: str) -> None:
         self.journal.note("lifecycle", "start", self._now(), agent=agent)
 
+    def was_reset(self) -> None:
+        """It goes on from an earlier point of its history."""
+        self.journal.reset(self._now())
+
     def run_ended(self, reason: str | None, output: Json) -> None:
         """With an output; `reason`: why it stopped."""
         self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)

@@ -42,6 +42,8 @@ class Stream:
         self.begun = False
         """Whether any page was taken in."""
         self.next = 0
+        self.resets: list[int] = []
+        """The numbers of the events that say that the source was reset."""
         self.ended = False
         self.live = NOTHING
         self.asked: JsonObject = {}
@@ -65,6 +67,15 @@ class Stream:
         self.begun = True
         self.ended = self.ended or (page.ended and self.next >= page.count)
 
+    def go_back(self, resets: list[int]) -> bool:
+        """Let go of what does not count any more, where the source was reset since; whether there was anything."""
+        before = self.next
+        self.next = Cursor(before, resets=len(self.resets)).after(resets).events
+        self.resets = resets
+        for _ in range(min(before - self.next, len(self._events))):
+            self._events.pop()
+        return self.next < before
+
     def end(self, noted: Noted | None = None) -> None:
         """Nothing follows. `noted`: what the source could not say itself, for it was ended from outside."""
         if noted is not None and not self.ended:
@@ -83,6 +94,7 @@ class Stream:
             kept_from=self.first,
             events=events,
             count=self.next,
+            resets=self.resets,
             ended=self.ended,
             earlier=False,
         )

@@ -45,6 +45,9 @@ class EventsPage(Wire):
     """In their order."""
     count: int
     """How many events there were so far."""
+    resets: list[int] = Field(default_factory=list)
+    """The numbers of those that say that the run was reset: what was told of it before, from there on, does not count. 0: all of it, and no
+    event says so."""
     ended: bool = False
     """No event follows the last of `count`."""
     earlier: bool = False
@@ -55,6 +58,7 @@ class CarriedEvents(Wire):
     """What a journal carries on into a new execution."""
 
     count: int = 0
+    resets: list[int] = Field(default_factory=list)
     events: list[Noted] = Field(default_factory=list)
     """The newest."""
 

@@ -126,6 +126,11 @@ def run_ended(agent: str, status: str, reason: str | None) -> Told:
     return Told("run ended", level, dict(labels), [("perdure_runs_total", 1, labels)])
 
 
+def run_reset() -> Told:
+    """What waits for a person is asked again."""
+    return Told("run reset", WARNING)
+
+
 def request_started(agent: str, request: RequestView) -> Told:
     return Told(
         "request started",

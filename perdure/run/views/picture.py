@@ -45,6 +45,11 @@ class Picture:
             self._text(event.phase, event.data)
         elif event.topic == "tool":
             self._call(event.phase, event.data, event.at)
+        elif event.phase == "reset":
+            self.view = self.view.model_copy(update={"calls": [], "log": [], "waiting": []})
+            self._texts.clear()
+            self._said.clear()
+            self.lacks = self.asks = True
         elif event.topic in ("approval", "lifecycle"):
             waits = {offer.call for offer in self.view.waiting}
             self.asks = self.asks or (event.data.get("call") in waits) is not (event.phase == "start")

@@ -1,0 +1,225 @@
+"""A run that Temporal's own program resets: what was decided before does not count after it, and who reads goes on (R7.2, R10.14)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Run, ToolContext, tool
+from perdure.client.runs import AgentHandle
+from perdure.hosting.server import find_program
+from perdure.run.events.cursor import parse_cursor
+from perdure.run.events.kinds import Event
+from perdure.run.wire import DECIDE, RunResult
+from tests.support import DONE, agent, harness, perdure
+from tests.test_approval_commands import settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+removed: list[tuple[str, str]] = []
+
+
+@tool(dangerous=True)
+async def remove(context: ToolContext, path: str) -> str:
+    """Remove a file."""
+    removed.append((path, context.idempotency_key))
+    return f"removed {path}"
+
+
+TOOLS = [remove]
+PLAN = [{"calls": [{"_tool": "remove", "path": "/a", "_outputPath": "†state.r"}], "output": None}, DONE]
+
+
+async def temporal(server: WorkflowEnvironment, *arguments: str) -> str:
+    """Run Temporal's own program; what it prints."""
+    program = find_program("temporal")
+    assert program is not None
+    process = await asyncio.create_subprocess_exec(
+        *(program, "workflow", *arguments, "--address", settings(server)["TEMPORAL_ADDRESS"]),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+async def reset(server: WorkflowEnvironment, handle: AgentHandle, event: int, *more: str) -> None:
+    where = ("--workflow-id", handle.id, "--event-id", str(event), "--reason", "try again")
+    await temporal(server, "reset", *where, *more)
+
+
+async def task_before_decision(handle: AgentHandle) -> int:
+    """The workflow task that ended last before anything was decided."""
+    last = 0
+    async for event in handle.fetch_history_events():
+        signalled = event.workflow_execution_signaled_event_attributes.signal_name
+        if signalled == DECIDE or event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
+            return last
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            last = event.event_id
+    raise AssertionError("nothing was decided")
+
+
+@pytest.mark.parametrize("way", ["client", "signal", "update"])
+async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
+    dev_server: WorkflowEnvironment, way: str
+) -> None:
+    decision: dict[str, Any] = {"call": "1.0", "decision": "edit", "params": {"path": "/b"}}
+    removed.clear()
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it:
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, "1.0")
+        said = ("--workflow-id", handle.id, "--name", "decide", "--input", json.dumps(decision))
+        if way == "signal":
+            await temporal(dev_server, "signal", *said)
+        elif way == "update":
+            await temporal(dev_server, "update", "execute", *said)
+        else:
+            await Run(it.client, handle.id).decide(decision)
+        await asyncio.wait_for(handle.result(), 30)
+        assert [path for path, _ in removed] == ["/b"]
+        await reset(dev_server, handle, await task_before_decision(handle))
+        again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
+        view = await it.until_waiting(handle.id, "1.0")
+        assert [path for path, _ in removed] == ["/b"]
+        assert "reset" in view.refusals[0]["problem"]
+        assert "reset" in view.waiting[0].reason
+        await Run(it.client, handle.id).decide(decision)
+        result = await asyncio.wait_for(again.result(), 30)
+    assert [call.status for call in result.calls] == ["done"]
+    assert removed[0] == removed[1]
+    assert len(removed) == 2
+
+
+TWO = [{"calls": [{"_tool": "remove", "path": path} for path in ("/a", "/b")], "output": None}, DONE, DONE]
+
+
+async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_asks_about_more(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    removed.clear()
+    async with harness(dev_server.client, TOOLS, TWO) as it:
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        run = Run(it.client, handle.id)
+        await run.reject("1.1")
+        point = await task_before_decision(handle)
+        await run.policy(ask="always")
+        await run.policy(ask="never")
+        await asyncio.wait_for(handle.result(), 30)
+        assert [path for path, _ in removed] == ["/a"]
+        await reset(dev_server, handle, point)
+        view = await it.until_waiting(handle.id, "1.0", "1.1")
+        assert [path for path, _ in removed] == ["/a"]
+        assert ["reset" in each["problem"] for each in view.refusals] == [True, True]
+        policy = await run.policy(tools={"look": "always"})
+        assert policy["ask"] == "always"
+        await run.policy(ask="never")
+        result = await asyncio.wait_for(it.client.get_workflow_handle(handle.id, result_type=RunResult).result(), 30)
+    assert [call.status for call in result.calls] == ["done", "done"]
+
+
+def phases(events: list[Event]) -> list[str]:
+    return [f"{each.topic} {each.phase} {each.data.get('call', '')}".rstrip() for each in events]
+
+
+async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_server: WorkflowEnvironment) -> None:
+    seen: list[Event] = []
+    decided = asyncio.Event()
+
+    async def read(run: Run[Any]) -> None:
+        async for event in run.events(topics=["approval", "tool"]):
+            seen.append(event)
+            if event.topic == "tool" and event.phase == "end":
+                decided.set()
+
+    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(60):
+        handle = await it.start(agent("remove"))
+        run = Run(it.client, handle.id)
+        reading = asyncio.create_task(read(run))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await run.approve("1.0")
+        await decided.wait()
+        before = list(seen)
+        await reset(dev_server, handle, await task_before_decision(handle))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await run.reject("1.0")
+        await run.approve("1.1")
+        await reading
+        later = [event async for event in run.events(before[-1].cursor, topics=["approval", "tool"])]
+        all_of_it = [event async for event in run.events(topics=["approval", "tool"])]
+        env = settings(dev_server)
+        lines = await perdure("events", handle.id, "--from", before[-1].cursor, env=env)
+        shown = await perdure("show", handle.id, env=env)
+        origin = await run.origin()
+    offered = ["approval start 1.0", "approval start 1.1"]
+    assert phases(before) == [*offered, "approval end 1.0", "tool start 1.0", "tool end 1.0"]
+    after = phases(seen[len(before) :])
+    assert after[:3] == ["lifecycle reset", *offered]
+    assert sorted(after[3:]) == sorted(
+        ["approval end 1.0", "tool end 1.0", "approval end 1.1", "tool start 1.1", "tool end 1.1"]
+    )
+    assert phases(later) == after, "whoever comes back later with a place behind the reset point reads the same"
+    assert phases(all_of_it) == [*offered, *after], "whoever reads it all is not given what does not count"
+    assert [event.cursor for event in all_of_it] == sorted({event.cursor for event in all_of_it}, key=_place)
+    assert json.loads(lines.out.splitlines()[0])["phase"] == "reset"
+    assert origin.reset
+    assert "Temporal has reset this run" in shown.out
+
+
+async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(60):
+        handle = await it.start(agent("remove"))
+        run = Run(it.client, handle.id)
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await run.reject("1.0")
+        await run.reject("1.1")
+        await handle.result()
+        before = [event async for event in run.events()]
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        view = await run.wait()
+        later = [event async for event in run.events(before[-2].cursor)]
+    assert (view.status, view.resets) == ("completed", 1)
+    assert phases(before)[0] == "lifecycle start"
+    assert phases(later)[:2] == ["lifecycle reset", "lifecycle start"]
+    assert phases(later)[-1] == "lifecycle end"
+
+
+async def test_r7_2_a_run_is_reset_again_and_decided_by_temporals_own_program(dev_server: WorkflowEnvironment) -> None:
+    removed.clear()
+    approve = ("--name", "approve", "--input", '{"call": "1.0"}')
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE, DONE]) as it, asyncio.timeout(60):
+        handle = await it.start(agent("remove"))
+        for number in range(3):
+            await it.until_waiting(handle.id, "1.0")
+            assert len(removed) == number
+            await temporal(dev_server, "signal", "--workflow-id", handle.id, *approve)
+            again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
+            await again.result()
+            if number < 2:
+                await reset(dev_server, again, await task_before_approval(again))
+        view = await it.view(handle.id)
+    assert len({key for _, key in removed}) == 1
+    assert (len(removed), view.resets, len(view.refusals)) == (3, 2, 2)
+
+
+async def task_before_approval(handle: AgentHandle) -> int:
+    """The workflow task that ended last before the newest approval."""
+    last = found = 0
+    async for event in handle.fetch_history_events():
+        if event.workflow_execution_signaled_event_attributes.signal_name == "approve":
+            found = last
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            last = event.event_id
+    return found
+
+
+def _place(cursor: str) -> int:
+    return parse_cursor(cursor).events

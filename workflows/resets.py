@@ -1,0 +1,92 @@
+"""Whether Temporal has reset an execution, and which decisions came before that: they do not count after it (R7.2).
+
+The server puts signals and updates of the time behind the reset point into the new execution, before its first task. A workflow learns of a
+reset by its new random seed, in the same task, but possibly behind what came in. So each decision waits for a local activity, which its
+history records: after it the task is known to be that of a reset, or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import DecisionError
+    from perdure.people.wire import EXECUTION_ACTIVITY
+
+RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
+_ASKED: Final = timedelta(seconds=10)
+"""For a local activity that only reads its own description."""
+
+
+class Resets:
+    """Those of one execution. `on_reset` is called in the first task after each."""
+
+    def __init__(self, on_reset: Callable[[], None]) -> None:
+        self.pending = 0
+        """Decisions of which it is not known yet whether they count."""
+        self._on_reset = on_reset
+        self._at = -1
+        """The length of the history in the first task after the last reset."""
+        self._asked: asyncio.Task[str] | None = None
+        loop = asyncio.get_running_loop()
+
+        def seeded(_: int) -> None:  # the workflow's own functions may not be used here
+            loop.call_soon(self._note)
+
+        workflow.register_random_seed_callback(seeded)
+
+    def is_own(self, update_id: str) -> bool:
+        """Whether an update was sent to this very execution. Only for validators, which no history replays."""
+        return _execution_of(update_id) == workflow.info().run_id
+
+    async def check(self, update_id: str = "") -> None:
+        """Wait until it is known whether what has just come in counts. Raises `DecisionError` where it came before a reset.
+
+        `update_id`: Perdure's client begins it with the execution that the update was sent to.
+        """
+        if not workflow.patched("reset-decisions"):
+            return
+        at, sent_to = workflow.info().get_current_history_length(), _execution_of(update_id)
+        self.pending += 1
+        try:
+            execution = await self._execution()
+        finally:
+            self.pending -= 1
+        if at == self._at or (sent_to and sent_to not in (execution, workflow.info().continued_run_id)):
+            raise DecisionError(RESET)
+
+    def _note(self) -> None:
+        self._at = workflow.info().get_current_history_length()
+        self._on_reset()
+
+    async def _execution(self) -> str:
+        """The id of this execution, asked once for all that comes in together."""
+        if self._asked is None:
+            self._asked = asyncio.create_task(_ask())
+            self._asked.add_done_callback(self._answered)
+        return await asyncio.shield(self._asked)
+
+    def _answered(self, _: asyncio.Task[str]) -> None:
+        self._asked = None
+
+
+async def _ask() -> str:
+    try:
+        execution: str = await workflow.execute_local_activity(
+            EXECUTION_ACTIVITY, result_type=str, start_to_close_timeout=_ASKED
+        )
+    except ActivityError:  # whether there was a reset is known all the same
+        return ""
+    return execution
+
+
+def _execution_of(update_id: str) -> str:
+    """The execution that Perdure's client sent an update to; nothing of those that others sent."""
+    execution, slash, _ = update_id.partition("/")
+    return execution if slash else ""
