@@ -207,7 +207,7 @@ async def test_a_program_that_decides_and_fails_with_a_key(
         handle = await it.start(agent("echo", config={"approval": approval}))
         await it.until_waiting(handle.id, "1.0")
         async with asyncio.timeout(HANG):
-            while not (await it.view(handle.id)).refusals:  # a decision would end the program before it has failed
+            while not (await it.view(handle.id)).refusals:  # noqa: ASYNC110 (a decision would end the program before it has failed)
                 await asyncio.sleep(0.02)
         await handle.signal("approve", {"call": "1.0"})
         await handle.result()
