@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
@@ -55,6 +55,7 @@ from perdure.values.jsons import JsonObject
 from perdure.values.problems import first_problem
 from perdure.values.rules import Mode, Rules
 
+T = TypeVar("T")
 _LONG: Final = 0.3
 """Seconds of pause from which it is asked whether the session is still there."""
 _PAUSE: Final = 0.005
@@ -210,21 +211,22 @@ class Session:
 
         Nothing waits in a run that its session has begun and the server has not started yet. Raises `NoWorkerError` where nobody can tell.
         """
-        run = await self.run() if view is None else None if view.run_id is None else Run(self._client, view.run_id)
-        try:
-            return [] if run is None else await run.waiting()
-        except RunNotFoundError:
-            return []
+        seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
+        return [] if seen.run_id is None else await self._look(seen.run_id, Run.waiting) or []
 
     async def view_run(self, run_id: str) -> RunView | None:
         """Return a run of the session as it stands; `None`: the session has accepted it, and it has not begun.
 
         Raises `RunNotFoundError` for a run that the session does not know, or that has ended without beginning.
         """
+        return await self._look(run_id, Run.view)
+
+    async def _look(self, run_id: str, look: Callable[[Run[Any]], Awaitable[T]]) -> T | None:
+        """Return what is seen of a run of the session; `None`: it has not begun. Raises as `view_run` does."""
         run, ended = Run(self._client, run_id), False
         while True:
             try:
-                return await run.view()
+                return await look(run)
             except RunNotFoundError:
                 if ended:
                     raise

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import nh3
 from markdown_it import MarkdownIt
@@ -14,6 +14,9 @@ from markupsafe import Markup, escape
 
 LONGEST: Final = 16_000
 """Characters that are rendered: a longer answer stands as it was written, for the parser's time grows faster than they do."""
+STEPS: Final = 100_000
+"""Calls of the parser's rules for one answer, about 1 µs each: prose with lists and tables takes 22,000 for `LONGEST` characters, nested quotations
+whose lines leave out their marks took 8 million. An answer that needs more stands as it was written."""
 _KEPT: Final = 512
 """Rendered answers that are kept: a conversation is shown again after each message."""
 _TAGS: Final = {
@@ -27,12 +30,40 @@ _PARSER: Final = (
 )
 
 
+class _TooManyStepsError(Exception):
+    """Raised inside of the parser."""
+
+
+def _count_steps(parser: MarkdownIt) -> None:
+    """Have each rule count its calls in the `env` of its text."""
+
+    def counted(rule: Callable[..., Any]) -> Callable[..., Any]:
+        def count(state: Any, *more: Any) -> Any:
+            state.env["steps"] = steps = state.env.get("steps", 0) + 1
+            if steps > STEPS:
+                raise _TooManyStepsError
+            return rule(state, *more)
+
+        return count
+
+    for ruler in (parser.block.ruler, parser.inline.ruler, parser.inline.ruler2):
+        for rule in ruler.__rules__:
+            ruler.at(rule.name, counted(rule.fn), {"alt": rule.alt})
+
+
+_count_steps(_PARSER)
+
+
 @lru_cache(_KEPT)
 def render_markdown(text: str) -> Markup:
     """Return the answer as HTML for a page. HTML in it is shown as text; links lead to the web or to mail."""
+    plain = Markup('<div class="plain">{}</div>').format(escape(text))
     if len(text) > LONGEST:
-        return Markup('<div class="plain">{}</div>').format(escape(text))
-    tokens = _PARSER.parse(text)
+        return plain
+    try:
+        tokens = _PARSER.parse(text)
+    except _TooManyStepsError:
+        return plain
     _fit_into_page(tokens)
     html = _PARSER.renderer.render(tokens, _PARSER.options, {})
     clean = nh3.clean(
@@ -48,7 +79,7 @@ def render_markdown(text: str) -> Markup:
 
 
 async def prepare_answers(texts: Iterable[str]) -> None:
-    """Render answers beside the event loop, so that a page finds them rendered: a hostile one of `LONGEST` characters takes a second."""
+    """Render answers beside the event loop, so that a page finds them rendered: a hostile one takes a tenth of a second."""
     await asyncio.to_thread(lambda: [render_markdown(text) for text in texts])
 
 

@@ -24,7 +24,6 @@ from perdure.run.wire import WAITING_QUERY, CallView, RunView, WaitingView
 from perdure.sessions.wire import Fate, Receipt
 from perdure.testing.clock import Clock, Look
 from perdure.testing.people import Person
-from perdure.values.rules import Rules
 
 T = TypeVar("T")
 OutputT = TypeVar("OutputT", default=Any)
@@ -76,10 +75,8 @@ class LocalRun(Run[OutputT]):
 class LocalSession(Session):
     """A session in a test, with all that a session of `perdure.Perdure` has. While an answer is waited for, people decide and time passes."""
 
-    def __init__(
-        self, address: Address, agent: Agent[Any] | None, rules: Rules | None, task_queue: str, following: Following
-    ) -> None:
-        super().__init__(address, agent=agent, rules=rules, task_queue=task_queue)
+    def __init__(self, session: Session, following: Following) -> None:
+        super().__init__(session._address, agent=session._agent, rules=session._rules, task_queue=session._task_queue)
         self._following = following
 
     async def send(self, text: str, *, sender: str, **how: Any) -> Receipt:
@@ -106,7 +103,7 @@ class LocalSession(Session):
 
     def _sibling(self, address: Address) -> LocalSession:
         self._following.follow(address.id)
-        return LocalSession(address, self._agent, self._rules, self._task_queue, self._following)
+        return LocalSession(super()._sibling(address), self._following)
 
 
 class LocalPerdure(Perdure):
@@ -125,14 +122,8 @@ class LocalPerdure(Perdure):
     def _run(self, id: str, agent: Agent[Any] | None = None) -> LocalRun[Any]:
         return LocalRun(self.client, id, agent, self._following)
 
-    def _session(
-        self,
-        address: Address,
-        agent: Agent[Any] | None = None,
-        rules: Rules | None = None,
-        task_queue: str | None = None,
-    ) -> LocalSession:
-        return LocalSession(address, agent, rules, task_queue or self.task_queue, self._following)
+    def _session(self, *given: Any, **more: Any) -> LocalSession:
+        return LocalSession(super()._session(*given, **more), self._following)
 
 
 @dataclass(eq=False)

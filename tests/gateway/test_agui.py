@@ -134,6 +134,7 @@ async def test_an_interrupt_outlives_its_connection(dev_server: WorkflowEnvironm
         (interrupt,) = first[-1]["outcome"]["interrupts"]
         call = next(event for event in first if event["type"] == "TOOL_CALL_START")
         assert (call["toolCallId"], call["toolCallName"]) == (interrupt["toolCallId"], "pay")
+        assert interrupt["message"].startswith("pay amount 5")
         assert interrupt["metadata"]["perdure"]["params"] == {"amount": 5}
         assert "approved" in interrupt["responseSchema"]["required"]
         again = await it.ask(threadId=thread, messages=[user("Pay.")])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.pages.markdown import LONGEST, render_markdown
+from tests.cpu import Cpu
 
 PIECES = st.sampled_from(
     [
@@ -65,6 +66,37 @@ def test_r17_5_a_table_scrolls_by_itself_and_keeps_its_columns() -> None:
 
 def test_r17_5_what_is_too_long_to_parse_stands_as_it_was_written() -> None:
     assert render_markdown("<b>" + "*" * LONGEST) == '<div class="plain">&lt;b&gt;' + "*" * LONGEST + "</div>"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        '> > > ===\n"\n',
+        "> > > > > a\nb\n",
+        "> " * 18 + "=\na\n",
+        "[",
+        "![a",
+        "[a](",
+        "|\n",
+        "> |a|b|\n> |-|-|\n",
+        "- a\n  1. b\n",
+        "*a_ ",
+        "`a ``b ",
+    ],
+)
+def test_r17_5_a_hostile_answer_takes_no_longer_than_a_long_one(unit: str) -> None:
+    """The first one took 800 laps."""
+    text = (unit * LONGEST)[:LONGEST]
+    cpu = Cpu()
+    render_markdown(text)
+    assert cpu.laps() < 120
+
+
+def test_r17_5_a_long_answer_of_a_usual_kind_is_rendered() -> None:
+    part = "Some *words* of `code` and **bold**, a [link](http://a.b).\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> said\n\n"
+    html = render_markdown((part * 200)[:LONGEST])
+    assert html.count("<table>") > 100
+    assert "plain" not in html
 
 
 @given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join))

@@ -26,7 +26,7 @@ def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
     return Interrupt(
         id=interrupt_id(run, offer.call, offer.digest),
         reason="input_required" if offer.question else "confirmation" if plan else "tool_call",
-        message=offer.reason,
+        message=offer.sentence,
         tool_call_id=None if plan else call,
         response_schema=_ANSWER if offer.question else _decision(offer),
         metadata={"perdure": about},
