@@ -36,6 +36,20 @@ def write(folder: Path, document: Any) -> str:
     return str(path)
 
 
+async def test_r5_6_a_message_of_native_calls_is_a_plan(tmp_path: Path) -> None:
+    names = ["load", "show"]
+    native = [
+        {"id": "a", "type": "function", "function": {"name": "load", "arguments": '{"_outputPath": "†state.x"}'}},
+        {"id": "b", "type": "function", "function": {"name": "show", "arguments": '{"what": "†state.x" /* it */}'}},
+    ]
+    for document in ({"tool_calls": native}, {"role": "assistant", "content": None, "tool_calls": native}, native):
+        found = json.loads((await plan("validate", write(tmp_path, document), "--json")).out)
+        assert (found["ok"], found["calls"], found["problems"]) == (True, 2, [])
+        simulated = json.loads((await plan("simulate", write(tmp_path, document), "--json")).out)
+        assert [call["tool"] for call in simulated["calls"]] == names
+        assert simulated["levels"] == [["1.0"], ["1.1"]]
+
+
 async def test_r5_6_validate_lists_every_problem_at_once(tmp_path: Path) -> None:
     tools = [
         {

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.authoring.planned import Planned, plan_of
-from perdure.errors import AgentError
+from perdure.errors import AgentError, JsonError
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.run.agents import Agent, Context
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.jsons import Json, JsonObject, loads_commented, shorten, without_comments
 from perdure.values.references import MISSING
 from perdure.values.schemas import Schema
 
 PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
 """A plan as a model writes it, in any dialect: a Solution (`{"calls": […], "output": …}`) or its JSON, a list of calls, native tool
-calls as OpenAI has them, or `script`'s text."""
+calls as OpenAI has them (in a list, or as `{"tool_calls": […]}`), or `script`'s text."""
 
 
 def planned_for(
@@ -36,10 +36,20 @@ def planned_for(
 def read_plan(plan: PlanLike, planned: Planned) -> Solution:
     """The plan as its dialect's reader reads it. Raises `AgentError` for what is none."""
     kinds = [merged.kind for merged in planned.context.data]
+    if (native := _native_calls(plan)) is not None:
+        dialect = DIALECTS["tools"]
+        tools = dialect.reader(dialect.vocabulary(planned.tools, kinds))
+        for index, call in enumerate(native):
+            function = call["function"]
+            arguments = function.get("arguments", "{}")
+            said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            tools.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), said))
+        return tools.close("tool_calls")
     if isinstance(plan, str):
-        dialect = DIALECTS["solution" if plan.lstrip().startswith(("{", "[")) else "script"]
+        begin = without_comments(plan).lstrip()[:1]
+        dialect = DIALECTS["solution" if begin in ("{", "[") else "script"]
         reader = dialect.reader(dialect.vocabulary(planned.tools, kinds))
-        text = f'{{"calls": {plan}}}' if plan.lstrip().startswith("[") else plan
+        text = f'{{"calls": {plan}}}' if begin == "[" else plan
         calls = reader.push(text)
         closed = reader.close("stop")
         return closed if closed.calls else Solution([*calls], closed.output, closed.problem)
@@ -47,17 +57,24 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
         if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
             raise AgentError(f'{shorten(dict(plan), 80)} is no plan: expected {{"calls": [...], "output": ...}}')
         return Solution(list(plan["calls"]), plan.get("output"))
-    calls = list(plan)
-    if calls and all(isinstance(call, Mapping) and "function" in call for call in calls):
-        native = DIALECTS["tools"]
-        reader = native.reader(native.vocabulary(planned.tools, kinds))
-        for index, call in enumerate(calls):
-            function = call["function"]
-            arguments = function.get("arguments", "{}")
-            said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            reader.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), said))
-        return reader.close("tool_calls")
-    return Solution(calls)
+    return Solution(list(plan))
+
+
+def _native_calls(plan: PlanLike) -> list[JsonObject] | None:
+    """Return the tool calls of a message as OpenAI has it, of their list, or of its JSON; `None` for another plan."""
+    document: Json = plan
+    if isinstance(plan, str):
+        try:
+            document = loads_commented(plan)
+        except JsonError:
+            return None
+    calls = document.get("tool_calls") if isinstance(document, Mapping) else document
+    named = isinstance(calls, Sequence) and not isinstance(calls, str) and calls and all(map(_is_native, calls))
+    return list(calls) if named else None
+
+
+def _is_native(call: Json) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and "_tool" not in call
 
 
 def output_problems(agent: Agent, solution: Solution) -> list[str]:

@@ -50,7 +50,7 @@ def look(
     found = Agent(name=path.stem)
     if agent is not None:
         found, _ = read_agent(agent, agents, alone=True)
-    elif is_context(written) or (isinstance(written, dict) and "calls" not in written):
+    elif is_context(written) or (isinstance(written, dict) and not written.keys() & {"calls", "tool_calls"}):
         found = parse_agent(agent_document(written, path.stem), source=str(path))
         written = _plan_in(found, path, run_input)
     try:

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from perdure.errors import FormulaError, JsonError, StateError, TooLargeError, clip
 from perdure.plan.explanations import QUOTED, missing_path
-from perdure.values.jsons import Json, JsonObject, check, json_path, loads
+from perdure.values.jsons import Json, JsonObject, check, json_path, loads_commented
 from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
 from perdure.values.limits.sizes import Sizes
 from perdure.values.paths import get
@@ -71,7 +71,7 @@ def _document(text: str) -> Json | Missing:
         return text.strip()
     fenced = _FENCE.fullmatch(text)
     try:
-        return loads((fenced.group(1) if fenced else text).strip("\ufeff \t\r\n"))
+        return loads_commented((fenced.group(1) if fenced else text).strip("\ufeff \t\r\n"))
     except JsonError:
         return MISSING
 

@@ -54,18 +54,24 @@ def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         return loads(text, source=source)
-    return loads(without_comments(plain), source=source)
+    try:
+        return loads(plain, source=source)
+    except JsonError:
+        return loads(without_comments(plain), source=source)
 
 
 def without_comments(text: str) -> str:
     """The text with blanks in the place of what no JSON has, so that line and column stay where they were."""
     for pattern in (_COMMENT, _LAST_COMMA):
-        text = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+        text = pattern.sub(lambda found: found[1] or _NO_LINE_END.sub(" ", found[0]), text)
     return text
 
 
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*"|[\[{,]\s*,)|,(?=\s*[\]}])')
+_NO_LINE_END = re.compile(r"[^\n]")
+# A text or a comment without an end is left as it is, and passed over: what follows in it is not looked at again and again.
+_TEXT = r'"(?:[^"\\\n]|\\.)*\\?(?:"|(?=\n|\Z))'
+_COMMENT = re.compile(rf"({_TEXT}|/\*(?:(?!\*/).)*\Z)|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"({_TEXT}|[\[{{,]\s*,)|,(?=\s*[\]}}])", re.DOTALL)
 """A comma that follows no item is left where it is: it is a mistake."""
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from perdure.model.dialects import DIALECTS
 from perdure.model.dialects.answers import Reader, Solution, ToolDelta
-from perdure.model.dialects.scanning import CallScanner
+from perdure.model.dialects.scanning import CallScanner, CommentFilter
 from perdure.model.dialects.thoughts import call_as_text, last_marks_removed
 from perdure.model.wire import Vocabulary
-from perdure.values.jsons import loads
+from perdure.values.jsons import loads, without_comments
 from tests.cpu import Cpu
 from tests.pure.strategies import json_values
 
@@ -38,6 +38,7 @@ def read(dialect: str, text: str, size: int = 5) -> tuple[Solution, list[Any]]:
     return solution, early
 
 
+COMMENTED = SOLUTION[:-1] + "// don't \"call {more\n/* ] } */ }"
 AROUND_JSON = {
     "nothing": SOLUTION,
     "a thought": f"<think>{{not this}}</think>{SOLUTION}",
@@ -48,6 +49,10 @@ AROUND_JSON = {
     "a draft before": f'First {{"calls": [], "output": null}}, better: {SOLUTION}',
     "the marks of channels": f"<|channel|>analysis<|message|>hm {{}}<|end|><|start|>assistant<|channel|>final<|message|>{SOLUTION}<|return|>",
     "a mark of its end": f"{SOLUTION}<|im_end|>",
+    "comments": COMMENTED,
+    "comments and words": f"So, see https://a.b/c: {COMMENTED} as I said (https://a.b/{{c}})",
+    "a last comma": SOLUTION[:-1] + ",}",
+    "an address in braces before": f"I read {{https://a.b/c}}.\n{SOLUTION}",
     "a tag inside a text": SOLUTION.replace('"a":1', '"a":"\\n</think>\\n"'),
 }
 
@@ -214,7 +219,63 @@ def test_the_scanner_gives_what_the_parser_reads(elements: list[Any], size: int,
     assert scanner.stopped
 
 
-@given(text=st.lists(st.sampled_from(['{"calls":[', *'{}[],:"\\ x1'])).map("".join), size=st.integers(1, 9))
+COMMENTS = [" ", "\n", "//\n", "// don't: \"x {[\n", '/* " ] } */', "/**/", "/*/ // */", "// /*\n", "/***/"]
+TEXTS = st.sampled_from(["https://a.b/c", "/* not one */", '"//', "\\//", "a\n// b", "*/", "/", "'"]) | st.text(
+    max_size=5
+)
+
+
+@st.composite
+def commented(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
+    """A document, and its JSON with comments wherever JSON may have blanks, and commas after the last items."""
+    values = st.recursive(
+        TEXTS | json_values(), lambda each: st.lists(each) | st.dictionaries(TEXTS, each), max_leaves=5
+    )
+    call = st.builds(lambda name, more: {**more, "_tool": name}, TEXTS, st.dictionaries(TEXTS, values, max_size=2))
+    document = {"calls": draw(st.lists(call, max_size=3)), "output": draw(values)}
+    blank = st.sampled_from(COMMENTS)
+
+    def write(value: Any) -> str:
+        comma = draw(st.sampled_from(["", ","]))
+        if isinstance(value, dict) and value:
+            members = [f"{written(key)}:{written(each)}" for key, each in value.items()]
+            return "{" + ",".join(members) + comma + draw(blank) + "}"
+        if isinstance(value, list) and value:
+            return "[" + ",".join(map(written, value)) + comma + draw(blank) + "]"
+        return json.dumps(value, ensure_ascii=draw(st.booleans()))
+
+    def written(value: Any) -> str:
+        return draw(blank) + write(value) + draw(blank)
+
+    return document, write(document)
+
+
+@given(both=commented(), size=st.integers(1, 9))
+def test_r9_2_a_solution_with_comments_is_the_one_without(both: tuple[dict[str, Any], str], size: int) -> None:
+    document, text = both
+    solution, early = read("solution", text, size)
+    assert (solution.problem, solution.calls, solution.output) == (None, document["calls"], document["output"])
+    assert early == document["calls"]
+    assert read("solution", f"So be it: {text}\nDone.", size)[0].calls == document["calls"]
+
+
+@given(both=commented(), size=st.integers(1, 9))
+def test_r9_2_arguments_with_comments_are_those_without(both: tuple[dict[str, Any], str], size: int) -> None:
+    document, text = both
+    pieces = [ToolDelta(0, arguments=text[at : at + size]) for at in range(0, len(text), size)]
+    solution = native(ToolDelta(0, "one", "add", ""), *pieces, ToolDelta(1, "two", "add", "{}"))
+    assert solution.calls == [{"_tool": "add", **document, "_id": "one"}, {"_tool": "add", "_id": "two"}]
+
+
+@given(document=st.dictionaries(TEXTS, st.recursive(TEXTS | json_values(), st.lists)), size=st.integers(1, 9))
+def test_r9_2_of_json_nothing_is_a_comment(document: Any, size: int) -> None:
+    text = json.dumps(document, ensure_ascii=False)
+    comments = CommentFilter()
+    assert "".join(comments.push(text[at : at + size]) for at in range(0, len(text), size)) == text
+    assert without_comments(text) == text
+
+
+@given(text=st.lists(st.sampled_from(['{"calls":[', *'{}[],:"\\ x1/*\n'])).map("".join), size=st.integers(1, 9))
 def test_no_text_makes_the_solution_reader_raise_or_take_back(text: str, size: int) -> None:
     read("solution", text, size)
 
@@ -225,6 +286,10 @@ HEAVY = {
     "a long thought": ("solution", "<think>" + "so { it goes. " * 7_000 + "</think>" + SOLUTION),
     "a thought without end": ("solution", "<think>" + "{" * 90_000),
     "braces": ("solution", "so " + "{x}" * 100_000 + "{" * 100_000),
+    "comments": ("solution", '{"calls":[' + "/*x*/" * 100_000 + "//\n" * 100_000 + "1]}"),
+    "comments without end": ("solution", "{" + "/*" * 250_000),
+    "comments in words": ("solution", "so " + "{/* // " * 40_000),
+    "quotes without end": ("solution", '{"calls":[//\n"' + '\\"' * 250_000),
     "a long string": ("solution", '{"calls":[{"_tool":"add","a":"' + "x" * 500_000 + '"}]}'),
     "a long string of quotes": ("solution", '{"calls":[{"_tool":"add","a":"' + '\\"' * 250_000 + '"}]}'),
     "a long line": ("script", "x = add(a='" + "x" * 500_000 + "')\n"),

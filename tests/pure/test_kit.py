@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -48,8 +49,16 @@ NATIVE = [{"id": "a", "type": "function", "function": {"name": "price", "argumen
         '[{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}, {"_tool": "pay", "amount": "†state.one"}]',
         "one = price(fruit=input.fruit)\nreceipt = pay(amount=one)\n",
         NATIVE,
+        {"tool_calls": NATIVE},
+        {"role": "assistant", "content": None, "tool_calls": NATIVE},
+        json.dumps({"tool_calls": NATIVE}),
+        json.dumps(NATIVE),
+        '// first the price\n{"calls": [{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}, /* then */ {"_tool": "pay", "amount": "†state.one"}]}',
     ],
-    ids=["calls", "solution", "its text", "a list's text", "script", "native"],
+    ids=[
+        *("calls", "solution", "its text", "a list's text", "script", "native"),
+        *("a message's calls", "a message", "a message's text", "a list of native calls as text", "comments"),
+    ],
 )
 def test_r14_1_a_plan_is_checked_in_any_dialect(plan: Any) -> None:
     checked = check(shop, plan, input={"fruit": "fig"})

@@ -49,6 +49,63 @@ class Scanner:
             yield found.start(), mark
 
 
+_SIGN: Final = re.compile(r'["/]')
+_NEXT: Final = {"/": "//", "*": "/*"}
+_END: Final = {"//": "\n", "/*": "*/"}
+
+
+class CommentFilter:
+    """Takes `//` and `/* */` out of JSON that is being written, a blank in the place of each; what stands in texts stays.
+
+    Of a sign that the next piece decides, `held` is the beginning.
+    """
+
+    __slots__ = ("_state", "held")
+
+    def __init__(self) -> None:
+        self.held = ""
+        self._state = ""  # or `"` in a text, `//` or `/*` in a comment
+
+    def push(self, text: str) -> str:
+        """The JSON that is known with this piece."""
+        text, self.held = self.held + text, ""
+        plain: list[str] = []
+        at = 0
+        while at < len(text):
+            if self._state in _END:
+                at = self._comment(text, at)
+                continue
+            found = (_INSIDE if self._state else _SIGN).search(text, at)
+            if found is None:
+                plain.append(text[at:])
+                break
+            begin, sign = found.start(), found[0]
+            if sign != '"' and begin + 1 == len(text):
+                plain.append(text[at:begin])
+                self.held = sign
+                break
+            end = begin + (2 if sign == "\\" else 1)
+            if sign == "/" and text[begin + 1] in _NEXT:
+                plain.append(text[at:begin] + " ")
+                self._state, at = _NEXT[text[begin + 1]], begin + 2
+                continue
+            if sign == '"':
+                self._state = "" if self._state else '"'
+            plain.append(text[at:end])
+            at = end
+        return "".join(plain)
+
+    def _comment(self, text: str, at: int) -> int:
+        """Where the comment ends in the piece; a line's end is not part of it."""
+        sign = _END[self._state]
+        end = text.find(sign, at)
+        if end < 0:
+            self.held = "*" if self._state == "/*" and text.endswith("*") else ""
+            return len(text)
+        self._state = ""
+        return end + (len(sign) if sign == "*/" else 0)
+
+
 class CallScanner:
     """The text of each element of `calls`, the moment it closes, of a document `{"calls": [...], "output": …}` that is being
     written, and that of its `output` as it comes.
@@ -140,10 +197,19 @@ class CallScanner:
         return whole
 
 
-def end_of_object(text: str, start: int) -> int | None:
-    """Where the object that begins at `start` ends, by its brackets alone; `None` where it never does."""
-    scanner = Scanner()
-    for at, mark in scanner.marks(text, start):
-        if mark in "}]" and scanner.depth <= 0:
-            return at + 1
+_TEXT: Final = r'"(?:[^"\\]|\\.)*\\?(?:"|\Z)'
+_BRACKETS: Final = re.compile(rf"{_TEXT}|[{{}}\[\]]", re.DOTALL)
+_COMMENTED: Final = re.compile(rf"{_TEXT}|//[^\n]*|/\*.*?(?:\*/|\Z)|[{{}}\[\]]", re.DOTALL)
+
+
+def end_of_object(text: str, start: int, *, comments: bool = False) -> int | None:
+    """Where the object that begins at `start` ends, by its brackets alone, with `comments` by those outside of them; `None`: it never does."""
+    depth = 0
+    for found in (_COMMENTED if comments else _BRACKETS).finditer(text, start):
+        if found[0] in ("{", "["):
+            depth += 1
+        elif found[0] in ("}", "]"):
+            depth -= 1
+            if depth <= 0:
+                return found.end()
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -12,12 +13,12 @@ from perdure.model.composing import compose
 from perdure.model.dialects.answers import Solution, ToolDelta
 from perdure.model.dialects.asking import CONTROL, Ask, plan_text, tools_text
 from perdure.model.dialects.saying.documents import OutputText
-from perdure.model.dialects.scanning import CallScanner, end_of_object
+from perdure.model.dialects.scanning import CallScanner, CommentFilter, end_of_object
 from perdure.model.dialects.thoughts import Opening, fence_removed, without_thoughts
 from perdure.model.strictness import make_strict
 from perdure.model.wire import Said, Vocabulary
 from perdure.tools.tool import Tool
-from perdure.values.jsons import Json, JsonObject, dumps, loads
+from perdure.values.jsons import Json, JsonObject, dumps, loads_commented, without_comments
 
 HOW_TO_PLAN: Final = """\
 You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
@@ -90,6 +91,7 @@ class SolutionReader:
     def __init__(self, said: Said | None = None) -> None:
         self._text: list[str] = []
         self._opening = Opening()
+        self._comments = CommentFilter()
         self._calls = CallScanner()
         self._given: list[Json] = []
         self._native = False
@@ -97,11 +99,11 @@ class SolutionReader:
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
-        inner = self._opening.push(text)
+        inner = self._comments.push(self._opening.push(text))
         closed: list[Json] = []
         for source in self._calls.push(inner) if inner else ():
             try:
-                closed.append(loads(source))
+                closed.append(loads_commented(source))
             except (
                 JsonError
             ):  # from the first call on that cannot be carried none is given: the order must not have holes
@@ -142,7 +144,7 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
     if not text:
         return _no_solution("empty_answer", "the answer was empty")
     try:
-        document = loads(text, source="the answer")
+        document = loads_commented(text, source="the answer")
     except JsonError as error:
         if finish_reason == "length":
             return _no_solution(
@@ -173,18 +175,16 @@ def _document(text: str, *, cut: bool) -> str:
     Where words stand before it, it is the last that is a Solution. One that never closes hides all behind it: what is inside
     it must not be taken for the answer.
     """
-    decoder, at, found, other = json.JSONDecoder(), text.find("{"), "", ""
+    at, found, other = text.find("{"), "", ""
     for _ in range(_MOST_BRACES):
         if at < 0:
             break
-        try:
-            document, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            after = end_of_object(text, at)
+        document, after = _object(text, at)
+        end = after or len(text)
+        if document is None:
             other = other or text[at:].rstrip().removesuffix("```").rstrip()
             if after is None or at == 0:
                 return found if found and not cut else other
-            end = after
         else:
             other = other or text[at:end]
             if document.keys() & _KEYS:
@@ -193,6 +193,19 @@ def _document(text: str, *, cut: bool) -> str:
                 break
         at = text.find("{", end)
     return found or other or text
+
+
+_DECODER: Final = json.JSONDecoder()
+
+
+def _object(text: str, at: int) -> tuple[JsonObject | None, int | None]:
+    """The object that begins at a place and where it ends; `None` for what is none, or never ends."""
+    with suppress(ValueError, RecursionError):
+        return _DECODER.raw_decode(text, at)
+    if end := end_of_object(text, at, comments=True):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.raw_decode(without_comments(text[at:end]))[0], end
+    return None, end_of_object(text, at)
 
 
 def _no_solution(code: str, message: str) -> Solution:

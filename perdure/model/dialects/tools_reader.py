@@ -10,9 +10,9 @@ from typing import Final
 from perdure.errors import CallError, JsonError
 from perdure.model.dialects.answers import Solution, ToolDelta, syntax_error
 from perdure.model.dialects.saying.prose import ProseText
-from perdure.model.dialects.scanning import Scanner
+from perdure.model.dialects.scanning import CommentFilter, Scanner
 from perdure.model.dialects.thoughts import call_as_text, without_thoughts
-from perdure.values.jsons import Json, JsonObject, loads
+from perdure.values.jsons import Json, JsonObject, loads, loads_commented
 
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
 """What servers leave around a function's name: a namespace, a number, the mark of a channel."""
@@ -27,6 +27,7 @@ class _Piece:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    comments: CommentFilter = field(default_factory=CommentFilter)
     scanner: Scanner = field(default_factory=Scanner)
     closed: bool = False
     """Whether the object of the arguments has closed."""
@@ -36,6 +37,9 @@ class _Piece:
 
     def push(self, text: str) -> None:
         """Take in a piece of the arguments; they are closed with the brace that closes their object."""
+        self._push(self.comments.push(text))
+
+    def _push(self, text: str) -> None:
         if self.empty and text.strip():
             self.arguments, self.scanner, self.closed, self.empty = [], Scanner(), False, False
         self.arguments.append(text)
@@ -44,7 +48,7 @@ class _Piece:
                 self.closed = True
                 self.empty = ("".join(self.arguments[:-1]) + text[: at + 1]).strip() == "{}"
                 if self.empty and (rest := text[at + 1 :].strip()):
-                    self.push(rest)
+                    self._push(rest)
                     return
 
 
@@ -118,11 +122,11 @@ class ToolsReader:
     def _read(self, piece: _Piece) -> Json:
         written = _AROUND_NAME.sub("", piece.name)
         name = self._names.get(piece.name) or self._names.get(written, written)
-        text = "".join(piece.arguments).strip() or "{}"
+        text = ("".join(piece.arguments) + piece.comments.held).strip() or "{}"
         try:
-            arguments = loads(text, source="they")
+            arguments = loads_commented(text, source="they")
             if isinstance(arguments, str):  # some servers encode them twice
-                arguments = loads(arguments.strip() or "{}", source="they")
+                arguments = loads_commented(arguments.strip() or "{}", source="they")
         except JsonError as error:
             message = f"the arguments of {name} are no JSON object: {error}"
             return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
