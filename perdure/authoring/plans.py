@@ -36,7 +36,7 @@ def planned_for(
 def read_plan(plan: PlanLike, planned: Planned) -> Solution:
     """The plan as its dialect's reader reads it. Raises `AgentError` for what is none."""
     kinds = [merged.kind for merged in planned.context.data]
-    if (native := _native_calls(plan)) is not None:
+    if (native := native_calls(plan)) is not None:
         dialect = DIALECTS["tools"]
         tools = dialect.reader(dialect.vocabulary(planned.tools, kinds))
         for index, call in enumerate(native):
@@ -60,7 +60,7 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
     return Solution(list(plan))
 
 
-def _native_calls(plan: PlanLike) -> list[JsonObject] | None:
+def native_calls(plan: PlanLike) -> list[JsonObject] | None:
     """Return the tool calls of a message as OpenAI has it, of their list, or of its JSON; `None` for another plan."""
     document: Json = plan
     if isinstance(plan, str):
@@ -69,8 +69,9 @@ def _native_calls(plan: PlanLike) -> list[JsonObject] | None:
         except JsonError:
             return None
     calls = document.get("tool_calls") if isinstance(document, Mapping) else document
-    named = isinstance(calls, Sequence) and not isinstance(calls, str) and calls and all(map(_is_native, calls))
-    return list(calls) if named else None
+    if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls or not all(map(_is_native, calls)):
+        return None
+    return list(calls)
 
 
 def _is_native(call: Json) -> bool:

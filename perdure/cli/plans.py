@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perdure.authoring.files import read_agent, read_json
 from perdure.authoring.planned import Planned, plan_of
-from perdure.authoring.plans import output_problems, planned_for, read_plan
+from perdure.authoring.plans import native_calls, output_problems, planned_for, read_plan
 from perdure.cli.errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.model.dialects.answers import Solution
@@ -50,7 +50,9 @@ def look(
     found = Agent(name=path.stem)
     if agent is not None:
         found, _ = read_agent(agent, agents, alone=True)
-    elif is_context(written) or (isinstance(written, dict) and not written.keys() & {"calls", "tool_calls"}):
+    elif native_calls(written) is not None:
+        pass
+    elif is_context(written) or (isinstance(written, dict) and "calls" not in written):
         found = parse_agent(agent_document(written, path.stem), source=str(path))
         written = _plan_in(found, path, run_input)
     try:
