@@ -9,7 +9,7 @@ from typing import Final
 from perdure.errors import CallError, ReferenceSyntaxError
 from perdure.plan.calls import Call
 from perdure.plan.control.conditions import IF, parse_condition
-from perdure.plan.control.iteration import BODY, LOOP_KEYS, delegate_problems
+from perdure.plan.control.iteration import BODY, EACH, LOOP_KEYS, delegate_problems
 from perdure.plan.edges.order import AFTER, parse_after
 from perdure.plan.loops.reading import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
 from perdure.tools.tool import Tool
@@ -189,11 +189,23 @@ def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
     return [raw.get("_outputPath"), *(path for each in inner for path in _named_paths(each, deep + 1))]
 
 
+def _misnamed(raw: JsonObject, tool: Tool, allowed: Container[str]) -> list[str]:
+    """Parameters under their own names, which would be meta-properties: a call has them under others."""
+    loops = EACH in raw
+    return [
+        f"$.{name}: the tool's parameter {name!r} is written {alias!r} in a call"
+        for alias, name in tool.names.items()
+        if name in raw and alias not in raw and (name not in allowed or (name in LOOP_KEYS and not loops))
+    ]
+
+
 def _meta_problems(call: Call, tool: Tool, checks: Checks | None, joined: Container[str]) -> list[str]:
     allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
     allowed |= LOOP_KEYS | BODY_KEYS.get(tool.name, frozenset())
+    if misnamed := _misnamed(call.raw, tool, allowed):
+        return misnamed
     unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
     if "_output" in unknown:
         unknown.remove("_output")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, get_type_hints, overload
+from types import SimpleNamespace
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from perdure.errors import ToolDefinitionError, ToolError, clip
-from perdure.tools.tool import parse_tool
+from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
@@ -102,6 +104,11 @@ class ToolFunction:
 
     def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
         """Keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do not fit."""
+        if self.context_parameter is not None and self.context_parameter in params:
+            raise ToolError(
+                "invalid_params",
+                f"the function takes its ToolContext as {self.context_parameter!r}: no parameter can have this name",
+            )
         try:
             model = self.arguments.model_validate(params)
         except ValidationError as error:
@@ -188,6 +195,8 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     if output := None if result is None else plain_schema(result.json_schema(mode="serialization")):
         definition["_output"] = output
     parse_tool(definition, activities=[name])
+    if context_parameter is not None and arguments.model_config.get("extra") == "allow":
+        definition[CONTEXT_PARAMETER] = context_parameter
     return ToolFunction(
         definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
     )
@@ -201,10 +210,7 @@ def read_signature(
     `method`: the first parameter is `self`, and none of the tool's. Raises `ToolDefinitionError`.
     """
     where = f"tool {name!r}"
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
+    hints = _hints(function, where)
     documented = docstring_parser.parse(inspect.getdoc(function) or "")
     descriptions = {parameter.arg_name: parameter.description for parameter in documented.params}
     fields: dict[str, Any] = {}
@@ -231,13 +237,65 @@ def read_signature(
     try:
         arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
         arguments.model_json_schema(by_alias=True)
-        returns = hints.get("return", Any)
-        result = None if returns in (Any, Branch) else TypeAdapter(returns)
-        if result is not None:
-            result.json_schema(mode="serialization")
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+    except _NO_SCHEMA as error:
+        for field_name, (annotation, _) in fields.items():
+            if _adapter(annotation, "validation") is None:
+                raise ToolDefinitionError(
+                    f"{where}: the parameter {field_name.removeprefix('p_')!r} is annotated as {_name_of(annotation)}, of which no "
+                    "JSON Schema can be made; use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
+                ) from None
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
+    returns = hints.get("return", Any)
+    result = None if returns in (Any, Branch) else _adapter(returns, "serialization")
+    if result is None and returns not in (Any, Branch):
+        _hint(where, f"{_name_of(returns)}, of which no JSON Schema can be made")
     return arguments, result, context_parameter
+
+
+_NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError)
+
+
+def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
+    """Return what reads and writes values of a type; `None`: no JSON Schema can be made of it."""
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter.json_schema(mode=mode)
+    except _NO_SCHEMA:
+        return None
+    return adapter
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The annotations by parameter, and `return`; without that of the result where only it cannot be read. Raises `ToolDefinitionError`."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        annotations = getattr(function, "__annotations__", None)
+        if not isinstance(annotations, dict):
+            raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        alone = SimpleNamespace(
+            __annotations__={name: annotation}, __globals__=getattr(inspect.unwrap(function), "__globals__", {})
+        )
+        try:
+            hints |= get_type_hints(alone, include_extras=True)
+        except (NameError, TypeError) as error:
+            if name != "return":
+                raise ToolDefinitionError(
+                    f"{where}: the annotation {_name_of(annotation)} of the parameter {name!r} cannot be read: {error}"
+                ) from None
+            _hint(where, f"{_name_of(annotation)}, which cannot be read: {error}")
+    return hints
+
+
+def _name_of(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+
+
+def _hint(where: str, why: str) -> None:
+    words = f"{where} has no schema of its result, and results are passed on unchecked: it returns {why}"
+    warnings.warn(words, stacklevel=6)
 
 
 def described(documented: Any) -> str:

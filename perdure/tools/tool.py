@@ -33,6 +33,8 @@ RESERVED_PREFIX: Final = "perdure."
 TEMPORAL_PREFIX: Final = "__temporal"
 """Names that Temporal keeps for itself."""
 
+CONTEXT_PARAMETER: Final = "_contextParameter"
+"""Key of the definition of a function with `**params`: the name under which the function takes its `ToolContext`. It is no part of the tool."""
 ANONYMOUS: Final = "anonymous"
 """As `_delegate`: a Request that no file describes."""
 SLEEP_UNTIL: Final = "perdure.sleep_until"
@@ -252,6 +254,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     if "_output" in meta:
         meta["_output"] = or_null(meta["_output"])
     meta.pop("_tool", None)
+    meta.pop(CONTEXT_PARAMETER, None)
     for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
         if isinstance(meta.get(key), dict):
             meta[key] = meta[key].get("const")
@@ -298,6 +301,7 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             tool = parse_tool(registry[item], activities=registry, registered=True)
         else:
             tool = parse_tool(item, activities=registry)
+        _check_context(tool, registry)
         declared = {"calls": None} | _declared(tool, registry)
         if tool.calls not in (None, declared["calls"]):
             raise ToolDefinitionError(
@@ -305,6 +309,16 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
             )
         tools[tool.name] = tool.model_copy(update=declared)
     return tools
+
+
+def _check_context(tool: Tool, registry: Mapping[str, JsonObject]) -> None:
+    """Raise `ToolDefinitionError` for a parameter that the code's function would not get: its `ToolContext` comes under this name."""
+    own = registry.get(tool.activity or "", {}).get(CONTEXT_PARAMETER)
+    if own is not None and own in {*tool.parameters.get("properties", ()), *tool.names.values()}:
+        raise ToolDefinitionError(
+            f"tool {tool.name!r}: its function takes the ToolContext as {own!r}, so no parameter can have this name; "
+            f"rename the function's parameter, or the definition's"
+        )
 
 
 def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.errors import CallError, DecisionError
+from perdure.model.dialects import DIALECTS
+from perdure.model.dialects.asking import Ask
 from perdure.plan.calls import Call
 from perdure.plan.outcomes import Failed, Rejected, Returned
 from perdure.plan.plan import Plan
@@ -333,3 +337,40 @@ def test_an_item_that_was_set_needs_the_array_from_beyond_a_set_that_went_anothe
     play(plan, c0=Returned([5]), c1=Returned(1, "†state.bad"), c2=Returned(6))
     assert statuses(plan) == ["done"] * 4
     assert plan.calls[3].params == {"x": 6}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_r5_12_the_model_is_told_which_tools_run_alone_and_what_ended_means(dialect: str) -> None:
+    tools = {
+        name: parse_tool({"name": name, "_activity": "t", **({"_exclusive": group} if group else {})}, activities=["t"])
+        for name, group in (("free", None), ("only", True), ("door", "house"))
+    }
+    ask = Ask(tools)
+    told = DIALECTS[dialect]
+    shown = {"free": "", "only": "", "door": ""}
+    if dialect == "tools":
+        for each in told.parameters(ask)["tools"]:
+            shown[each["function"]["name"]] = each["function"]["description"]
+    else:
+        text = told.tools_text(ask)
+        for name in shown:
+            begin = re.search(rf"\b{name}\b", text)
+            assert begin is not None
+            after = [found.start() for other in shown for found in re.finditer(rf"\b{other}\b", text[begin.end() :])]
+            shown[name] = text[begin.start() : begin.end() + min(after, default=len(text))]
+    alone = "Its calls run one at a time."
+    assert {name: alone in words for name, words in shown.items()} == {"free": False, "only": True, "door": True}
+    assert '"ended †state.' in told.how
+    assert "once" in told.how
+    assert "ended, however" in told.how
+
+
+def test_r5_12_the_guide_tells_how_a_tool_is_exclusive() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    for words in (
+        "@tool(exclusive=True)",
+        'exclusive="account"',
+        '"_exclusive": true',
+        "`perdure plan validate` hints",
+    ):
+        assert words in guide

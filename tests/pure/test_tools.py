@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from perdure import ToolContext, ToolError, tool
+from perdure import Agent, ToolContext, ToolError, tool
 from perdure.errors import ToolDefinitionError
 from perdure.model.composing import compose
+from perdure.testing import check
 from perdure.tools.functions import ToolFunction, tool_function
 from perdure.tools.tool import parse_tool, resolve_tools
 
@@ -71,6 +73,101 @@ def test_r12_1_schema_and_options_come_from_the_function() -> None:
     parsed = parse_tool(definition, activities=["send"])
     assert (parsed.output_path, parsed.approval, parsed.timeout, parsed.heartbeat) == ("†state.sent", "always", 5, 2)
     assert (parsed.retries, parsed.task_queue, parsed.dangerous, parsed.latent) == (7, "laptop", True, False)
+
+
+class Unknown:
+    """Of which pydantic can make no schema."""
+
+
+@pytest.mark.parametrize(
+    ("returns", "words"),
+    [
+        (Unknown, "it returns Unknown, of which no JSON Schema can be made"),
+        (Unknown | None, "Unknown | None"),
+        (Callable[[int], int], "Callable"),
+        ("Nowhere", "it returns Nowhere, which cannot be read: name 'Nowhere' is not defined"),
+        ("list[Nowhere]", "list[Nowhere]"),
+        (3, "it returns 3"),
+    ],
+)
+def test_a_function_is_a_tool_whatever_it_is_annotated_to_return(returns: Any, words: str) -> None:
+    def double(number: int):  # type: ignore[no-untyped-def]
+        return 2 * number
+
+    double.__annotations__["return"] = returns
+    with pytest.warns(UserWarning, match="tool 'double' has no schema of its result") as warned:
+        found = tool_function(tool(double))
+    assert words in str(warned[0].message)
+    assert found is not None
+    assert "_output" not in found.definition
+    assert found.definition["properties"] == {"number": {"type": "integer"}}
+    assert found.dump(4) == 4
+
+
+@pytest.mark.parametrize("kind", [Unknown, Callable[[int], int], dict[str, Unknown], "Nowhere", "list[Nowhere]"])
+def test_a_parameter_that_cannot_be_read_is_named(kind: Any) -> None:
+    def double(fine: int, number):  # type: ignore[no-untyped-def]
+        return fine * number
+
+    double.__annotations__["number"] = kind
+    with pytest.raises(ToolDefinitionError) as raised:
+        tool(double)
+    assert "the parameter 'number'" in str(raised.value) or "of the parameter 'number' cannot be read" in str(
+        raised.value
+    )
+    assert "pydantic-core" not in str(raised.value)
+    assert "arbitrary_types_allowed" not in str(raised.value)
+
+
+def test_a_parameter_by_the_name_of_the_context_is_refused() -> None:
+    @tool
+    async def look(where: ToolContext, **params: Any) -> str:
+        return f"{where.call_id} {params}"
+
+    found = tool_function(look)
+    assert found is not None
+    registry = {"look": found.definition}
+    assert resolve_tools(["look"], registry)["look"].parameters["properties"] == {}
+    assert "_contextParameter" not in resolve_tools(["look"], registry)["look"].definition()
+    for name in ("look", "view"):
+        mine = {"name": name, "properties": {"where": {"type": "string"}}, "_activity": "look"}
+        with pytest.raises(ToolDefinitionError, match=f"tool '{name}': its function takes the ToolContext as 'where'"):
+            resolve_tools([mine], registry)
+    with pytest.raises(ToolError, match="takes its ToolContext as 'where'"):
+        found.bind({"where": "here"}, ToolContext("look", {}, {}, "1.0", "key"))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_examples_that_are_one_example(wrapped: bool) -> None:
+    properties: dict[str, Any] = {
+        "cities": {"type": "string", "examples": "Paris, Rome"},
+        "examples": {"type": "string"},
+    }
+    mine: dict[str, Any] = {"name": "look", "properties": properties}
+    theirs = {"name": "look", "parameters": {"type": "object", "properties": properties}}
+    found = resolve_tools([theirs if wrapped else mine], {"look": {"name": "look"}})["look"]
+    assert found.parameters["properties"]["cities"]["examples"] == ["Paris, Rome"]
+    assert found.parameters["properties"]["examples"] == {"type": "string"}
+    agent = Agent.of({"name": "x", "context": [{"type": "tool", "tool": theirs if wrapped else mine}]})
+    assert check(agent, [{"_tool": "look", "cities": "Bern"}]).problems == []
+
+
+def test_a_parameter_by_its_own_name_is_told_its_alias() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"_from": {"type": "string"}, "_class": {"type": "integer"}},
+        "required": ["_from"],
+    }
+    agent = Agent.of({"name": "x", "context": [{"type": "tool", "tool": {"name": "look", "parameters": schema}}]})
+    for call, problems in (
+        ({"_from": "a"}, ["$._from: the tool's parameter '_from' is written 'from_' in a call", "$ lacks 'from_'"]),
+        ({"from_": "a", "_class": 3}, ["$._class: the tool's parameter '_class' is written 'class_' in a call"]),
+        ({"from_": "a", "class_": "x"}, ['$.class_ is "x", but must fit {"type": "integer"}']),
+        ({}, ["$ lacks 'from_'"]),
+        ({"from_": "a", "class_": 3}, []),
+        ({"from_": "a", "_each": [1, 2, 3], "_from": 1}, []),
+    ):
+        assert check(agent, [{"_tool": "look", **call}]).problems == [f"1.0 look: {problem}" for problem in problems]
 
 
 def test_r12_1_parameters_become_what_the_annotations_say() -> None:

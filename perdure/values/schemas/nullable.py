@@ -1,4 +1,4 @@
-"""`nullable: true`, as OpenAPI 3.0 writes schemas: "or null" (R2.9)."""
+"""`nullable: true`, as OpenAPI 3.0 writes schemas: "or null" (R2.9); and `examples` that are one example, which many schemas have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def or_null(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     plain = {
-        key: value
+        key: ([value] if key == "examples" and not isinstance(value, list) else value)
         if key in _PLAIN
         else {name: or_null(child) for name, child in value.items()}
         if key in _NAMED and isinstance(value, dict)
