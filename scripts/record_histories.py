@@ -313,10 +313,14 @@ async def stops_child(it: Harness, handle: AgentHandle) -> None:
 
 
 async def resets(it: Harness, handle: AgentHandle) -> None:
-    """The run goes on from its first task, in a new execution."""
-    await handle.result()
+    """The run goes on, in a new execution, from before its policy was changed and its call decided; both are done again."""
+    run = Perdure(it.client).get_run(handle.id)
+    await it.until_waiting(handle.id, "1.0")
     events = (await handle.fetch_history()).events
-    last = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED][-2]
+    last = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED][-1]
+    await run.policy(timeout=3_600)
+    await handle.signal(DECIDE, {"call": "1.0", "decision": "edit", "params": {"path": "/b"}})
+    await handle.result()
     await it.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=it.client.namespace,
@@ -326,6 +330,9 @@ async def resets(it: Harness, handle: AgentHandle) -> None:
             request_id=uuid.uuid4().hex,
         )
     )
+    await it.until_waiting(handle.id, "1.0")
+    await run.policy(timeout=7_200)
+    await run.approve("1.0", by="Ann")
     await it.client.get_workflow_handle(handle.id).result()
 
 
@@ -454,7 +461,8 @@ async def record_runs(to: Recorder) -> None:
         [{"calls": two, "output": None}, great, great, DONE],
         child=CHILD,
     )
-    await to.play("reset", agent(*NAMES), [*SEVERAL, *SEVERAL], meanwhile=resets)
+    removal = {"calls": [{"_tool": "remove", "path": "/a", "_outputPath": "†state.r"}], "output": None}
+    await to.play("reset", agent(*NAMES), [removal, DONE, DONE], meanwhile=resets)
     await lost(to)
     async with shop(
         to.server,

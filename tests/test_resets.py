@@ -11,7 +11,10 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Run, ToolContext, tool
+from perdure.client.histories import replay_history
 from perdure.client.runs import AgentHandle
+from perdure.errors import DecisionRefusedError
+from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.run.events.cursor import parse_cursor
 from perdure.run.events.kinds import Event
@@ -92,6 +95,8 @@ async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
         assert "reset" in view.waiting[0].reason
         await Run(it.client, handle.id).decide(decision)
         result = await asyncio.wait_for(again.result(), 30)
+        replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
     assert [call.status for call in result.calls] == ["done"]
     assert removed[0] == removed[1]
     assert len(removed) == 2
@@ -123,6 +128,20 @@ async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_ask
         await run.policy(ask="never")
         result = await asyncio.wait_for(it.client.get_workflow_handle(handle.id, result_type=RunResult).result(), 30)
     assert [call.status for call in result.calls] == ["done", "done"]
+
+
+async def test_a_decision_that_is_refused_at_once_leaves_nothing_in_the_history(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with harness(dev_server.client, TOOLS, PLAN) as it:
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, "1.0")
+        run, length = Run(it.client, handle.id), (await handle.describe()).history_length
+        with pytest.raises(DecisionRefusedError, match=r"nothing waits for a decision as '1\.7'"):
+            await run.approve("1.7")
+        assert (await handle.describe()).history_length == length
+        await run.reject("1.0")
+        await asyncio.wait_for(handle.result(), 30)
 
 
 def phases(events: list[Event]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -223,7 +224,9 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
     await _check_answers(client, handle)
     try:
         with cancellable():
-            return await handle.execute_update(name, argument, rpc_timeout=TIMEOUT)
+            # Its run sees by this that no reset came between.
+            id = f"{(await handle.describe(rpc_timeout=TIMEOUT)).run_id}/{uuid.uuid4().hex}"
+            return await handle.execute_update(name, argument, id=id, rpc_timeout=TIMEOUT)
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise DecisionRefusedError(f"nothing changed: {reason}") from None
