@@ -108,6 +108,7 @@ class PrepareActivity:
         await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
         prepared = Prepared(
+            counts_resets=True,
             tools=[self._declared(tool) for tool in tools.values()],
             recall=self._recall(definitions),
             models=models,

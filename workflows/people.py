@@ -313,7 +313,7 @@ class People:
         """The run was reset: what waits is asked once more, and whoever looks is told."""
         self.notes.was_reset()
         tell(observing.run_reset())
-        if not workflow.patched("reset-asks-again"):
+        if not self.resets.counted:
             return
         for offer in self.desk.waiting.values():
             if not _is_with_client(offer):

@@ -181,3 +181,4 @@ def _set_guard(people: People, agent: Agent, run_input: RunInput, prepared: Prep
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )
     people.searchable = prepared.searchable
+    people.resets.begin(prepared.counts_resets)

@@ -8,6 +8,7 @@ history records: after it the task is known to be that of a reset, or not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -33,8 +34,11 @@ class Resets:
         self._on_reset = on_reset
         self._at = -1
         """The length of the history in the first task after the last reset."""
-        self._asked: asyncio.Task[str] | None = None
+        self._asked: asyncio.Future[str] | None = None
+        self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
+        self._counted: asyncio.Future[bool] = loop.create_future()
+        """Whether the run goes by all this: one that began with 0.1.0 does not. Done when its start was read."""
 
         def seeded(_: int) -> None:  # the workflow's own functions may not be used here
             loop.call_soon(self._note)
@@ -50,40 +54,54 @@ class Resets:
 
         `update_id`: Perdure's client begins it with the execution that the update was sent to.
         """
-        if not workflow.patched("reset-decisions"):
-            return
         at, sent_to = workflow.info().get_current_history_length(), _execution_of(update_id)
         self.pending += 1
         try:
+            if not (self._counted.result() if self._counted.done() else await asyncio.shield(self._counted)):
+                return
             execution = await self._execution()
         finally:
             self.pending -= 1
         if at == self._at or (sent_to and sent_to not in (execution, workflow.info().continued_run_id)):
             raise DecisionError(RESET)
 
+    def begin(self, counted: bool) -> None:
+        """The run's start was read."""
+        if not self._counted.done():
+            self._counted.set_result(counted)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the run goes by all this."""
+        return self._counted.done() and self._counted.result()
+
     def _note(self) -> None:
         self._at = workflow.info().get_current_history_length()
         self._on_reset()
 
     async def _execution(self) -> str:
-        """The id of this execution, asked once for all that comes in together."""
+        """The id of this execution, asked once for all that comes in together.
+
+        It is asked behind them: signals and updates that a reset has brought come in another order when the history is replayed.
+        """
         if self._asked is None:
-            self._asked = asyncio.create_task(_ask())
-            self._asked.add_done_callback(self._answered)
+            loop = asyncio.get_running_loop()
+            self._asked = loop.create_future()
+            loop.call_soon(self._ask)
         return await asyncio.shield(self._asked)
 
-    def _answered(self, _: asyncio.Task[str]) -> None:
+    def _ask(self) -> None:
+        self._task = asyncio.create_task(self._answer())
+
+    async def _answer(self) -> None:
+        assert self._asked is not None
+        asked, execution = self._asked, ""
+        with contextlib.suppress(ActivityError):  # whether there was a reset is known all the same
+            execution = await workflow.execute_local_activity(
+                EXECUTION_ACTIVITY, result_type=str, start_to_close_timeout=_ASKED
+            )
         self._asked = None
-
-
-async def _ask() -> str:
-    try:
-        execution: str = await workflow.execute_local_activity(
-            EXECUTION_ACTIVITY, result_type=str, start_to_close_timeout=_ASKED
-        )
-    except ActivityError:  # whether there was a reset is known all the same
-        return ""
-    return execution
+        asked.set_result(execution)
 
 
 def _execution_of(update_id: str) -> str:

@@ -152,6 +152,8 @@ class Prepared(Wire):
     """The worker's hooks of runs, in their order (R10.17)."""
     prompt: Parts = Field(default_factory=Parts)
     """Instructions, skills and bootstrap files as they were then (R10.19)."""
+    counts_resets: bool = False
+    """Whether decisions of before a reset do not count; 0.1.0 did not know (R7.3)."""
     pages: str = ""
     """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
 
