@@ -32,7 +32,7 @@ soak: $(DEV) ## The tests that take minutes; SOAK=10 plays ten times as much.
 	@for round in 1 2 3; do $(MAKE) -s test-loaded ARGS= || exit 1; done
 
 test-clients: $(DEV) clients ## Run the clients that others wrote against the gateway; CLIENTS=required fails where one is not installed.
-	@$(BIN)/python -m pytest -q -n 0 -m clients tests/clients $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 -m clients --timeout 600 tests/clients $(ARGS)
 
 # Environments of their own: nothing of them comes along with anything, and not all go with the newest `openai`.
 clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.node .venv-clients/.copilotkit

@@ -46,7 +46,6 @@ def perdure_approval(tool: str, arguments: dict[str, Any]) -> str:
     return "approve" if (tool, arguments) == ("pay", {"amount": 5}) else "reject"
 
 
-FUNCTIONS: dict[str, Callable[..., str]] = {"get_weather": get_weather, "perdure_approval": perdure_approval}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     "perdure_approval": {
@@ -59,6 +58,42 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 def chat_tool(name: str) -> Any:
     return {"type": "function", "function": {"name": name, "parameters": SCHEMAS[name]}}
+
+
+class Client:
+    """The scenarios that most clients play alike."""
+
+    async def approval(self) -> Any:
+        return await self.function("approval", perdure_approval)
+
+    async def failing(self) -> Any:
+        return await self.text("failing")
+
+
+class ChatClient(Client):
+    """A client whose user keeps the messages of a chat: `ask` sends them."""
+
+    async def ask(self, model: str, messages: list[Any] | None = None, **more: Any) -> Any:
+        raise NotImplementedError
+
+    async def text(self, model: str = "text") -> Any:
+        return (await self.ask(model)).choices[0].message.content
+
+    async def stream(self) -> Any:
+        stream = await self.ask("text", stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def function(self, model: str = "function", function: Callable[..., str] = get_weather) -> Any:
+        messages: list[Any] = [{"role": "user", "content": QUESTION}]
+        tools = [chat_tool(function.__name__)]
+        while True:
+            message = (await self.ask(model, messages, tools=tools)).choices[0].message
+            if not message.tool_calls:
+                return message.content
+            messages.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls:
+                result = function(**json.loads(call.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
 class OpenAIResponses:
@@ -109,7 +144,7 @@ class OpenAIResponses:
         raise RuntimeError(found.error.message)
 
 
-class OpenAIChat:
+class OpenAIChat(ChatClient):
     """The official client, over chat completions."""
 
     def __init__(self, base: str, key: str) -> None:
@@ -117,42 +152,17 @@ class OpenAIChat:
 
         self.client = AsyncOpenAI(base_url=base, api_key=key)
 
-    async def text(self, model: str = "text") -> Any:
-        messages = [{"role": "user", "content": QUESTION}]
-        found = await self.client.chat.completions.create(model=model, messages=messages)
-        return found.choices[0].message.content
-
-    async def stream(self) -> Any:
-        messages = [{"role": "user", "content": QUESTION}]
-        stream = await self.client.chat.completions.create(model="text", messages=messages, stream=True)
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    async def ask(self, model: str, messages: list[Any] | None = None, **more: Any) -> Any:
+        said = messages or [{"role": "user", "content": QUESTION}]
+        return await self.client.chat.completions.create(model=model, messages=said, **more)
 
     async def structured(self) -> Any:
         messages = [{"role": "user", "content": QUESTION}]
         found = await self.client.chat.completions.parse(model="structured", messages=messages, response_format=Report)
         return found.choices[0].message.parsed.model_dump()
 
-    async def function(self, model: str = "function", name: str = "get_weather") -> Any:
-        messages: list[Any] = [{"role": "user", "content": QUESTION}]
-        tools = [chat_tool(name)]
-        while True:
-            found = await self.client.chat.completions.create(model=model, messages=messages, tools=tools)
-            message = found.choices[0].message
-            if not message.tool_calls:
-                return message.content
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
-                result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
-    async def approval(self) -> Any:
-        return await self.function("approval", "perdure_approval")
-
-    async def failing(self) -> Any:
-        return await self.text("failing")
-
-
-class AgentsSDK:
+class AgentsSDK(Client):
     """OpenAI's Agents SDK, over responses."""
 
     api = "responses"
@@ -193,9 +203,6 @@ class AgentsSDK:
     async def approval(self) -> Any:
         return (await self.agents.Runner.run(self.agent("approval", perdure_approval), QUESTION)).final_output
 
-    async def failing(self) -> Any:
-        return await self.text("failing")
-
 
 class AgentsSDKChat(AgentsSDK):
     """The same over chat completions."""
@@ -203,7 +210,7 @@ class AgentsSDKChat(AgentsSDK):
     api = "chat_completions"
 
 
-class LangChain:
+class LangChain(Client):
     """LangChain's model, with its own loop over tool calls."""
 
     def __init__(self, base: str, key: str) -> None:
@@ -236,14 +243,8 @@ class LangChain:
             for call in messages[-1].tool_calls:
                 messages.append(ToolMessage(function(**call["args"]), tool_call_id=call["id"]))
 
-    async def approval(self) -> Any:
-        return await self.function("approval", perdure_approval)
 
-    async def failing(self) -> Any:
-        return await self.text("failing")
-
-
-class LlamaIndex:
+class LlamaIndex(Client):
     """LlamaIndex's model and its function agent."""
 
     def __init__(self, base: str, key: str) -> None:
@@ -281,14 +282,8 @@ class LlamaIndex:
         agent = FunctionAgent(tools=[function], llm=self.model(model), streaming=False)
         return str(await agent.run(QUESTION))
 
-    async def approval(self) -> Any:
-        return await self.function("approval", perdure_approval)
 
-    async def failing(self) -> Any:
-        return await self.text("failing")
-
-
-class PydanticAI:
+class PydanticAI(Client):
     """pydantic-ai, over chat completions."""
 
     def __init__(self, base: str, key: str) -> None:
@@ -313,14 +308,8 @@ class PydanticAI:
     async def structured(self) -> Any:
         return (await self.Agent(self.model("structured"), output_type=Report).run(QUESTION)).output.model_dump()
 
-    async def function(self) -> Any:
-        return (await self.Agent(self.model("function"), tools=[get_weather]).run(QUESTION)).output
-
-    async def approval(self) -> Any:
-        return (await self.Agent(self.model("approval"), tools=[perdure_approval]).run(QUESTION)).output
-
-    async def failing(self) -> Any:
-        return await self.text("failing")
+    async def function(self, model: str = "function", function: Callable[..., str] = get_weather) -> Any:
+        return (await self.Agent(self.model(model), tools=[function]).run(QUESTION)).output
 
 
 class PydanticAIResponses(PydanticAI):
@@ -342,18 +331,17 @@ class Instructor(OpenAIChat):
         self.instructor = instructor.from_openai(self.client)
 
     async def structured(self) -> Any:
-        messages = [{"role": "user", "content": QUESTION}]
-        found = await self.instructor.chat.completions.create(
-            model="structured", messages=messages, response_model=Report
-        )
-        return found.model_dump()
+        return (await self.report("structured")).model_dump()
 
     async def failing(self) -> Any:
+        return await self.report("failing")
+
+    async def report(self, model: str) -> Any:
         messages = [{"role": "user", "content": QUESTION}]
-        return await self.instructor.chat.completions.create(model="failing", messages=messages, response_model=Report)
+        return await self.instructor.chat.completions.create(model=model, messages=messages, response_model=Report)
 
 
-class LiteLLM:
+class LiteLLM(ChatClient):
     """LiteLLM, with the gateway as an OpenAI-compatible server."""
 
     def __init__(self, base: str, key: str) -> None:
@@ -367,33 +355,9 @@ class LiteLLM:
         said = messages or [{"role": "user", "content": QUESTION}]
         return await self.litellm.acompletion(model=f"openai/{model}", messages=said, **self.given, **more)
 
-    async def text(self, model: str = "text") -> Any:
-        return (await self.ask(model)).choices[0].message.content
-
-    async def stream(self) -> Any:
-        stream = await self.ask("text", stream=True)
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-
     async def structured(self) -> Any:
         found = await self.ask("structured", response_format=Report)
         return Report.model_validate_json(found.choices[0].message.content).model_dump()
-
-    async def function(self, model: str = "function", name: str = "get_weather") -> Any:
-        messages: list[Any] = [{"role": "user", "content": QUESTION}]
-        while True:
-            message = (await self.ask(model, messages, tools=[chat_tool(name)])).choices[0].message
-            if not message.tool_calls:
-                return message.content
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
-                result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-
-    async def approval(self) -> Any:
-        return await self.function("approval", "perdure_approval")
-
-    async def failing(self) -> Any:
-        return await self.text("failing")
 
 
 CLIENTS: dict[str, type[Any]] = {

@@ -21,5 +21,9 @@ async def test_copilotkits_runtime(dev_server: WorkflowEnvironment, tmp_path: Pa
         code, out, err = await node("copilotkit/page.mjs", it.served.address, it.tokens[0])
         shown = it.it.model.requests[0].shown
     assert code == 0, err
-    assert json.loads(out) == {"asked": ["pay is dangerous"], "last": "paid 5", "state": {"receipt": "paid 5"}}
+    assert json.loads(out) == {
+        "asked": ["pay amount 5: pay is dangerous"],
+        "last": "paid 5",
+        "state": {"receipt": "paid 5"},
+    }
     assert '# data of the page: The open page\n\n{"shoes":"red"}' in shown

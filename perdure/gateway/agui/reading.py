@@ -67,7 +67,7 @@ def read(body: JsonObject) -> Asked:
     try:
         said = RunAgentInput.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]  # of 20,000, perhaps
         raise _wrong(".".join(map(str, first["loc"])) or "the body", first["msg"]) from None
     for key, text in (("threadId", said.thread_id), ("runId", said.run_id)):
         if not 0 < len(text) <= MOST:

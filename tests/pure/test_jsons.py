@@ -1,0 +1,47 @@
+"""How much JSON is read: values are counted before a parser sees them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import TooLargeError
+from perdure.values.jsons import loads
+from tests.cpu import Cpu
+
+MOST = 20_000
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('",\\[{:}a', max_size=8),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text('",\\[{:}a', max_size=3), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def count(value: Any) -> int:
+    """Return the keys and items inside of a value."""
+    children = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+    return len(children) + sum(map(count, children))
+
+
+@given(JSON, st.booleans(), st.integers(0, 40))
+def test_as_many_values_are_read_as_may_come(value: Any, spaced: bool, most: int) -> None:
+    text = json.dumps(value, indent=1 if spaced else None).encode()
+    if count(value) <= most:
+        assert loads(text, most=most) == value
+    else:
+        with pytest.raises(TooLargeError):
+            loads(text, most=most)
+
+
+@pytest.mark.parametrize("part", ['{"a":{}}', "[[[[]]]]", "[]", "{}", '""', "1.5", '{"":{"":{}}}', '"a"', "0"])
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(part: str) -> None:
+    """4 MB of small objects held the interpreter's lock for 100 laps, in the parser and its garbage collections."""
+    text = f"[{','.join([part] * (4_000_000 // (len(part) + 1)))}]".encode()
+    cpu = Cpu()
+    with pytest.raises(TooLargeError):
+        loads(text, most=MOST)
+    assert cpu.laps() < 12
