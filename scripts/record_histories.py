@@ -437,6 +437,10 @@ async def record_runs(to: Recorder) -> None:
     await to.play("loops", agent("double"), [{"calls": [each, until], "output": None}, DONE])
     hundreds = {"_tool": "double", "_each": list(range(130)), "n": "†item", "_outputPath": "†state.all"}
     await to.play("hundreds", agent("double"), [{"calls": [hundreds], "output": None}, DONE])
+    let = {"_tool": "_let", "value": "†n", "_outputPath": "†state.v"}
+    inner = {"_tool": "_for", "_each": list(range(60)), "_as": "n", "_body": [let]}
+    rounds = {"_tool": "_for", "_each": [1, 2], "_as": "m", "_body": [inner], "_outputPath": "†state.all"}
+    await to.play("rounds", agent(), [{"calls": [rounds], "output": {"ok": True}}])
     await to.play(
         "steered",
         agent("remove", "look"),

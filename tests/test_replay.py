@@ -27,7 +27,7 @@ MORE = {
 """What 0.1.0's code was recorded of after its release: paths that the next version changed, of which no history was kept before."""
 LATER = KINDS | {
     "approver", "cancelled-delegate", "existing", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
-    "model-away", "policy", "reset", "session-archived", "session-decided", "session-kept", "session-modes", "session-replies", "steered",
+    "model-away", "policy", "reset", "rounds", "session-archived", "session-decided", "session-kept", "session-modes", "session-replies", "steered",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""
 LEAST = 85

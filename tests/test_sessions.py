@@ -17,7 +17,14 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, tool
 from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.errors import MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, ServerError
+from perdure.errors import (
+    MessageRefusedError,
+    NoWorkerError,
+    RunError,
+    RunNotFoundError,
+    RunTimeoutError,
+    ServerError,
+)
 from perdure.hosting.server import embedded_server
 from perdure.run.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
@@ -345,6 +352,11 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
             async for words in troubles:
                 assert "its workflow tasks fail" in words
                 break
+        waited = await session.wait(receipt, 0.1)
+        assert waited.status == "timeout"
+        assert waited.started_at is not None
+        with pytest.raises(RunTimeoutError) as unanswered:
+            await session.reply(receipt, 0.1)
         with pytest.raises(RunError) as stopped:
             await session.stop(sender="anna")
         async with asyncio.timeout(HANG):
@@ -353,10 +365,10 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
         with pytest.raises(RunError) as cancelled:
             await perdure.cancel_runs(only)
         assert str(cancelled.value).startswith("0 of 1 runs took it")
-        for error in (stopped, cancelled):
-            assert "its workflow tasks fail" in str(error.value)
-            assert "a fault of the engine's" in str(error.value)
-            assert f"perdure terminate {run.id}" in str(error.value)
+        for words in (str(waited.error), *(str(error.value) for error in (unanswered, stopped, cancelled))):
+            assert "its workflow tasks fail" in words
+            assert "a fault of the engine's" in words
+            assert f"perdure terminate {run.id}" in words
         await run.terminate()
 
 

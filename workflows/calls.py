@@ -20,7 +20,7 @@ from perdure.workflows.kinds.sleeping import sleep_until
 from perdure.workflows.observing import tell
 from perdure.workflows.people import People
 from perdure.workflows.purse import Purse
-from perdure.workflows.sending import NEXT_TASK, Sender, full, task_number, tool_reads
+from perdure.workflows.sending import Sender, full, next_task, task_number, tool_reads
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.tool import SLEEP_UNTIL
     from perdure.tools.wire import ToolReads
     from perdure.values.limits import MAX_AT_ONCE
+    from perdure.values.limits.steps import SHORT_TASKS
 
 T = TypeVar("T")
 
@@ -122,7 +123,8 @@ class CallLoop:
         try:
             while loop.stage not in (Stage.SETTLED, Stage.REVISED):
                 await self._take_in()
-                if not loop.behind and (limit := self._why_stop()) is not None:
+                looks = not loop.behind or workflow.patched(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
+                if looks and (limit := self._why_stop()) is not None:
                     await self._cancel_all()
                     loop.stop(limit, _now())
                 await self._give_up_forsaken()
@@ -173,7 +175,7 @@ class CallLoop:
     async def _take_in(self) -> None:
         """Wait for something to happen, or for the next task where something was left for it, and have it taken in."""
         if self.loop.behind:
-            await workflow.sleep(NEXT_TASK, summary="what is left to check goes with the next task")
+            await next_task()
         else:
             await self._news.wait()
         self._news.clear()

@@ -29,15 +29,19 @@ with workflow.unsafe.imports_passed_through():
     from perdure.run.loops import LoopInput
     from perdure.run.prompts import call_line
     from perdure.run.views.markdown import summary as line
-    from perdure.run.wire import GRANTED, RunInput
+    from perdure.run.wire import GRANTED, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.tool import Tool
     from perdure.tools.wire import Claim, Grant, HooksOfCall, ToolInput, ToolReads, ToolResult
     from perdure.values.jsons import Json
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, said
     from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
     from perdure.values.limits.sizes import Sizes
+    from perdure.values.limits.steps import SHORT_TASKS
 
-NEXT_TASK = timedelta(milliseconds=1)
+_SOON = timedelta(milliseconds=1)
+_RINGS = timedelta(seconds=1)
+"""A server's timers ring by the second."""
+_BACK = timedelta(seconds=10)
 _QUICK = timedelta(seconds=QUICK)
 _COMES_WITHIN = timedelta(seconds=5)
 """From when a result was let in until it is there."""
@@ -262,6 +266,25 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
 def full(part: float = OVER) -> str | None:
     """Why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
+
+
+async def next_task() -> None:
+    """Wait for the next task. An activity brings it at once, where a timer takes up to a second; what becomes of it does not matter."""
+    words = "what is left goes with the next task"
+    if not workflow.patched(SHORT_TASKS):
+        await workflow.sleep(_SOON, summary=words)
+        return
+    try:
+        await workflow.execute_activity(
+            NEXT_TASK_ACTIVITY,
+            schedule_to_start_timeout=_RINGS,
+            start_to_close_timeout=_BACK,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=words,
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
 
 
 def task_number() -> int:

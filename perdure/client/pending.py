@@ -118,20 +118,24 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
     return ""
 
 
+async def failing(client: Client, workflow_id: str) -> str | None:
+    """Return what `task_failure` says of a run or session; `None` where none fails, or the server does not know or does not answer."""
+    with contextlib.suppress(RPCError):
+        description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
+        return await task_failure(client, description) or None
+    return None
+
+
 async def check_ends(client: Client, run_id: str) -> None:
     """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10)."""
-    if failing := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
-        raise RunError(f"the end of {run_id!r} is requested and not carried out: {failing}")
+    if words := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
+        raise RunError(f"the end of {run_id!r} is requested and not carried out: {words}")
 
 
 async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:
     """Return the error of a run or session that did not answer: that its tasks fail, and why, or what is said `otherwise` (R18.8)."""
-    with contextlib.suppress(RPCError):
-        if failing := await task_failure(
-            client, await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
-        ):
-            return NoWorkerError(f"{workflow_id!r} does not answer: {failing}")
-    return otherwise
+    words = await failing(client, workflow_id)
+    return otherwise if words is None else NoWorkerError(f"{workflow_id!r} does not answer: {words}")
 
 
 async def failure_words(client: Client, failure: Failure) -> str:

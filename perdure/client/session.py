@@ -19,7 +19,7 @@ from perdure.authoring.agent import Agent
 from perdure.client import runs, sessions
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.listing import STATUS
-from perdure.client.pending import check_ends, unanswered
+from perdure.client.pending import check_ends, failing, unanswered
 from perdure.client.relay.relay import relay_of, wanted
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
@@ -58,6 +58,8 @@ from perdure.values.rules import Mode, Rules
 T = TypeVar("T")
 _LONG: Final = 0.3
 """Seconds of pause from which it is asked whether the session is still there."""
+_SO_FAR: Final = 1.0
+"""Seconds in which a session may say what it has of a message, where the caller's time is over."""
 _PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
 
@@ -143,6 +145,7 @@ class Session:
     async def wait(self, what: str | Receipt, timeout: float = WAIT, *, sender: str = "") -> Waited:
         """Wait for the end of the run that takes a message (by its receipt, or its id), or of a run by its id. The time stops nothing.
 
+        Where the time is over and the run's workflow tasks fail, `error` says why, and what to do.
         `sender`: whose message of that id; by default that of the only sender who has one. Raises `RunError` where several have.
         """
         wanted, sender = _named(what, sender)
@@ -150,8 +153,8 @@ class Session:
             async with asyncio.timeout(timeout):
                 fate = await self._end_of(wanted, sender)
         except TimeoutError:
-            started = await self._started(wanted, sender)
-            return Waited(status="timeout", started_at=started)
+            started, why = await self._so_far(wanted, sender)
+            return Waited(status="timeout", started_at=started, error=why)
         status = fate.status or "error"
         return Waited(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
 
@@ -165,7 +168,9 @@ class Session:
             async with asyncio.timeout(timeout):
                 fate = await self._end_of(wanted, sender)
         except TimeoutError:
-            raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s; it goes on") from None
+            _, why = await self._so_far(wanted, sender)
+            goes_on = "; it goes on" if why is None else f": {why}"
+            raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s{goes_on}") from None
         if fate.status != "ok":
             raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not end well'}")
         return fate.reply
@@ -399,15 +404,18 @@ class Session:
             raise RunNotFoundError(f"the session {self.key!r} knows no message and no run {what!r}")
         return fate
 
-    async def _started(self, what: str, sender: str) -> str | None:
-        try:
-            async with asyncio.timeout(1):
+    async def _so_far(self, what: str, sender: str) -> tuple[str | None, str | None]:
+        """When the run that is waited for began, and why its tasks fail, or those of what it waits for (R18.10); `None` where that is not so."""
+        fate = None
+        with suppress(TimeoutError, RunError):
+            async with asyncio.timeout(_SO_FAR):
                 fate = await self._fate(what, sender)
-        except (TimeoutError, RunError):
-            return None
-        if fate is None or fate.state != "running" or fate.run_id is None:
-            return None
-        return await sessions.started(self._client, fate.run_id)
+        if fate is None:  # nobody answers for the session
+            return None, await failing(self._client, self.id)
+        runs = fate.state == "running"
+        started = await sessions.started(self._client, fate.run_id) if runs and fate.run_id is not None else None
+        under_way = fate.run_id if runs else fate.under_way
+        return started, None if under_way is None else await failing(self._client, under_way)
 
     async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         with sessions.found(self._client, self.key):

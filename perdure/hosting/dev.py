@@ -13,7 +13,7 @@ from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import Settings, changed
 from perdure.hosting.telemetry import worker_runtime
-from perdure.hosting.worker import work
+from perdure.hosting.worker import leave, work
 
 
 async def serve_dev(
@@ -35,4 +35,5 @@ async def serve_dev(
         print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
         agents = settings.agents_folder if settings.agents_folder.is_dir() else None
         async with beside(server.client):
-            await work(server.client, runtime, registry, changed(settings, {"agents": agents}))
+            ended = await work(server.client, runtime, registry, changed(settings, {"agents": agents}))
+    leave(ended)

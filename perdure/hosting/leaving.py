@@ -8,11 +8,13 @@ script whose last answer this was may be taken down before that thread has let g
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import sys
 import threading
 import time
 from functools import cache
-from typing import Final
+from typing import Final, NoReturn
 
 PAUSE: Final = 0.02
 """Seconds in which threads that wait for the interpreter get it."""
@@ -24,6 +26,14 @@ LONGEST: Final = 1.0
 def leave_cleanly() -> None:
     """Have the process wait at its end, 20 ms as a rule, for threads of the SDK that are in the interpreter. Once is enough."""
     atexit.register(_settle)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process although threads of it do not come back; what is printed is flushed."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _settle() -> None:

@@ -27,6 +27,7 @@ from perdure.hosting.draining import drain
 from perdure.hosting.embedding.parts import INTERCEPTORS, PURE, Parts
 from perdure.hosting.embedding.refusing import Sandboxed, Unsandboxed
 from perdure.hosting.equipment import check_agents, equipped, registry_of
+from perdure.hosting.leaving import leave_at_once
 from perdure.hosting.operating import logs
 from perdure.hosting.operating.health import Health
 from perdure.hosting.operating.reaching import reached
@@ -34,7 +35,7 @@ from perdure.hosting.operating.waiting import tell_waiting
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.settings.tuning import tuning
 from perdure.hosting.signals import beside, interrupts
-from perdure.hosting.telemetry import worker_runtime
+from perdure.hosting.telemetry import flush, worker_runtime
 from perdure.hosting.workers import WorkerGroup
 from perdure.model.endpoint import Endpoint
 
@@ -101,12 +102,22 @@ async def serve(settings: Settings) -> None:
     runtime = worker_runtime(settings.metrics)
     client = await reached(lambda: connect(runtime), settings.wait)
     async with equipped(settings, registry):
-        await work(client, runtime, registry, settings)
-    _log.info("ended")
+        ended = await work(client, runtime, registry, settings)
+    leave(ended)
 
 
-async def work(client: Client, runtime: Runtime, registry: Registry, settings: Settings) -> None:
-    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's."""
+def leave(ended: bool) -> None:
+    """Say that the worker has ended; one that has not takes the process with it."""
+    if ended:
+        _log.info("ended")
+    else:
+        flush()
+        leave_at_once(1)
+
+
+async def work(client: Client, runtime: Runtime, registry: Registry, settings: Settings) -> bool:
+    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's. Return whether the worker has ended:
+    otherwise the caller closes what it has opened and calls `leave`."""
     attribute, underway = SearchAttributes(), Underway()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
@@ -127,4 +138,4 @@ async def work(client: Client, runtime: Runtime, registry: Registry, settings: S
             gc.freeze()  # else each full collection walks all modules too, 0.2 s in which a workflow task stands still
             await interrupted.get()
             health.draining = True
-            await drain(worker, underway, interrupted, settings.grace)
+            return await drain(worker, underway, interrupted, settings.grace)

@@ -25,6 +25,11 @@ class WorkerGroup:
     def __init__(self, *workers: Worker) -> None:
         self.all = workers
         self._stack = AsyncExitStack()
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Do not wait for its end when its context is left: the process ends with `leave_at_once`."""
+        self._abandoned = True
 
     @property
     def task_queue(self) -> str:
@@ -59,6 +64,8 @@ class WorkerGroup:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._abandoned:
+            return
         await self.shutdown()
         await self._stack.__aexit__(kind, error, trace)
 

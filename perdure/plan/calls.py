@@ -149,6 +149,27 @@ class Call:
     approved: str | None = None
     """Digest of what a person let run: a worker with a floor of its own goes by it (R7.1)."""
 
+    def copied(self, id: str, index: int) -> Call:
+        """Return the same call as it was checked, with another id: one of an iteration. What is written into a call is the copy's own."""
+        return Call(
+            id,
+            index,
+            self.raw,
+            tool=self.tool,
+            params=self.params,
+            template=self.template,
+            condition=self.condition,
+            after=self.after,
+            after_end=self.after_end,
+            paths=self.paths,
+            method=self.method,
+            result=self.result,
+            scopes=self.scopes,
+            converted=self.converted,
+            loop=self.loop,
+            soft=self.soft,
+        )
+
     @property
     def tool_name(self) -> str:
         return str(self.raw.get("_tool", "?"))

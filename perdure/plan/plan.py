@@ -39,7 +39,7 @@ from perdure.plan.writing import write
 from perdure.tools.tool import Tool
 from perdure.values.jsons import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD
-from perdure.values.limits.steps import PART_STEPS, Checks
+from perdure.values.limits.steps import PART_STEPS, SHORT_TASKS, Checks
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
 from perdure.values.sources import NOWHERE, Labels, Sources
@@ -117,15 +117,19 @@ class Plan(Nesting, Revising):
         too_much = refusals.too_many_names(named, self._named, self.max_calls)
         id = f"{self.request}.{number}" if self._inside is None else self._inside.id(index)
         call = self._checked(raw, id, index, self.checks, too_much)
-        call.place = (*(() if self._inside is None else self._inside.place), index)
+        if number < self.max_calls and too_much is None:
+            self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
+        self._take_in(call, self.known.written(call.raw) if written is None else written)
+        return call
+
+    def _take_in(self, call: Call, written: Sources) -> None:
+        number = call.index - self._begin
+        call.place = (*(() if self._inside is None else self._inside.place), call.index)
         if number >= self.max_calls:
             refusals.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
-        elif too_much is None:
-            self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
-        call.origins = Origins(self.known.written(call.raw) if written is None else written)
+        call.origins = Origins(written)
         self._settling.add(call)
         self._keep_what_is_asked()
-        return call
 
     def extend(self, raws: Sequence[Json]) -> None:
         """The next calls of the list. Of those beyond `max_calls` the first is kept, to say how many there were (R6.8)."""
@@ -133,6 +137,12 @@ class Plan(Nesting, Revising):
         for raw in raws[:room]:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
+
+    def _extend_checked(self, forms: Sequence[Call], written: Sources) -> None:
+        """The calls of a loop's body, which were checked with the loop and are not checked again in each iteration."""
+        assert self._inside is not None
+        for index, form in enumerate(forms):
+            self._take_in(form.copied(self._inside.id(index), index), written)
 
     def _checked(
         self, raw: Json, id: str, index: int, checks: Checks | None = None, too_much: str | None = None
@@ -251,7 +261,10 @@ class Plan(Nesting, Revising):
             known=replace(self.known, base=base, written=lambda _: call.origins.written),
         )
         plan.stand_in(self)
-        plan.extend(call.loop.raws)
+        if self.checks.is_patched(SHORT_TASKS):
+            plan._extend_checked(call.loop.forms, call.origins.written)
+        else:
+            plan.extend(call.loop.raws)
         inside.give(plan.calls[0], items.whole)
         plan.close(drain=True)
         return plan

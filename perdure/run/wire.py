@@ -41,6 +41,7 @@ PREPARE_ACTIVITY: Final = "perdure.prepare"
 LIMITED_ACTIVITY: Final = "perdure.limited"
 REQUEST_ACTIVITY: Final = "perdure.request"
 CHOOSE_ACTIVITY: Final = "perdure.choose"
+NEXT_TASK_ACTIVITY: Final = "perdure.next_task"
 CONTEXT_QUERY: Final = "context"
 RUN_QUERY: Final = "run"
 WAITING_QUERY: Final = "waiting"
@@ -268,7 +269,7 @@ class RunView(RunResult):
     log: list[RequestView] = Field(default_factory=list)
     """Its Requests, in order."""
     trouble: str = ""
-    """Why its workflow tasks fail, and what to do, where they do (R18.10)."""
+    """Why its workflow tasks fail, and what to do, where they do (R18.10); or that no worker answers for a run that has ended."""
     reads: dict[str, list[str]] = Field(default_factory=dict)
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)

@@ -152,6 +152,7 @@ class Waited(Wire):
     """ISO 8601, UTC; `None`: it has not begun."""
     ended_at: str | None = None
     error: str | None = None
+    """Why it did not end well; of one that has not ended why its workflow tasks fail, and what to do, where they do (R18.10)."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()

@@ -170,6 +170,28 @@ def _cases() -> Iterator[tuple[str, str]]:
                 yield sign, f"{a} {sign}" if name.startswith("Is") else f"{a} {sign} {b}"
 
 
+BOUNDS: Final = {
+    0.1: ["str.endswith", "str.startswith", "slice", "setcomp", "lambda", "set()", "sorted()"],
+    0.2: ["enumerate()", "dict()", "reversed()", "any()", "all()", "tuple()", "list()", "dictcomp"],
+    0.4: [
+        "min()",
+        "max()",
+        "is None",
+        "is not None",
+        "tuple",
+        "list",
+        "set",
+        "zip()",
+        "range()",
+        "ifexp",
+        "generatorexp",
+        "constant",
+    ],
+    0.5: ["name", "subscript", "boolop", "compare", "dict", "dict.keys", "dict.items", "unaryop", "formattedvalue"],
+    1.0: ["value", "str()", "float()", "sum()", "in"],
+}
+"""Parts of `ROUNDS` that these may take, and all others `USUAL`: about twice what they take, so that a kind that becomes dear is seen."""
+USUAL: Final = 0.8
 CASES: Final[dict[str, list[str]]] = defaultdict(list)
 for _kind, _formula in _cases():
     CASES[_kind].append(f"len([0 for i in many if [{_formula}]])")
@@ -203,6 +225,7 @@ def _counting() -> float:
 
 
 def test_r18_9_every_kind_of_node_is_timed() -> None:
+    assert {kind for kinds in BOUNDS.values() for kind in kinds} <= CASES.keys()
     known = {name.lower() for name in vars(ast)}
     assert {name[1:] for name in dir(Reader) if name[:1] == "_" and name[1:] in known} == set(NODES)
 
@@ -210,10 +233,11 @@ def test_r18_9_every_kind_of_node_is_timed() -> None:
 @pytest.mark.parametrize("kind", CASES)
 def test_r18_9_the_steps_of_a_call_take_no_longer_than_they_may(kind: str) -> None:
     """A list of 270 names for each of 44,000 items took 1.4 s of a task, and one value of 100 MB 15 s, in steps that were not counted."""
+    most = next((bound for bound, kinds in BOUNDS.items() if kind in kinds), USUAL)
     slowest = max(CASES[kind], key=lambda text: _seconds(text, SAMPLE))
     for _ in range(3):  # on a machine that does something else a processor is slower for a while
         before = _counting()
         part = _seconds(slowest, 200_000) / (20 * max(before, _counting()))
-        if part <= 1:
+        if part <= most:
             return
-    pytest.fail(f"{slowest} takes {part:.1f} of what it may")
+    pytest.fail(f"{slowest} takes {part:.2f} of what a call may, and {most} is the most")

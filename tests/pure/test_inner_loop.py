@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import Any
 
@@ -15,11 +16,14 @@ from perdure.people.policies import Policy
 from perdure.plan.outcomes import Rejected, Returned
 from perdure.run.agents import Context, Models, parse_agent
 from perdure.run.choosing import Choice
+from perdure.run.fitting import fit
 from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Stopped
 from perdure.run.running import Run
 from perdure.run.stopping import Limit, WorkClock
+from perdure.run.views.run import run_view
 from perdure.run.wire import Prepared
 from perdure.tools.tool import parse_tool
+from tests.cpu import Cpu
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
 LISTS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
@@ -230,3 +234,35 @@ def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: lis
         worked += 0 if idle and idle == set(loop.running) else passes
         assert clock.worked(now) == pytest.approx(worked)
     assert (loop.stage, loop.waits) == (Stage.SETTLED, False)
+
+
+def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
+    """A round took up to 1 ms of a processor, and its remains were walked by each full collection of Python's memory."""
+    let = {"_tool": "_let", "value": "†b", "_outputPath": "†state.v"}
+    inner = {"_tool": "_for", "_each": list(range(100)), "_as": "b", "_body": [let]}
+    outer = {"_tool": "_for", "_each": list(range(50)), "_as": "a", "_body": [inner], "_outputPath": "†state.all"}
+    loop = loop_of()
+    loop.deliver(delivered(outer))
+    loop.answer(RequestResult(calls=[outer], output={}))
+    tasks, looks = [], []
+    gc.collect()
+    gc.freeze()  # as a worker does: else each full collection walks all modules, too
+    try:
+        for task in range(1_000):
+            cpu = Cpu()
+            loop.work(task, "")
+            assert loop.starts("") == []
+            tasks.append(cpu.laps())
+            if task % 20 == 0:
+                cpu = Cpu()
+                fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.count)
+                looks.append(cpu.laps())
+            if not loop.behind:
+                break
+    finally:
+        gc.unfreeze()
+    assert loop.stage is Stage.SETTLED
+    assert loop._run.count == 5_051
+    assert max(tasks) < 25, "half of what a task may take"
+    assert max(looks) < 25
+    assert sum(tasks) < 400

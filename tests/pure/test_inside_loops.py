@@ -438,7 +438,7 @@ def nested(outer: int, inner: int, *, patched: bool = True) -> Plan:
         plan.checks.begin(task)
         plan.go_on()
         assert plan.take_ready("now") == []
-        assert plan.count - before <= (100 if patched else 250), "one task takes 2 s on a busy machine"
+        assert plan.count - before <= (51 if patched else 250), "one task takes 2 s on a busy machine"
         before = plan.count
         if plan.settled:
             return plan

@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_CO
 from perdure.values.limits.fitting import LEAST, allot, cut_to
 from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
 from perdure.values.limits.sizes import Sizes, preview
+from perdure.values.paths import UNKNOWN
 from tests.cpu import Cpu
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.integers(1, 4000).map(lambda n: '"ö\n' * n)
@@ -33,6 +35,30 @@ def size(value: Any) -> int:
 @given(VALUES)
 def test_r18_1_a_size_is_what_json_has(value: Any) -> None:
     assert Sizes().of(value) == size(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1], ["ä", None, -0.5]] * 60,
+        [{"a\n": [n, {}], "b": "\ud800"} for n in range(120)],
+        [["x" * 600] * 3] * 150,
+        [{"k" * 600: 1}] * 150,
+        [[0] * 17] * 150,
+        ["y" * 500] * 5_000,
+        [UNKNOWN, *range(200)],
+    ],
+)
+def test_r18_1_a_list_of_many_is_measured_like_its_parts(value: list[Any]) -> None:
+    assert Sizes().of(value) == 1 + sum(Sizes().of(each) + 1 for each in value)
+
+
+def test_r18_5_the_largest_value_of_small_parts_is_measured_in_a_part_of_a_task() -> None:
+    """One list after the other `[[1],[1],…` of 1.9 MB took 90 laps."""
+    value = [[1] for _ in range(475_000)]
+    cpu = Cpu()
+    assert Sizes().of(value) == 1_900_001
+    assert cpu.laps() < 45
 
 
 def test_r18_1_a_value_is_measured_once() -> None:

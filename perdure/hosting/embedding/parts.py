@@ -16,6 +16,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.execution import execution
 from perdure.activities.hooks.activity import HookActivity
 from perdure.activities.named import ApproveActivity, NamedFunctions
+from perdure.activities.next_task import next_task
 from perdure.activities.prepare import PrepareActivity
 from perdure.activities.prompting.recording import Shelf
 from perdure.activities.prompting.skills import skill_tools
@@ -139,6 +140,7 @@ class Parts:
                 execution,
                 below.given,
                 below.spent,
+                next_task,
                 SummaryActivity(asked, models, underway).summarize,
                 archiving.archive,
                 archiving.find,

@@ -15,6 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
 from perdure.hosting.operating import unreplayable
+from perdure.hosting.operating.held import carried_out
 from perdure.workflows.observing.listing import note_gone, note_refused
 
 _REFUSED: Final = "Error reporting WFT to server"
@@ -29,10 +30,13 @@ class Noting(WorkflowInstance):
         self._inner = inner
 
     def activate(self, act: Any) -> Any:
+        evicts = False
         for job in act.jobs:
             if job.HasField("remove_from_cache"):
+                evicts = True
                 self._note(job.remove_from_cache)
-        return self._inner.activate(act)
+        with carried_out(self._inner.get_info().workflow_id, evicts=evicts):
+            return self._inner.activate(act)
 
     def _note(self, removed: RemoveFromCache) -> None:
         info = self._inner.get_info()

@@ -19,7 +19,9 @@ from perdure.values.sources import NOWHERE, Labels, join
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
-"""Steps that opening an iteration counts as: it is a plan of its own (R18.5)."""
+"""Steps that opening an iteration counts as: it is a plan of its own, with a call (R18.5)."""
+_FURTHER: Final = 1_500
+"""The same for each further call in it."""
 _MESSAGE: Final = 500
 """Bytes of an error's message in the place of a result."""
 
@@ -246,6 +248,8 @@ class Loop:
         self._next += 1
         self._rounds.left -= 1
         self._checks.taken += OPENING
+        if self._checks.is_patched(SHORT_TASKS):
+            self._checks.taken += _FURTHER * (len(form.forms) - 1)
         kinds: dict[str, Json] = {form.place: self._first + number}
         if form.kind == "each":
             kinds[form.item] = self._items[number]

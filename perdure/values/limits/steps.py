@@ -12,11 +12,11 @@ Temporal carries, 1.9 MB of `[[1],[1],…`, takes 0.5 million of them and 0.15 s
 
 TASK_STEPS: Final = 750_000
 """Of one workflow task: once its checks have taken so many, no further one begins in it (R18.5)."""
-ROUNDS_STEPS: Final = 300_000
-"""The same for iterations: 100 of one call each, which take 0.1 s. On a machine that other programs use the same work takes ten times as
-long, and the SDK fails a task after 2 s by the clock. Fewer would be slower: the server's timers, which begin the next task, ring by the second."""
+ROUNDS_STEPS: Final = 150_000
+"""The same for iterations: 50 of one call each, which take 0.02 s. On a machine that other programs use the same work takes ten times as
+long, and the SDK fails a task after 2 s by the clock."""
 SHORT_TASKS: Final = "short-tasks-in-loops"
-"""Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`."""
+"""Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`, check a body's calls anew in each, and have a timer bring the next task."""
 PART_STEPS: Final = 2
 """Steps for each part of a call as a model wrote it: it is looked through for names and nulls, read, measured and sent."""
 COSTLY: Final = 2_000
