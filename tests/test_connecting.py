@@ -185,6 +185,11 @@ async def test_what_a_server_refuses_names_the_setting(status: RPCStatusCode, sa
     assert problem.final is final
 
 
+@pytest.mark.parametrize("words", ["transport error", 'code: Cancelled, message: "operation was canceled"'])
+async def test_a_server_may_end_a_connection_at_any_moment(words: str) -> None:
+    assert "ended the connection: it may want TLS" in str(unreachable(RuntimeError(words), {"target_host": "a:1"}))
+
+
 async def test_a_worker_waits_for_a_server_that_comes_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

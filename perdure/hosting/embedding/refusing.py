@@ -14,6 +14,7 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from perdure.hosting.embedding.finalizers import keep_out
 from perdure.hosting.operating import unreplayable
 from perdure.hosting.operating.held import carried_out
 from perdure.workflows.observing.listing import note_gone, note_refused
@@ -28,6 +29,7 @@ class Noting(WorkflowInstance):
 
     def __init__(self, inner: WorkflowInstance) -> None:
         self._inner = inner
+        keep_out()
 
     def activate(self, act: Any) -> Any:
         evicts = False

@@ -22,6 +22,8 @@ _log: Final = logging.getLogger("perdure.worker")
 
 _COMES: Final = ("Connection refused", "dns error", "timed out", "deadline exceeded", "connection reset")
 """Of a server, or of the way to it, that is not there yet."""
+_ENDED: Final = ("transport error", "operation was canceled")
+"""What the SDK says of a connection that the server ended: before the first call was sent, or while it was."""
 
 
 async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
@@ -85,7 +87,7 @@ def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
         return ServerError(words, final=True)
     if (problem := _tls_problem(text, address)) is not None:
         return ServerError(problem, final=True)
-    if "transport error" in text:  # or whatever stands before the server has no server yet
+    if any(words in text for words in _ENDED):  # or whatever stands before the server has no server yet
         want = "want a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
         want = want if isinstance(settings.get("tls"), TLSConfig) else "want TLS: set TEMPORAL_TLS=true"
         return ServerError(f"{address} ended the connection: it may {want}")
