@@ -16,9 +16,12 @@ from perdure.client.runs import AgentHandle
 from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
+from perdure.pages.door import pages
 from perdure.run.events.cursor import parse_cursor
 from perdure.run.events.kinds import Event
 from perdure.run.wire import DECIDE, RunResult
+from tests.gateway.support import gateway
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approval_commands import settings
 
@@ -47,7 +50,7 @@ async def temporal(server: WorkflowEnvironment, *arguments: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), HANG)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -85,7 +88,7 @@ async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
             await temporal(dev_server, "update", "execute", *said)
         else:
             await Run(it.client, handle.id).decide(decision)
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         assert [path for path, _ in removed] == ["/b"]
         await reset(dev_server, handle, await task_before_decision(handle))
         again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
@@ -94,7 +97,7 @@ async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
         assert "reset" in view.refusals[0]["problem"]
         assert "reset" in view.waiting[0].reason
         await Run(it.client, handle.id).decide(decision)
-        result = await asyncio.wait_for(again.result(), 30)
+        result = await asyncio.wait_for(again.result(), HANG)
         replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
     assert replayed.problem is None
     assert [call.status for call in result.calls] == ["done"]
@@ -118,7 +121,7 @@ async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_ask
         await handle.signal("policy", {"timeout": 600})
         await run.policy(ask="always")
         await run.policy(ask="never")
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
         assert [path for path, _ in removed] == ["/a"]
         await reset(dev_server, handle, point)
         view = await it.until_waiting(handle.id, "1.0", "1.1")
@@ -128,7 +131,7 @@ async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_ask
         assert policy["ask"] == "always"
         await run.policy(ask="never")
         again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
-        result = await asyncio.wait_for(again.result(), 30)
+        result = await asyncio.wait_for(again.result(), HANG)
         replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
     assert replayed.problem is None
     assert [call.status for call in result.calls] == ["done", "done"]
@@ -145,7 +148,7 @@ async def test_a_decision_that_is_refused_at_once_leaves_nothing_in_the_history(
             await run.approve("1.7")
         assert (await handle.describe()).history_length == length
         await run.reject("1.0")
-        await asyncio.wait_for(handle.result(), 30)
+        await asyncio.wait_for(handle.result(), HANG)
 
 
 def phases(events: list[Event]) -> list[str]:
@@ -162,7 +165,7 @@ async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_serv
             if event.topic == "tool" and event.phase == "end":
                 decided.set()
 
-    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(60):
+    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
         run = Run(it.client, handle.id)
         reading = asyncio.create_task(read(run))
@@ -197,7 +200,7 @@ async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_serv
 
 
 async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: WorkflowEnvironment) -> None:
-    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(60):
+    async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
         run = Run(it.client, handle.id)
         await it.until_waiting(handle.id, "1.0", "1.1")
@@ -205,10 +208,19 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
         await run.reject("1.1")
         await handle.result()
         before = [event async for event in run.events()]
+        async with gateway(it.client, [pages], task_queue=it.task_queue) as at:
+            page = await at.http.get(f"/runs/{handle.id}")
+        assert page.status_code == 200
+        assert "Temporal has reset" not in page.text
+        assert not (await run.origin()).reset
         where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
         await temporal(dev_server, "reset", *where)
         view = await run.wait()
         later = [event async for event in run.events(before[-2].cursor)]
+        async with gateway(it.client, [pages], task_queue=it.task_queue) as at:
+            page = await at.http.get(f"/runs/{handle.id}")
+        assert "Temporal has reset this run" in page.text
+        assert (await run.origin()).reset
     assert (view.status, view.resets) == ("completed", 1)
     assert phases(before)[0] == "lifecycle start"
     assert phases(later)[:2] == ["lifecycle reset", "lifecycle start"]
@@ -218,7 +230,7 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
 async def test_r7_2_a_run_is_reset_again_and_decided_by_temporals_own_program(dev_server: WorkflowEnvironment) -> None:
     removed.clear()
     approve = ("--name", "approve", "--input", '{"call": "1.0"}')
-    async with harness(dev_server.client, TOOLS, [*PLAN, DONE, DONE]) as it, asyncio.timeout(60):
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE, DONE]) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
         for number in range(3):
             await it.until_waiting(handle.id, "1.0")

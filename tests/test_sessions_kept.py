@@ -11,6 +11,8 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.activities.transcripts.recalling import recall
 from perdure.errors import MessageRefusedError, RunError, RunExistsError
+from perdure.sessions.entries import MessageEntry
+from perdure.sessions.segments import SEGMENT_WORKFLOW, segment_of
 from perdure.testing.turns import ChatRequest, Turn
 from tests.test_sessions import ECHO, desk, echo, idles, users
 
@@ -73,6 +75,28 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
         found = await session.recall("the first")
         assert [each["n"] for each in found["found"]] == [3, 1]
         assert (await session.recall("1"))["pages"] == 4
+
+
+async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archived(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with desk(dev_server, with_memory) as (session, it):
+        await session.reply(await session.send(f"the first {'x' * 40_000}", sender="ann", id="first"), 20)
+        found = await it.client.get_workflow_handle(session.id).fetch_history()
+        began = found.events[0].workflow_execution_started_event_attributes.first_execution_run_id
+        other = [MessageEntry(n=1, at="", message_id="other", text="what was said before the reset")]
+        name = f"{session.id}/~{began[:8]}-1"
+        await it.client.start_workflow(SEGMENT_WORKFLOW, segment_of(1, other), id=name, task_queue=it.task_queue)
+        for number in range(20):
+            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), 20)
+        await session.new(sender="ann")
+        assert await session.reply(await session.send("short", sender="ann", id="last"), 20)
+        for number in range(10):
+            await session.send("short", sender="ann", id=f"n{number}", mode="followup")
+            await session.reply(f"n{number}", 20)
+        await idles(session)
+        assert [each["n"] for each in (await session.recall("the first"))["found"]] == [3, 1]
+        assert not (await session.recall("before the reset"))["found"]
 
 
 class Shop:

@@ -33,7 +33,8 @@ from perdure.sessions.tending import (
 
 @activity.defn(name=ARCHIVE_ACTIVITY)
 async def archive(wanted: ArchiveInput) -> Archived:
-    """Start the next segment of the session that asks; one that is there already, from an attempt before, stays as it is."""
+    """Start the next segment of the session that asks; one that is there already, from an attempt before, stays as it is. Fails where a segment of
+    the session, as it was before a reset, holds other entries: then these stay at hand."""
     number = wanted.span.segments + 1
     name = wanted.span.id(number)
     try:
@@ -57,8 +58,11 @@ async def archive(wanted: ArchiveInput) -> Archived:
             static_summary=f"entries {segment.first:,} to {segment.last:,} of {activity.info().workflow_id}"[:200],
         )
     except WorkflowAlreadyStartedError:
-        entries: Entries = await ask_other(name, SEGMENT_ENTRIES_QUERY, Entries)
-        return Archived(last=entries.entries[-1].n)
+        there = (await ask_other(name, SEGMENT_ENTRIES_QUERY, Entries)).entries
+        if there != segment.read[: len(there)]:
+            words = f"{name} holds other entries: the session was reset to before it was made"
+            raise ApplicationError(words, type="Archive", non_retryable=True) from None
+        return Archived(last=there[-1].n)
     return Archived(last=segment.last)
 
 
