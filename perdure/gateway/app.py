@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -165,6 +165,8 @@ class _Framed(BaseRoute):
                 raise too_large(most)
             with nullcontext() if self.door.access == "open" else self._gateway.held.one_of(caller):
                 await self.route.handle(scope, body, sending)
+        except ClientDisconnect:
+            pass  # whoever asked has gone before all was said: there is nobody to answer
         except Exception as error:
             if started:
                 raise

@@ -71,6 +71,23 @@ async def test_a_body_that_comes_for_ever_keeps_no_connection(monkeypatch: pytes
         assert (await it.http.post("/read", content=b"abc")).text == "3"
 
 
+async def test_who_goes_away_in_the_middle_of_a_body_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway(None, [Slow()]) as it:
+        for _ in range(3):
+            _, writer = await opened(it.address)
+            writer.write(b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx")
+            await writer.drain()
+            async with asyncio.timeout(HANG):
+                while not it.gateway.under_way:
+                    await it.http.post("/read")
+            writer.close()
+            async with asyncio.timeout(HANG):
+                while it.gateway.under_way:
+                    await it.http.post("/read")
+        assert (await it.http.post("/read", content=b"abc")).text == "3"
+    assert [each for each in caplog.records if each.levelname in ("ERROR", "CRITICAL")] == []
+
+
 HUGE: Any = {
     "unknown keys": ("/v1/runs", {"agent": "echo", **{f"k{n:06}": n for n in range(180_000)}}),
     "empty inputs": ("/v1/responses", {"model": "echo", "input": [{}] * 400_000}),
