@@ -29,7 +29,7 @@ from perdure.hosting.server import free_port
 from perdure.people.policies import Guard, Policy
 from perdure.tools.functions import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
-from perdure.values.limits import MAX_PROGRESS
+from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
 from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure
 
@@ -534,7 +534,7 @@ async def test_a_server_that_prints_without_end_ends_its_connection(
     flood: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line, progress, or anything else: it takes no memory and no time of the worker's beyond its bounds."""
-    monkeypatch.setattr(bounds, "MAX_MESSAGE", 1_000_000)
+    monkeypatch.setattr(bounds, "MAX_MCP_MESSAGE", 1_000_000)
     monkeypatch.setattr(bounds, "BURST", 1000)
     config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [{"_flood": flood}]})
     async with asyncio.timeout(HANG), offered_by(config) as registry:
@@ -605,6 +605,6 @@ async def test_an_event_stream_is_counted_event_by_event() -> None:
         clock[0] += 1
         messages.take(0, bounds.A_SECOND)
     with pytest.raises(anyio.BrokenResourceError):
-        messages.take(bounds.MAX_LIST + 1)
+        messages.take(MAX_MCP_LIST + 1)
     with pytest.raises(anyio.BrokenResourceError):
         messages.take(0, bounds.BURST + 1)

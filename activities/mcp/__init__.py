@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from mcp.types import Tool
 
-from perdure.activities.mcp.bounds import MAX_DEFINITION, MAX_TOLD, MAX_TOOLS
 from perdure.activities.mcp.config import McpConfig, McpServer, check_servers
 from perdure.activities.mcp.connection import Connection, UnusableServerError
 from perdure.activities.mcp.contents import value_of
@@ -18,6 +17,7 @@ from perdure.activities.secrets import masked
 from perdure.errors import ToolDefinitionError, clip
 from perdure.tools.functions import ToolContext, ToolFunction, open_tool
 from perdure.values.jsons import Json, JsonObject, dumps, shorten
+from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
 from perdure.values.schemas import Schema
 
 __all__ = ["McpConfig", "McpServer", "check_servers", "mcp_tools"]
@@ -82,23 +82,23 @@ class _Server:
         """Have these tools and no others of this server in the registry."""
         found: dict[str, ToolFunction] = {}
         problems: list[str] = []
-        for one in offered[:MAX_TOOLS]:
+        for one in offered[:MAX_MCP_TOOLS]:
             try:
                 function = _tool(self.name, self._server, self._connection, one)
                 if found.setdefault(function.name, function) is not function:
                     raise ToolDefinitionError(f"the MCP server {self.name!r}: two tools are called {one.name!r}")
             except ToolDefinitionError as error:
                 problems.append(f"{error}; it is not offered")
-        if len(offered) > MAX_TOOLS:
+        if len(offered) > MAX_MCP_TOOLS:
             problems.insert(
-                0, f"the MCP server {self.name!r} lists more than {MAX_TOOLS} tools; the others are not offered"
+                0, f"the MCP server {self.name!r} lists more than {MAX_MCP_TOOLS} tools; the others are not offered"
             )
         problems += self._registry.replace(f"mcp {self.name}", found.values())
         for problem in problems:
-            if len(self._told) < MAX_TOLD and problem not in self._told:  # once, not whenever the list changes
+            if len(self._told) < MAX_MCP_PROBLEMS and problem not in self._told:  # once, not whenever the list changes
                 self._told.add(problem)
                 self._tell(clip(problem))
-                if len(self._told) == MAX_TOLD:
+                if len(self._told) == MAX_MCP_PROBLEMS:
                     self._tell(f"the MCP server {self.name!r}: nothing more is told of what is wrong with its tools")
 
 
@@ -120,8 +120,8 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
         return value_of(offered.name, await connection.call(offered.name, params, tell), schema)
 
     definition = _definition(name, server, offered)
-    if (size := len(dumps(definition))) > MAX_DEFINITION:
-        words = f"the MCP server {name!r}: tool {shorten(offered.name, 60)} is defined in {size:,} characters; {MAX_DEFINITION:,} are accepted"
+    if (size := len(dumps(definition))) > MAX_MCP_DEFINITION:
+        words = f"the MCP server {name!r}: tool {shorten(offered.name, 60)} is defined in {size:,} characters; {MAX_MCP_DEFINITION:,} are accepted"
         raise ToolDefinitionError(words)
     try:
         return open_tool(definition, call, context_parameter=_CONTEXT)

@@ -14,20 +14,8 @@ import httpx2
 from mcp.types import CallToolResult, ContentBlock
 from pydantic import BeforeValidator
 
-from perdure.values.limits import MAX_STORED
+from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_LIST, MAX_MCP_MESSAGE
 
-MAX_MESSAGE: Final = MAX_STORED + 1_000_000
-"""Bytes of one message: the largest value that a run can keep, and its frame. The client keeps a message whole until it has ended."""
-MAX_LIST: Final = 4_000_000
-"""The same while no call is under way: the client takes microseconds for each byte of a list of tools."""
-MAX_TOOLS: Final = 500
-"""Tools of one server: each of them costs half a millisecond of the worker's event loop whenever the list changes."""
-MAX_DEFINITION: Final = 64_000
-"""Bytes of one tool's definition, which each run that uses it records, and each prompt holds."""
-MAX_BLOCKS: Final = 10_000
-"""Content blocks of one result: the client takes ten microseconds for each, and the worker does nothing else meanwhile."""
-MAX_TOLD: Final = 100
-"""Lines that are logged of one server's tools; a list that changes may bring new ones for ever."""
 A_SECOND: Final = 500
 """Messages a second, over `BURST`: a server that reports progress without pause would take the worker's time from all calls."""
 BURST: Final = 10_000
@@ -37,8 +25,8 @@ ENCODING: Final = "perdure-mcp"
 
 
 def _few(blocks: Any) -> Any:
-    if isinstance(blocks, list) and len(blocks) > MAX_BLOCKS:
-        raise ValueError(f"{len(blocks):,} blocks; {MAX_BLOCKS:,} are accepted")
+    if isinstance(blocks, list) and len(blocks) > MAX_MCP_BLOCKS:
+        raise ValueError(f"{len(blocks):,} blocks; {MAX_MCP_BLOCKS:,} are accepted")
     return blocks
 
 
@@ -60,7 +48,7 @@ class Allowance:
     @property
     def message(self) -> int:
         """Bytes of one message."""
-        return MAX_MESSAGE if self.calls else MAX_LIST
+        return MAX_MCP_MESSAGE if self.calls else MAX_MCP_LIST
 
 
 allowance: ContextVar[Allowance] = ContextVar("allowance")

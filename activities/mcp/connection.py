@@ -26,12 +26,13 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from perdure.activities.mcp.bounds import ENCODING, MAX_TOOLS, Allowance, BoundedResult, BoundedTransport, allowance
+from perdure.activities.mcp.bounds import ENCODING, Allowance, BoundedResult, BoundedTransport, allowance
 from perdure.activities.mcp.config import McpServer, expand
 from perdure.activities.mcp.stderr import LastWords
 from perdure.activities.secrets import keep_secret, looks_secret, masked
 from perdure.errors import MAX_TOLD, ToolError, clip
 from perdure.values.jsons import JsonObject
+from perdure.values.limits import MAX_MCP_TOOLS
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds until a server that says nothing is given up."""
@@ -241,10 +242,10 @@ async def _all_tools(client: Client) -> list[Tool]:
     for _ in range(_MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
-        if not page.next_cursor or page.next_cursor == cursor or len(tools) > MAX_TOOLS:
+        if not page.next_cursor or page.next_cursor == cursor or len(tools) > MAX_MCP_TOOLS:
             break
         cursor = page.next_cursor
-    return tools[: MAX_TOOLS + 1]  # one more than are offered: it says that there are more
+    return tools[: MAX_MCP_TOOLS + 1]  # one more than are offered: it says that there are more
 
 
 def _first_line(error: BaseException) -> str:

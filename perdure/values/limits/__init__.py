@@ -254,6 +254,18 @@ MAX_ADDITION: Final = 2_000
 """Characters that a hook may add to a compaction: half of what a summary may have."""
 MAX_LAST_MESSAGES: Final = 1_000_000
 """Bytes of a run's messages that a hook is given at its end: they are sent by query, beside the run's output."""
+MAX_MCP_MESSAGE: Final = MAX_STORED + 1_000_000
+"""Bytes of one message of an MCP server: the largest value that a run can keep, and its frame. The client keeps a message whole until it has ended."""
+MAX_MCP_LIST: Final = 4_000_000
+"""The same while no call is under way: the client takes microseconds for each byte of a list of tools."""
+MAX_MCP_TOOLS: Final = 500
+"""Tools of one MCP server: each of them costs half a millisecond of the worker's event loop whenever the list changes."""
+MAX_MCP_DEFINITION: Final = 64_000
+"""Bytes of one MCP tool's definition, which each run that uses it records, and each prompt holds."""
+MAX_MCP_BLOCKS: Final = 10_000
+"""Content blocks of one MCP result: the client takes ten microseconds for each, and the worker does nothing else meanwhile."""
+MAX_MCP_PROBLEMS: Final = 100
+"""Lines that are logged of one MCP server's tools; a list that changes may bring new ones for ever."""
 
 
 def said(size: int) -> str:
