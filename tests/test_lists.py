@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import uuid
 
@@ -18,7 +19,7 @@ from perdure import tool
 from perdure.activities.visibility import SearchAttributes
 from perdure.cli.lists.commands import next_page
 from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
-from perdure.client.runs import start_run
+from perdure.client.runs import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
 from perdure.hosting.embedding.refusing import Unsandboxed
@@ -170,6 +171,57 @@ async def test_a_run_ends_although_its_search_attributes_are_taken_away(caplog: 
     refused = [vars(record)["perdure"] for record in caplog.records if "refused a task" in record.message]
     assert refused
     assert refused[0] == {"run": handle.id}
+
+
+async def test_an_ended_run_without_a_worker_is_shown_from_its_history_and_says_so(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client = dev_server.client
+    calls = [
+        {"_tool": "remove", "path": "/a", "_outputPath": "†state.gone"},
+        {"_tool": "remove", "path": "†state.gone"},
+    ]
+    script = [{"calls": calls, "output": None}, *[{"calls": [], "output": "†state.gone"}] * 2]
+    free = {"config": {"approval": {"ask": "never"}}}
+    async with harness(client, [remove], script) as it:
+        seen = await it.run(agent("remove", name="clerk", schema={}, **free))
+        failed = await it.run(
+            agent("remove", schema={"type": "integer"}, config={"max_requests": 1, "approval": {"ask": "never"}})
+        )
+        waiting = await it.start(removing("/b"))
+        await it.until_waiting(waiting.id, "0.0")
+        await waiting.terminate()
+    assert (seen.status, len(seen.calls), len(seen.log), seen.trouble) == ("completed", 2, 2, ""), seen.error
+    assert (seen.reads, seen.writes) == ({"1.1": ["†state.gone"]}, {"1.0": "†state.gone"})
+    shown = await fetch_run(client, seen.run_id)
+    assert shown.trouble == FROM_HISTORY
+    assert shown.result().as_json() == seen.result().as_json()
+    assert (shown.log, shown.reads, shown.writes) == ([], {}, {})
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+    printed = await perdure("show", seen.run_id, env=env | {"COLUMNS": "200"})
+    assert "[iter=1] a model was asked; which one, the history alone does not show" in printed.out
+    assert "the plan that was given" not in printed.out
+    assert FROM_HISTORY in " ".join(printed.out.split())
+    assert failed.status == "failed"
+    assert (await fetch_run(client, failed.run_id)).trouble == FROM_HISTORY
+    ended = await fetch_run(client, waiting.id)
+    assert (ended.status, ended.calls, ended.trouble) == ("terminated", [], WITHOUT_RESULT)
+
+
+async def test_a_list_of_one_says_nothing_beside_it(dev_server: WorkflowEnvironment) -> None:
+    client, name = dev_server.client, f"agent-{uuid.uuid4().hex[:8]}"
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+    assert await SearchAttributes().ensure(client) is None
+    async with harness(client, [remove], lambda _: DONE) as it:
+        for _ in range(2):
+            await it.run(agent(name=name))
+        await until_found(client, Selection(name), 2)
+    listed = await perdure("list", "--agent", name, "--limit", "1", env=env)
+    assert (listed.code, listed.err) == (0, "")
+    assert len([line for line in listed.out.splitlines() if line.startswith("more: perdure list --agent")]) == 1
+    as_json = await perdure("list", "--agent", name, "--limit", "1", "--json", env=env)
+    assert (as_json.code, len(json.loads(as_json.out))) == (0, 1)
+    assert as_json.err.startswith("more: perdure list --agent")
 
 
 async def test_the_next_page_is_of_the_same_runs_and_its_command_can_be_copied() -> None:

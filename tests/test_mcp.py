@@ -459,6 +459,23 @@ async def test_lists_that_no_library_would_send_are_one_line(tmp_path: Path) -> 
         assert all("\n" not in line for line in told)
 
 
+async def test_parameters_of_a_servers_tools_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"notes": STDIO}}))
+    listed = await perdure("tools", "--mcp", str(path), env={"COLUMNS": "200"})
+    as_json = await perdure("tools", "--mcp", str(path), "--json")
+    assert (listed.code, as_json.code) == (0, 0), listed.err + as_json.err
+    known = {each["name"]: each for each in json.loads(as_json.out)}
+    shown = {line.split()[0]: line for line in listed.out.splitlines() if line.split()}
+    for name in ("notes.write", "notes.read"):
+        parameters = parse_tool(known[name], activities=known).parameters
+        assert parameters["properties"], name
+        for each in parameters["properties"]:
+            assert (each if each in parameters.get("required", []) else f"{each}?") in shown[name].replace(
+                ",", " "
+            ).split()
+
+
 async def test_the_worker_reads_the_standard_file(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     path = tmp_path / "mcp.json"

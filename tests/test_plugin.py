@@ -24,12 +24,15 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, Worker
 
 from perdure import Agent, Perdure, PerdurePlugin, activity_tool, tool
+from perdure.client.listing import list_runs
+from perdure.client.selection import Selection
 from perdure.errors import SettingsError, ToolDefinitionError
 from perdure.hosting.encryption import AesGcm
 from perdure.run.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel
 from perdure.testing.turns import Turn
 from tests.patience import HANG
+from tests.test_lists import until_found
 from tests.test_readme import DOCS, blocks, write
 from tests.user_workflows import SHOPPER, Minding, Order, Receipt, Shopping, price, ship
 
@@ -77,6 +80,11 @@ async def test_one_line_for_a_sandboxed_worker_that_has_workflows_a_codec_and_tr
             assert await Perdure(client).get_run(child, SHOPPER).result() == Receipt(euros=0.5)
             found = (await client.get_workflow_handle(child).describe()).typed_search_attributes
             assert found.get(SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)) == "shopper"
+            only = Selection("shopper", query=f"WorkflowId = '{child}'")
+            await until_found(client, only, 1)
+            [listed] = (await list_runs(client, only, size=2)).rows
+            assert (listed.agent, listed.status) == ("shopper", "completed")
+            assert listed.tokens  # what the page of costs adds up, by agent
     below = await dev_server.client.get_workflow_handle(child).fetch_history()
     inputs = below.events[0].workflow_execution_started_event_attributes.input.payloads
     assert [payload.metadata["encoding"] for payload in inputs] == [b"binary/encrypted"]

@@ -63,6 +63,9 @@ async def _call(function: HookFunction, hook: HookRef, hearing: Hearing) -> str 
         hearing.hear(hook, work.result())
     except HookAnswerError as fault:
         return f"gave no answer that can be taken: {fault}"
+    except Exception as fault:  # an event that a hook has made by other means than its class offers
+        _LOG.error("what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=fault)
+        return f"gave no answer that can be taken: reading it failed with {type(fault).__name__} (the worker's log says more)"
     return None
 
 

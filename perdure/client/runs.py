@@ -202,6 +202,10 @@ FROM_HISTORY: Final = (
     "no worker answers: this is from the run's history alone, which shows no models, no reads and no writes"
 )
 """Said of a run that has ended, where nobody can replay it."""
+WITHOUT_RESULT: Final = (
+    "no worker answers, and a run that was ended from outside leaves no result: its calls are shown where a worker runs"
+)
+"""The same of one that was cancelled, terminated, or timed out."""
 
 
 async def fetch_run(client: Client, run_id: str) -> RunView:
@@ -233,6 +237,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     view.status = status
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)
+        view.trouble = view.trouble if view.agent else WITHOUT_RESULT
     return view
 
 

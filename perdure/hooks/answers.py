@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.errors import JsonError, clip
+from perdure.errors import JsonError, TooLargeError, clip
 from perdure.hooks.events import HookEvent
 from perdure.hooks.table import HOOKS
 from perdure.hooks.wire import HookAnswer, HookProblem, HookRef
@@ -25,7 +25,8 @@ class Refused:
 
 def refuse(reason: str) -> Refused:
     """Return this from a hook that does not let it happen; the reason is told to whoever wanted it."""
-    return Refused(clip(str(reason), MAX_REASON) or "no reason was given")
+    words = str(reason).encode(errors="replace").decode()
+    return Refused(clip(words, MAX_REASON) or "no reason was given")
 
 
 class HookAnswerError(Exception):
@@ -53,7 +54,7 @@ class Hearing:
         if isinstance(said, Refused):
             if not rule.refused:
                 raise HookAnswerError(f"it refused, and {rule.name} cannot be refused")
-            self.answer.refused, self.answer.by = said.reason, [hook.name]
+            self.answer.refused, self.answer.by = refuse(said.reason).reason, [hook.name]
             return
         if not rule.changes or not isinstance(said, rule.event):
             may = (
@@ -62,8 +63,8 @@ class Hearing:
             raise HookAnswerError(f"it returned {type(said).__name__}, but must return {may}")
         fields = {name: getattr(said, name) for name in rule.changes}
         try:
-            check(fields, source="what it returned")
-        except JsonError as error:
+            check(fields, source="what it returned", most=self._most)  # each value has a byte at least
+        except (JsonError, TooLargeError) as error:
             raise HookAnswerError(clip(str(error), 300)) from None
         if (size := len(dumps(fields).encode(errors="surrogatepass"))) > self._most:
             raise HookAnswerError(f"what it returned has {size:,} bytes, and {self._most:,} is the most")

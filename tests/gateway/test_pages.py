@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page, expect
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.activities.visibility import SearchAttributes
 from perdure.pages.door import pages, sign_in
 from perdure.testing import ScriptedModel
 from perdure.testing.turns import ChatRequest, Pace
@@ -302,3 +303,13 @@ async def test_r17_5_without_tokens_a_page_says_which_tenant_it_shows_and_offers
         await page.get_by_role("button", name="Reject", exact=True).click()
         await expect(page.get_by_role("status")).to_contain_text("rejected")
         await page.context.close()
+
+
+async def test_a_list_of_runs_without_a_match_says_so(server: WorkflowEnvironment, tmp_path: Path) -> None:
+    agents = write_agents(tmp_path / "agents", DESK)
+    assert await SearchAttributes().ensure(server.client) is None  # as a worker does at its start
+    async with gateway(server.client, [sign_in, pages], task_queue=some_name(), agents=agents) as at:
+        answer = await at.http.get("/runs", params={"agent": some_name()}, follow_redirects=True)
+    assert answer.status_code == 200
+    assert "No run matches." in answer.text
+    assert "There is no such run" not in answer.text

@@ -16,14 +16,16 @@ from perdure.hooks.answers import Hearing, HookAnswerError, told
 from perdure.hooks.functions import hook_functions
 from perdure.hooks.matching import Hooks, matches
 from perdure.hooks.table import HOOKS
-from perdure.hooks.wire import HookRef
+from perdure.hooks.wire import HookAnswer, HookRef
 from perdure.plan.calls import Call
 from perdure.plan.revisions import take_changed
 from perdure.run.documents import with_system_text
 from perdure.tools.tool import parse_tool
 from perdure.values.jsons import Json
+from perdure.values.limits import MAX_REASON
 from perdure.values.sources.origins import Origins
 from perdure.values.templates import parse_template
+from tests.cpu import Cpu
 
 DOCS = Path(__file__).parents[2] / "docs" / "hooks.md"
 _FAILS = {"closed": "closed", "open": "open", "declared": "open where it only looks (`-> None`), else closed"}
@@ -99,6 +101,54 @@ def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> No
     after = Hearing(AfterToolCall(), 100)
     with pytest.raises(HookAnswerError, match="has a key that is no text, but int"):
         after.hear(ref("after_tool_call"), after.event.changed(result={1: 2}))
+
+
+def cyclic() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def deep(levels: int, width: int = 1) -> list[Any]:
+    """A list in a list, each named so often: a value of `width ** levels` items in little memory."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found] * width
+    return found
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (cyclic(), "nested too deeply"),
+        (deep(100_000), "nested too deeply"),
+        (deep(60, 2), "more than 10,000 values"),
+        ("x" * 20_000, "bytes, and 10,000 is the most"),
+        ("\ud800", "an unpaired surrogate"),
+        (10**5000, "digits"),
+        (object(), "has object, which is no JSON"),
+        ({1, 2}, "has set, which is no JSON"),
+        (b"x", "has bytes, which is no JSON"),
+        ({("a", "b"): 1}, "a key that is no text"),
+    ],
+    ids=["cyclic", "deep", "shared", "huge", "surrogate", "digits", "object", "set", "bytes", "keys"],
+)
+def test_a_result_that_no_history_can_hold_is_no_answer(result: Any, words: str) -> None:
+    hearing, cpu = Hearing(AfterToolCall(result=1), 10_000), Cpu()
+    with pytest.raises(HookAnswerError, match=words):
+        hearing.hear(ref("after_tool_call"), hearing.event.model_copy(update={"result": result}))
+    assert cpu.laps() < 50
+    assert (hearing.event.as_json()["result"], hearing.answer.changed) == (1, None)
+
+
+@pytest.mark.parametrize("reason", ["x" * 10**6, 5, None, "\ud800", ["a"]])
+def test_a_refusal_is_a_short_text_whatever_its_hook_makes_it_of(reason: Any) -> None:
+    hearing = Hearing(BeforeToolCall(), 100)
+    for made in (refuse(reason), Refused(reason)):
+        hearing.hear(ref("before_tool_call"), made)
+        assert HookAnswer.model_validate_json(hearing.answer.model_dump_json()).refused == hearing.answer.refused
+        assert isinstance(hearing.answer.refused, str)
+        assert len(hearing.answer.refused) <= MAX_REASON
 
 
 def test_what_fails_refuses_or_is_gone_past() -> None:
