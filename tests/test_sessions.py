@@ -11,8 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio import workflow
+from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Agent, Perdure, tool
 from perdure.client.selection import Selection
@@ -333,6 +336,39 @@ async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvi
         assert run["calls"][0]["tool"] == "hold"
         assert run["calls"][0]["status"] != "done"
         gate.open.set()
+
+
+@workflow.defn(name=SESSION_WORKFLOW)
+class Broken:
+    @workflow.run
+    async def run(self) -> None:
+        raise RuntimeError("a fault of the engine's")
+
+
+async def test_r18_10_who_waits_for_a_session_whose_tasks_fail_waits_on_and_hears_why(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """After some failed tasks the server refuses queries. That passes, as where the worker had no time."""
+    queue = f"broken-{uuid.uuid4().hex[:8]}"
+    session = Perdure(dev_server.client, task_queue=queue).session(queue)
+    async with Worker(
+        dev_server.client, task_queue=queue, workflows=[Broken], workflow_runner=UnsandboxedWorkflowRunner()
+    ):
+        handle = await dev_server.client.start_workflow(SESSION_WORKFLOW, id=session.id, task_queue=queue)
+        async with asyncio.timeout(HANG):
+            while True:
+                try:
+                    await handle.query(SHOW)
+                except WorkflowQueryFailedError:
+                    pass
+                except RPCError as error:
+                    if error.status is RPCStatusCode.FAILED_PRECONDITION:
+                        break
+                await asyncio.sleep(0.2)  # nothing tells when it refuses
+        waited = await session.wait("m-1", 1)
+        await handle.terminate()
+    assert waited.status == "timeout"
+    assert "its workflow tasks fail" in str(waited.error)
 
 
 async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(

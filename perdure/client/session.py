@@ -394,7 +394,7 @@ class Session:
         try:
             fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
         except RPCError as error:
-            if error.status in UNANSWERED:
+            if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:  # its last task failed
                 return None
             with sessions.found(self._client, self.key):
                 raise
