@@ -18,6 +18,7 @@ from perdure import Perdure, ToolContext, ToolError, branch, tool
 from perdure.cli.viewing.render import run_table
 from perdure.cli.viewing.tables import wait_line
 from perdure.client.lists import ListedRun
+from perdure.client.runs import FROM_HISTORY
 from perdure.client.selection import Selection
 from perdure.hosting.connection import data_converter
 from perdure.run.wire import RunView
@@ -349,3 +350,16 @@ async def test_while_a_request_is_asked_the_calls_before_it_are_listed_once(dev_
         gate.set()
         await handle.result()
     assert [call.id for call in view.calls] == ["1.0"]
+
+
+async def test_a_run_that_has_ended_is_shown_from_its_history_where_no_worker_answers(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with harness(dev_server.client, [add], [DONE]) as it:
+        answered = await it.run(agent("add"))
+    view = await it.view(answered.run_id)
+    assert (answered.trouble, view.trouble) == ("", FROM_HISTORY)
+    assert (view.status, view.output) == ("completed", DONE["output"])
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(run_table(view, 200))
+    assert FROM_HISTORY in printed.getvalue()

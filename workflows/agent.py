@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -286,7 +287,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         view.resets = len(self._notes.journal.resets)
         if run.records:  # of the calls that have ended it is said already
             view.calls = [call.model_copy() for call in view.calls]
-            record(view.calls, list(run.plan.made()) if run.plan is not None else (), run.sizes, run.reading.recorded)
+            newest = () if run.plan is None else [*islice(run.plan.made_last(), len(view.calls))][::-1]
+            record(view.calls, newest, run.sizes, run.reading.recorded)
         return view
 
     @property

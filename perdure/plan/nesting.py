@@ -152,6 +152,19 @@ class Nesting:
         inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
         return [*own, *(edge for plan in inside for edge in plan.named_edges())]
 
+    def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
+        """The same, but of those in iterations the newest, `most` at most: costs no more than these, however many there are."""
+        blocks: list[list[tuple[str, str, str]]] = []
+        for loop in reversed(self._loops.all.values()):
+            for plan in reversed(loop.plans.values()):
+                if most <= 0:
+                    break
+                found = plan.newest_edges(most)[-most:]
+                blocks.append(found)
+                most -= len(found)
+        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+        return [*own, *(edge for block in reversed(blocks) for edge in block)]
+
     def sources_now(self, reference: Reference) -> Sources:
         """Where what a reference finds now comes from."""
         around = NOWHERE if self._inside is None else self._inside.outer.sources_now(reference)

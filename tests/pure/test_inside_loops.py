@@ -475,6 +475,21 @@ def test_r16_6_of_rounds_that_have_ended_nothing_is_walked_again() -> None:
     assert plan.take_folded() == []
 
 
+def test_r16_6_a_look_walks_the_newest_edges_of_rounds_alone() -> None:
+    body = [
+        {"_tool": "_let", "value": "†b", "_outputPath": "†state.v"},
+        {"_tool": "_let", "value": "†state.v", "_outputPath": "†state.w"},
+    ]
+    inner = {"_tool": "_for", "_each": [1, 2, 3], "_as": "b", "_body": body, "_outputPath": "†state.ws"}
+    loop = {"_tool": "_for", "_each": [1, 2], "_as": "a", "_body": [inner], "_outputPath": "†state.all"}
+    plan = Ran([{"_tool": "_for", "_each": [1], "_as": "b", "_body": body}, loop]).plan
+    every = plan.named_edges()
+    assert len(every) == 7
+    assert plan.newest_edges(7) == every
+    assert plan.newest_edges(4) == every[3:]
+    assert plan.newest_edges(1) == every[-1:]
+
+
 def test_r8_7_an_output_reads_all_that_a_part_of_a_longer_list_keeps() -> None:
     part = {
         "_tool": "check",

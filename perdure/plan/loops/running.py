@@ -48,6 +48,7 @@ class Iteration(Protocol):
     def made(self) -> Iterator[Call]: ...
     def made_last(self) -> Iterator[Call]: ...
     def named_edges(self) -> list[tuple[str, str, str]]: ...
+    def newest_edges(self, most: int) -> list[tuple[str, str, str]]: ...
 
 
 class Rounds:
@@ -78,6 +79,9 @@ class EndedIteration:
 
     def named_edges(self) -> list[tuple[str, str, str]]:
         return self._edges
+
+    def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
+        return self._edges[-most:]
 
 
 class Loop:

@@ -15,7 +15,7 @@ from perdure.run.running import Run
 from perdure.run.telling.inbox import heard
 from perdure.run.views.ways import ways
 from perdure.run.wire import RunView, WaitingEntry, WaitingView
-from perdure.values.limits import MAX_VIEWED
+from perdure.values.limits import MAX_VIEWED, MAX_VIEWED_EDGES
 from perdure.values.limits.sizes import preview
 
 _SHOWN_IN_LISTS: Final = 300
@@ -26,6 +26,7 @@ def run_view(run: Run, run_id: str) -> RunView:
     """The run as it stands, with its newest `MAX_VIEWED` calls."""
     plan, past = run.plan, run.past
     newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
+    edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
     earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
     return RunView(
         run_id=run_id,
@@ -54,7 +55,10 @@ def run_view(run: Run, run_id: str) -> RunView:
         writes=past.writes | plan_writes(newest),
         sets=run.table.as_json(),
         met=run.reading.met(run.progress, run.table.sets),
-        edges=[*past.edges, *(plan.named_edges() if plan else ())],
+        edges=[*past.edges, *edges],
+        cut=[f"edges: the newest of loops are shown; whole: perdure show {run_id} --value edges"]
+        if len(edges) >= MAX_VIEWED_EDGES
+        else [],
     )
 
 

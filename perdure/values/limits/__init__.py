@@ -150,6 +150,8 @@ MAX_CARRIED: Final = 15_000_000
 MAX_KEPT: Final = 64_000_000
 """Bytes of parameters and results of ended calls that a run keeps by reference, to be read whole."""
 
+MAX_VIEWED_EDGES: Final = 10_000
+"""Edges between calls of iterations that a view has: the newest."""
 MAX_VIEWED: Final = 2_000
 """Calls, the newest, that a view of a run holds: to show one takes up to 0.1 ms, and while a run is looked at it does nothing else (R16.6).
 All of them are read page by page."""
