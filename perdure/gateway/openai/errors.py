@@ -23,8 +23,6 @@ _CODES: Final = {
     413: "request_too_large",
     429: "rate_limit_exceeded",
 }
-_NAMED: Final = {"conv_": "conversation", "chatcmpl-": "completion"}
-"""By the beginning of an id what it names, if that is no response."""
 _AS_BAD: Final = frozenset({409, 415, 422})
 """Statuses that OpenAI has no use for: its clients would send the same again after a 409."""
 
@@ -64,10 +62,9 @@ def after_start(error: Exception, id: object) -> HttpError:
     return ended_badly(f"{words}; the run goes on as {id}", "still_running")
 
 
-def not_found(id: str) -> HttpError:
+def not_found(id: str, what: str = "response") -> HttpError:
     """The same for what there is not and for what is another's (R10.2)."""
-    what = next((what for prefix, what in _NAMED.items() if id.startswith(prefix)), "response")
-    return refused(f"there is no {what.replace('_', ' ')} {id!r}", f"{what}_id", "not_found", status=404)
+    return refused(f"there is no {what} {id!r}", f"{what}_id", "not_found", status=404)
 
 
 def error_body(problem: HttpError) -> JsonObject:

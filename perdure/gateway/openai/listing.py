@@ -99,7 +99,7 @@ async def conversation(
     try:
         return conversation_object(await (session.about() if metadata is None else session.describe(metadata)))
     except RunNotFoundError:
-        raise not_found(id[:200]) from None
+        raise not_found(id[:200], "conversation") from None
 
 
 async def conversations(perdure: Perdure, caller: Caller, asked: Mapping[str, str]) -> JsonObject:
@@ -145,13 +145,13 @@ async def _entries(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject
     try:
         return await _session(perdure, caller, id).read_entries()
     except RunNotFoundError:
-        raise not_found(id[:200]) from None
+        raise not_found(id[:200], "conversation") from None
 
 
 def _session(perdure: Perdure, caller: Caller, id: str) -> Session:
     """Return the session of a conversation's id. Raises `HttpError` (404) for what cannot be one."""
     if (key := conversation_key(id)) is None:
-        raise not_found(id[:200])
+        raise not_found(id[:200], "conversation")
     return perdure.session(key, tenant=caller.tenant)
 
 
@@ -161,4 +161,4 @@ async def delete_conversation(perdure: Perdure, caller: Caller, conversation: st
     try:
         await session.delete(sender=caller.sender, rights=caller.rights)
     except RunNotFoundError:
-        raise not_found(conversation[:200]) from None
+        raise not_found(conversation[:200], "conversation") from None

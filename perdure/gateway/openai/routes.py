@@ -120,7 +120,7 @@ class Routes:
         id = response_id(name, COMPLETION)
         found = None if id is None else await self._finder.find(caller.tenant, id)
         if id is None or found is None or not (found.record.stored and found.record.chat):
-            raise not_found(name[:200])
+            raise not_found(name[:200], "completion")
         if not is_settled(found, id):
             raise refused(f"{name} is still under way", "completion_id", "still_running")
         return JSONResponse(completion_object(id, found))
