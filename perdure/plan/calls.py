@@ -113,6 +113,8 @@ class Call:
     """What `_each` resolved to: the delegate runs once for each (R8.5)."""
     origins: Origins = UNKNOWN_ORIGINS
     """Where it and its parameters come from, once it was looked at whether it is ready (R15.1)."""
+    decided: Sources = NOWHERE
+    """Where what decided that it is made comes from: conditions and lists, its own and those of the loops that it stands in."""
     sources: Sources = NOWHERE
     """Where its result comes from, or what is said of its failure."""
     notes: list[CallError] = field(default_factory=list)

@@ -15,10 +15,13 @@ from perdure.plan.loops.inside import Inside, Loops
 from perdure.plan.loops.reading import LET, PREVIOUS
 from perdure.plan.loops.running import Loop, outside_state
 from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.readiness import with_conditions
 from perdure.plan.settling import News, Settling
 from perdure.plan.writing import result_sources
+from perdure.tools.tool import ASK_PERSON
 from perdure.values.instances import values_for
 from perdure.values.jsons import Json
+from perdure.values.limits.steps import Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import Missing, Reference
 from perdure.values.sources import NOWHERE, Sources, join, join_all
@@ -32,6 +35,7 @@ class Nesting:
     calls: list[Call]
     closed: bool
     keeping: Keeping
+    checks: Checks
     _loops: Loops
     _wiring: Wiring
     _settling: Settling
@@ -57,6 +61,11 @@ class Nesting:
     def dry_iteration(self, call: Call) -> Self:
         """Of a dry run, what one iteration of a loop would be, whatever its item (R16.5)."""
         assert call.loop is not None
+        for until in (call.loop.before, call.loop.until):  # whatever it will find
+            read = () if until is None else until.template.references()
+            call.decided = join_all(
+                [call.decided, *(join(self.sources_then(ref), self.sources_now(ref)) for ref in read)]
+            )
         kinds = dict.fromkeys((call.loop.place, *([call.loop.item] if call.loop.kind == "each" else [])), UNKNOWN)
         state = outside_state(call)
         if call.loop.kind == "until":
@@ -176,6 +185,13 @@ class Nesting:
         return join(self.known.of_kind(reference.kind).at(reference.path), around)
 
     def _result_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
+        """Its tool's and its parameters', and those of the conditions that it is made under. A person's answer is the person's."""
+        own = self._own_sources(call, outcome)
+        if call.tool is not None and call.tool.activity == ASK_PERSON:
+            return own
+        return with_conditions(own, call.decided, self.checks)
+
+    def _own_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
         """Its tool's and its parameters'; what its scopes give counts whole, where a run below does not tell better."""
         if isinstance(outcome, Failed) and call.loop is not None:  # its words may hold what a condition has read
             outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))

@@ -42,7 +42,7 @@ from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.limits.steps import PART_STEPS, SHORT_TASKS, Checks
 from perdure.values.references import Path
 from perdure.values.schemas import Schema
-from perdure.values.sources import NOWHERE, Labels, Sources
+from perdure.values.sources import NOWHERE, Labels, Sources, join
 from perdure.values.sources.origins import Known, Origins
 from perdure.values.state import State
 from perdure.values.texts import Texts
@@ -239,7 +239,17 @@ class Plan(Nesting, Revising):
         """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
         open_plan = partial(self._iteration, call, around := self.values(call))
-        return Loop(call, call.loop, open_plan, around, self.state, self.checks, self._max_payload, self._rounds)
+        return Loop(
+            call,
+            call.loop,
+            open_plan,
+            around,
+            self.state,
+            self.checks,
+            self._max_payload,
+            self._rounds,
+            self.sources_then,
+        )
 
     def _iteration(
         self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
@@ -258,7 +268,12 @@ class Plan(Nesting, Revising):
             max_payload=self._max_payload,
             dry_run=self._dry_run,
             inside=inside,
-            known=replace(self.known, base=base, written=lambda _: call.origins.written),
+            known=replace(
+                self.known,
+                base=base,
+                written=lambda _: call.origins.written,
+                decided=join(call.decided, items.whole),
+            ),
         )
         plan.stand_in(self)
         if self.checks.is_patched(SHORT_TASKS):

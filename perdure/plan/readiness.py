@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan.calls import Call, LoopForm, Status
@@ -16,11 +16,11 @@ from perdure.plan.explanations import QUOTED, missing_inside, why_skipped
 from perdure.plan.refusals import held_back
 from perdure.values.instances import scope_path
 from perdure.values.jsons import Json, json_path
-from perdure.values.limits.steps import Checks
+from perdure.values.limits.steps import DECIDED, Checks
 from perdure.values.paths import UNKNOWN
 from perdure.values.references import MISSING, Expression, Missing, Path, Reference, evaluate, references
-from perdure.values.sources import NOWHERE, USER, Sources, join
-from perdure.values.sources.origins import Known, origins_of
+from perdure.values.sources import NOWHERE, USER, Sources, join, join_all
+from perdure.values.sources.origins import Known, Origins, origins_of, taken_by
 from perdure.values.templates import Template
 from perdure.values.texts import Texts
 
@@ -71,15 +71,26 @@ class _Judging:
     why: dict[Reference, Found] = field(default_factory=dict)
 
     def outcome(self) -> Binding | End | None:
+        call = self.node.call
+        call.decided = self.known.decided
+        outcome = self._outcome()
+        if isinstance(outcome, End) and outcome.branch:  # what kept others from writing has kept it from being made
+            bindings = (*self.node.bindings.values(), *self.node.order.values())
+            call.decided = join_all([call.decided, *(each.decided(self.calls) for each in bindings)])
+        return outcome
+
+    def _outcome(self) -> Binding | End | None:
         read = self._read()
         if read is not None:
             return read
         call = self.node.call
+        call.decided = join(call.decided, self._decided_by(call.condition))
         # What it would be called with need not exist where it is not called.
         not_taken = self._condition() if call.has_condition else None
         if not_taken is not None:
             return not_taken
         call.origins = origins_of(call.template, call.origins.written, self.found.__getitem__, self._sources)
+        call.origins = self._with_what_was_missed(call.template, call.origins)
         params = self._valued(call.template, ())
         if isinstance(params, End):
             return params
@@ -149,7 +160,25 @@ class _Judging:
     def _sources(self, reference: Reference) -> Sources:
         if self.known.vouched(str(reference), self.found[reference]):
             return USER
-        return self.node.bindings[reference].sources(self.calls, self.order, self.known.of_kind(reference.kind))
+        binding = self.node.bindings[reference]
+        sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
+        return with_conditions(sources, binding.decided(self.calls), self.checks)
+
+    def _decided_by(self, condition: Template) -> Sources:
+        """Where what a condition goes by comes from."""
+        sites = (site.expression for site in condition.sites)
+        return join_all(taken_by(each, self.found.__getitem__, self._sources) for each in sites)
+
+    def _with_what_was_missed(self, template: Template, origins: Origins) -> Origins:
+        """Of `a || b` also the conditions that have kept `a` from being written."""
+        params = dict(origins.params)
+        for site in template.sites:
+            name = str(site.path[0])
+            for reference in references(site.expression):
+                if self.found.get(reference) is MISSING:
+                    decided = self.node.bindings[reference].decided(self.calls)
+                    params[name] = with_conditions(params.get(name, NOWHERE), decided, self.checks)
+        return replace(origins, params=params)
 
     def _unreadable(self, expression: Expression, where: str) -> End:
         """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
@@ -162,6 +191,11 @@ class _Judging:
         if binding.writers:
             return End("invalid", missing_inside(absent, where, binding, self.calls, self.order))
         return End("invalid", self.missing(absent, where))
+
+
+def with_conditions(sources: Sources, decided: Sources, checks: Checks) -> Sources:
+    """Those of a value, with those of the conditions that it stands there by."""
+    return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
 
 
 def _invalid(error: CallError | None) -> End | None:

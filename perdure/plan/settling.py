@@ -13,7 +13,7 @@ from perdure.plan.control.guessing import Assumed
 from perdure.plan.edges.bindings import Binding
 from perdure.plan.edges.wiring import Node, Wiring
 from perdure.plan.explanations import missing_path, state_shape
-from perdure.plan.readiness import judge
+from perdure.plan.readiness import judge, with_conditions
 from perdure.values.jsons import Json
 from perdure.values.limits.steps import Checks
 from perdure.values.references import Missing, Reference
@@ -100,7 +100,9 @@ class Settling:
     def sources_at_end(self, reference: Reference) -> Sources:
         """Return where what `read_at_end` gives comes from (R15.1)."""
         base = self._sources.of_kind(reference.kind)
-        return self.binding_at_end(reference).sources(self.calls, self._completion, base)
+        binding = self.binding_at_end(reference)
+        sources = binding.sources(self.calls, self._completion, base)
+        return with_conditions(sources, binding.decided(self.calls), self._checks)
 
     def reopen(self, known: Known | None = None) -> None:
         """More calls follow, of another Request if more is `known` now (R10.5)."""

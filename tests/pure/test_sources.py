@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +15,8 @@ from perdure.errors import CallError
 from perdure.plan.outcomes import Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
+from perdure.values.limits.steps import DECIDED
+from perdure.values.references import MISSING, Reference
 from perdure.values.sources import AGENT, MODEL, NOWHERE, Labels, Table, join, untrusted
 from perdure.values.sources.origins import Known
 from perdure.values.sources.shapes import shape
@@ -134,6 +138,111 @@ def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[
     compacted = State(again.writes)
     for key, value in compacted.snapshot().items():
         assert marks(value) <= {each.removeprefix("!").removeprefix("tool:") for each in compacted.labels.at((key,))}
+
+
+FLAG = Write(path=("flag",), value={"on": True, "list": ["i", "i"]}, sources=frozenset({"!tool:read"}))
+OFF = FLAG.model_copy(update={"value": {"on": False, "list": ["i"]}})
+CONDITIONS = st.sampled_from(
+    [None, None, "state.flag.on", "not state.flag.on", "state.flag.on or state.x == 1", "1 == 1"]
+)
+
+
+@st.composite
+def conditional(draw: st.DrawFn) -> dict[str, Any]:
+    """A call that reads and writes paths of the state, perhaps under a condition or in a loop."""
+    read, write = (f"†state.{draw(NAMES)}" for _ in range(2))
+    call = {"_tool": "t", "p": draw(st.sampled_from([read, "1", f"{read} || †state.z"])), "_outputPath": write}
+    condition = draw(CONDITIONS)
+    chosen = {} if condition is None else {"_if": condition}
+    match draw(st.sampled_from(["call", "call", "let", "each", "body", "while", "until"])):
+        case "let":
+            return {"_tool": "_let", "value": call["p"], "_outputPath": write, **chosen}
+        case "each":
+            return {**call, "_each": "†state.flag.list", **chosen}
+        case "body":
+            return {"_tool": "_for", "_each": "†state.flag.list", "_body": [{**call, **chosen}]}
+        case "while":
+            return {
+                "_tool": "_while",
+                "_while": f"({condition or 'state.flag.on'}) and index < 2",
+                "_body": [call],
+                "_max": 4,
+            }
+        case "until":
+            return {**call, "_until": f"({condition or 'state.flag.on'}) or index > 1", "_max": 4}
+        case _:
+            return {**call, **chosen}
+
+
+@settings(max_examples=300)
+@given(st.lists(conditional(), min_size=1, max_size=6))
+def test_r15_1_what_is_another_value_for_what_others_wrote_has_their_sources(written: list[dict[str, Any]]) -> None:
+    """The same plan twice, with other words from others: what differs then names them, also where only a condition reads them."""
+    found = []
+    for flag in (FLAG, OFF):
+        start = Write(path=(), value={"x": "a", "y": "b", "z": "c"}, sources=AGENT)
+        plan = Plan(1, tools=TOOLS, state=State([start, flag]), known=Known({}, lambda _: MODEL))
+        for raw in written:
+            plan.add(raw)
+        plan.close()
+        while ready := plan.take_ready():
+            for call in ready:
+                plan.home(call).end(call, Returned(f"t({call.params['p']})"))
+        assert plan.settled
+        references = [Reference("state", (name,)) for name in "xyz"]
+        found.append([(plan.read_at_end(each), plan.sources_at_end(each)) for each in references])
+    for (value, sources), (other, others) in zip(*found, strict=True):
+        if MISSING not in (value, other) and value != other:
+            assert "!tool:read" in sources & others
+
+
+def _is_patched(conditions: bool, name: str) -> bool:
+    return conditions or name != DECIDED
+
+
+def test_r15_1_a_dangerous_call_asks_about_what_a_condition_of_others_has_chosen() -> None:
+    read = {"_tool": "read", "_outputPath": "†state.mail"}
+    chosen = [
+        {"_tool": "_let", "value": "ann", "_outputPath": "†state.to"},
+        {"_tool": "_let", "value": "eve", "_if": "state.mail == 1", "_outputPath": "†state.to"},
+    ]
+    pay = {"_tool": "t", "to": "†state.to"}
+    for mail in (1, 2):
+        for is_patched in (True, False):
+            plan = Plan(1, tools=TOOLS, state=State(), known=Known({}, lambda _: MODEL))
+            plan.checks.is_patched = partial(_is_patched, is_patched)
+            for raw in (read, *chosen, pay):
+                plan.add(raw)
+            plan.close()
+            plan.end(plan.take_ready()[0], Returned(mail))
+            call = plan.take_ready()[0]
+            assert call.params == {"to": "eve" if mail == 1 else "ann"}
+            assert call.origins.tainted == is_patched
+
+
+LOOPS: list[dict[str, Any]] = [
+    {"_tool": "_for", "_each": "†state.flag.list"},
+    {"_tool": "_while", "_while": "state.flag.on and index < 2", "_max": 4},
+    {"_tool": "_while", "_until": "not state.flag.on or index > 0", "_max": 4},
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_r15_1_what_a_body_writes_has_the_sources_of_what_its_loop_goes_by(loop: dict[str, Any]) -> None:
+    body = [{"_tool": "u", "_outputPath": "†state.one"}, {"_tool": "t", "p": "†state.one", "_outputPath": "†state.x"}]
+    state = State([Write(path=(), value={}, sources=AGENT), FLAG])
+    plan = Plan(1, tools=TOOLS, state=state, known=Known({}, lambda _: MODEL))
+    plan.add({**loop, "_body": body})
+    plan.close()
+    read = []
+    while ready := plan.take_ready():
+        for call in ready:
+            read += [call.origins.params["p"]] if call.tool_name == "t" else []
+            plan.home(call).end(call, Returned(1))
+    assert plan.calls[0].status == "done"
+    assert "!tool:read" in plan.sources_at_end(Reference("state", ("x",)))
+    first = 1 if "_until" in loop else 0  # it is asked after each iteration
+    assert ["!tool:read" in each for each in read] == [number >= first for number in range(2)]
 
 
 def test_a_shape_has_nothing_that_was_written_freely() -> None:

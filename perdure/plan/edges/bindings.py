@@ -19,7 +19,7 @@ from perdure.plan.edges.writers import Writers
 from perdure.values.jsons import Json
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING, Missing, Path, Reference
-from perdure.values.sources import Labels, Sources
+from perdure.values.sources import Labels, Sources, join_all
 from perdure.values.state import Write, is_prefix, replay, sources_of
 
 Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
@@ -53,6 +53,8 @@ class Binding:
     """The last `set` that was passed over because it went another branch. Beyond it somebody has to have written: the reader
     never falls back to a value from before the plan."""
 
+    turned: set[int] = field(default_factory=set)
+    """All that were passed over because they went another branch."""
     reach: int = field(init=False)
     """Index up to which writers were looked for: the reader's own, then those of the covering writers found."""
 
@@ -178,7 +180,12 @@ class Binding:
         beyond = [index for index in self.writers if (index > self.passed) == self.forward and index != self.passed]
         return not any(self._written_by(calls[index]) for index in beyond)
 
+    def decided(self, calls: Sequence[Call]) -> Sources:
+        """Where the conditions come from by which others have not written here (R15.1)."""
+        return join_all(calls[index].decided for index in self.turned)
+
     def _pass(self, index: int) -> None:
+        self.turned.add(index)
         if self.passed is None or (index > self.passed) == self.forward:
             self.passed = index
 

@@ -15,7 +15,7 @@ from perdure.values.limits.fitting import clipped
 from perdure.values.limits.steps import SHORT_TASKS, Checks
 from perdure.values.paths import get, overlaps
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate
-from perdure.values.sources import NOWHERE, Labels, join
+from perdure.values.sources import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
@@ -86,7 +86,7 @@ class EndedIteration:
 
 class Loop:
     """One loop. `open_plan` makes the plan of an iteration, with all its calls, from its number, what it reads by kind, and its state;
-    `around` is what stands round the loop, by kind."""
+    `around` is what stands round the loop, by kind, and `sources_around` where it comes from."""
 
     def __init__(
         self,
@@ -98,8 +98,9 @@ class Loop:
         checks: Checks,
         max_payload: int,
         rounds: Rounds,
+        sources_around: Callable[[Reference], Sources],
     ) -> None:
-        self._rounds = rounds
+        self._rounds, self._sources_around = rounds, sources_around
         self.call, self.form = call, form
         self.plans: dict[int, Iteration | EndedIteration] = {}
         """By number, also those that have ended."""
@@ -330,9 +331,20 @@ class Loop:
         if self.form.until is not None and not self._over:
             self._over = self._holds(self.form.until, number) or self._over
 
+    def _read_by(self, reference: Reference) -> Sources:
+        """Where what the condition reads there comes from."""
+        if reference.kind in (self.form.place, INDEX):
+            return NOWHERE
+        if reference.kind == "output" or (self.form.kind == "until" and reference.path[:1] == ("previous",)):
+            return self._sources
+        if reference.kind != "state":
+            return self._sources_around(reference)
+        return self._labels.at(reference.path) if reference.path else join(self._labels.whole, self._sources)
+
     def _holds(self, until: Until, number: int | None, *, needed: bool = False) -> bool:
         """Whether the condition holds now; a formula that cannot be computed ends the loop, as does what does not exist if it is needed."""
         number = self._next if number is None else number
+        self.call.decided = join_all([self.call.decided, *map(self._read_by, until.template.references())])
         state: JsonObject = self._carried.snapshot()
         if self.form.kind == "until":
             state = {**state, "previous": self._last()}

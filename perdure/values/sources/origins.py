@@ -62,6 +62,8 @@ class Known:
     """Who has written a call, as it was written, with what they had read."""
     vouched: Callable[[str, Json], bool] = field(default=lambda *_: False)
     """Whether a person stands for a value that this reference has (R15.6)."""
+    decided: Sources = NOWHERE
+    """Where what decided that these calls are made comes from: of the loop round them."""
 
     def now(self, reference: Reference, state: Labels) -> Sources:
         """Of what a reference finds as things stand, and not when the plan was made."""
