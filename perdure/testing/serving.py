@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.activities.visibility import add_attributes
 from perdure.client.histories import quiet_runtime
 from perdure.hosting.converter import Converter, PayloadConverter
-from perdure.hosting.server import embedded_server, find_program
+from perdure.hosting.server import embedded_server, find_program, start_patiently
 from perdure.run.wire import ATTRIBUTES
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
@@ -37,10 +37,12 @@ async def serve(
         client = await Client.connect(server, data_converter=converter, runtime=quiet_runtime())
         return WorkflowEnvironment.from_client(client)
     started = await stack.enter_async_context(
-        await WorkflowEnvironment.start_time_skipping(
-            data_converter=converter,
-            test_server_existing_path=find_program("temporal-test-server"),
-            runtime=quiet_runtime(),
+        await start_patiently(
+            lambda: WorkflowEnvironment.start_time_skipping(
+                data_converter=converter,
+                test_server_existing_path=find_program("temporal-test-server"),
+                runtime=quiet_runtime(),
+            )
         )
     )
     # It cannot say which it knows, and a start that names others leaves half a run behind.
