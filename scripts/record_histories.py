@@ -444,7 +444,12 @@ async def record_runs(to: Recorder) -> None:
     await to.play(
         "steered",
         agent("remove", "look"),
-        [{"calls": [{"_tool": "remove", "path": "/b"}, LOOK], "output": None}, {"calls": [LOOK], "output": None}, DONE],
+        [
+            {"calls": [{"_tool": "remove", "path": "/b"}, LOOK], "output": None},
+            {"calls": [LOOK], "output": None},
+            {"calls": [{"_tool": "keep", "calls": ["1.0"]}], "output": None},
+            DONE,
+        ],
         meanwhile=steers,
     )
     lingering = agent("linger", name="child")
@@ -465,6 +470,9 @@ async def record_runs(to: Recorder) -> None:
         [{"calls": two, "output": None}, great, great, DONE],
         child=CHILD,
     )
+    turns = [{"_tool": "large", "size": 510_000, "_outputPath": f"†state.t{n}"} for n in range(2)]
+    await to.play("turns", agent("large"), [{"calls": turns, "output": None}, DONE])
+    await moves(to)
     removal = {"calls": [{"_tool": "remove", "path": "/a", "_outputPath": "†state.r"}], "output": None}
     await to.play("reset", agent(*NAMES), [removal, DONE, DONE], meanwhile=resets)
     await lost(to)
@@ -486,6 +494,38 @@ async def record_runs(to: Recorder) -> None:
                 break
         await run.result()
         await to.write(client, "existing")
+
+
+async def moves(to: Recorder) -> None:
+    """A call whose tool the worker of today lacks: it is tried again until one of tomorrow has it."""
+
+    @tool(dangerous=True)
+    async def late() -> str:
+        """Is not on every worker."""
+        return "done"
+
+    name = "moved"
+    async with ScriptedModel([{"calls": [{"_tool": "late"}], "output": None}, DONE], strict=False) as model:
+        asked = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=5)
+        queue = f"moved-{uuid.uuid4().hex[:8]}"
+        it = Harness(to.client, model, queue)
+
+        def worker(*tools: Any) -> Any:
+            return build_worker(to.client, registry([look, *tools]), task_queue=queue, model=asked, grace=0.0)
+
+        async with worker(late):
+            handle = await it.start(agent("late"), run_id=name)
+            await it.until_waiting(name, "1.0")
+        async with worker():
+            await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
+            async with asyncio.timeout(60):
+                while EventType.EVENT_TYPE_TIMER_FIRED not in {
+                    event.event_type for event in (await handle.fetch_history()).events
+                }:
+                    pass
+        async with worker(late):
+            await handle.result()
+    await to.write(to.client, name)
 
 
 def approves(*calls: str) -> Callable[[Harness, AgentHandle], Awaitable[None]]:

@@ -28,6 +28,7 @@ MORE = {
 LATER = KINDS | {
     "approver", "cancelled-delegate", "existing", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "reset", "rounds", "session-archived", "session-decided", "session-kept", "session-modes", "session-replies", "steered",
+    "moved", "turns",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""
 LEAST = 85

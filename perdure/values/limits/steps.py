@@ -17,7 +17,6 @@ ROUNDS_STEPS: Final = 150_000
 long, and the SDK fails a task after 2 s by the clock."""
 SHORT_TASKS: Final = "short-tasks-in-loops"
 """Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`, check a body's calls anew in each, and have a timer bring the next task."""
-"""Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`."""
 DECIDED: Final = "sources-of-conditions"
 """Patch: in runs of 0.1.0 a result does not have the sources of the conditions that its call is made under."""
 PART_STEPS: Final = 2

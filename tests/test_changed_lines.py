@@ -1,0 +1,85 @@
+"""One line of workflow code changed is a history that does not replay (R13.7, R24.1): the recorded ones catch what emits commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+CHANGES = [
+    # A pause between retries of a call.
+    ("sending", "if pause:\n", "if False:\n", "moved"),
+    # The timer before large results.
+    ("sending", 'await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")', "await workflow.wait_condition(lambda: not self._history.turns)", "turns"),
+    # The pause that a model's server asks for.
+    ("requests", 'await workflow.sleep(pause, summary=line(f"{model} asks to wait: {away.reason}"))', "pass", "model-away"),
+    # A pause before a delivery.
+    ("sessions/replying", "            return await _try(delivery)\n", "            await workflow.sleep(1)\n            return await _try(delivery)\n", "session-replies"),
+    # A command before a session's decision.
+    ("sessions/ruled", "    async def decide(self, *said: Any) -> dict[str, Any]:\n", "    async def decide(self, *said: Any) -> dict[str, Any]:\n        workflow.upsert_memo({'decided': 1})\n", "session-decided"),
+    # A lost call is not tried again.
+    ("sending", "pause = patience.pause(outcome.error.code, attempts, workflow.time())", "pause = None", "lost-worker"),
+    # What waits is not in the memo.
+    ("people", "workflow.upsert_memo({WAITING_MEMO: memo})", "{WAITING_MEMO: memo}", "decisions"),
+    # A large input is not asked for.
+    ("claiming", "if not argument.asks:", "if argument is not None:", "large-delegate.agent"),
+    # The deadline has no timer.
+    ("timers", 'await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")', "await workflow.wait_condition(lambda: False)", "deadline"),
+    # Hooks of a run's start are not asked.
+    ("hooks/hooking", "answer: HookAnswer = await workflow.execute_activity(", "answer: HookAnswer = await workflow.execute_local_activity(", "hooks"),
+]  # fmt: skip
+"""Module of `workflows/`, its text, the text in its place, and the history that breaks."""
+REPLAY = """
+import asyncio, os, sys
+from pathlib import Path
+from scripts.replay_coverage import replay_all
+broken = asyncio.run(replay_all([Path(each) for each in sys.argv[1:]]))
+print("\\n".join(broken), flush=True)
+os._exit(len(broken))
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code, which may be changed."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("perdure", "workflows", "activities", "scripts"):
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tests", "pyproject.toml", "CHANGELOG.md"):
+        (tree / name).symlink_to(ROOT / name)
+    return tree
+
+
+def replay(tree: Path, history: str) -> subprocess.CompletedProcess[str]:
+    newest = max(path for path in (ROOT / "tests" / "histories").iterdir())
+    return subprocess.run(
+        [sys.executable, "-c", REPLAY, str(newest / f"{history}.json")],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("module", "text", "other", "history"), CHANGES)
+def test_r24_1_a_changed_line_does_not_replay(copied: Path, module: str, text: str, other: str, history: str) -> None:
+    whole = replay(copied, history)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    path = copied / "workflows" / f"{module}.py"
+    before = path.read_text(encoding="utf-8")
+    assert before.count(text) == 1, f"{module}.py has no such line any more: name another one here"
+    path.write_text(before.replace(text, other), encoding="utf-8")
+    try:
+        changed = replay(copied, history)
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert changed.returncode == 1, changed.stdout + changed.stderr
+    assert history in changed.stdout, changed.stderr
