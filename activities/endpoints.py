@@ -15,10 +15,9 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.failures import refusal_in
 from perdure.activities.secrets import keep_secret
-from perdure.model.endpoint import Endpoint
-from perdure.model.refusals import Refusal
-from perdure.model.stepping import step_down, without
-from perdure.values.jsons import JsonObject, dumps
+from perdure.models.provider_errors import Refusal, step_down, without
+from perdure.models.requests import Endpoint
+from perdure.values.json import JsonObject, dumps
 
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""

@@ -16,11 +16,10 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
-from perdure.model.availability import LONGEST_QUIET, SHORTEST_PAUSE, Away, pause_after, read_away
-from perdure.model.refusals import Refusal, RefusalError, refusal_of
-from perdure.model.wire import RequestInput
-from perdure.plan.patience import RESERVED_CODES
-from perdure.run.wire import CONTEXT_TOO_LONG
+from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
+from perdure.models.requests import LONGEST_QUIET, SHORTEST_PAUSE, ProviderAway, RequestInput, pause_after, read_away
+from perdure.plan.retry import RESERVED_CODES
+from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
 _LONGEST_WAIT: Final = 3600.0
@@ -124,7 +123,7 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
 def _away(reason: str, message: str, *, next_retry_delay: timedelta | None = None, **options: Any) -> ApplicationError:
     """A failure that waiting may mend: the run can say what it waits for (R20.5)."""
     pause = None if next_retry_delay is None else next_retry_delay.total_seconds()
-    details = Away(reason=reason, pause=pause).as_json()
+    details = ProviderAway(reason=reason, pause=pause).as_json()
     return _failure(message, details, next_retry_delay=next_retry_delay, **options)
 
 

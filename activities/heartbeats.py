@@ -16,8 +16,8 @@ from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import TIMEOUT, Look, client, look
-from perdure.activities.underway.beginning import not_begun
+from perdure.activities.active_executions import not_begun
+from perdure.activities.queries import TIMEOUT, AttemptState, client, look
 
 SHORTEST: Final = 1.0
 """Seconds between two looks, or heartbeats, at least."""
@@ -37,7 +37,7 @@ def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = 
     return pause if timeout is None else min(pause, timeout / 2)
 
 
-class Heart:
+class Heartbeat:
     """Heartbeats of one activity. What was last told goes out with each, so that it can be read until there is more."""
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -48,7 +48,7 @@ class Heart:
         """When the last heartbeat went through the worker, and when one went past it."""
         self.renew: Callable[[], tuple[Any, ...]] | None = None
         """What a heartbeat tells that goes out anyway, where that changes by itself."""
-        self.on_look: Callable[[Look], None] | None = None
+        self.on_look: Callable[[AttemptState], None] | None = None
         """Told of every look."""
 
     def tell(self, *details: Any) -> None:
@@ -110,14 +110,14 @@ class Heart:
 
 
 @asynccontextmanager
-async def supervised_heartbeat() -> AsyncIterator[Heart]:
+async def supervised_heartbeat() -> AsyncIterator[Heartbeat]:
     """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
 
     Gives the `Heart`, which says details; every heartbeat after it says them again.
     Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
     """
     timeout = activity.info().heartbeat_timeout
-    heart = Heart(timeout.total_seconds() if timeout else None)
+    heart = Heartbeat(timeout.total_seconds() if timeout else None)
     not_begun()
     supervisor = asyncio.create_task(heart.beat())
     try:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from perdure.activities.hooks.registered import HookRegistry
+from perdure.activities.hooks import HookRegistry
 from perdure.errors import HookDefinitionError, ToolDefinitionError
-from perdure.hooks.functions import hook_functions
-from perdure.sessions.replies.routes import Routes, routes_of
+from perdure.hooks.decorator import hook_functions
+from perdure.sessions.replies import ReplyRoutes, routes_of
+from perdure.tools.decorator import ToolFunction, tool_function
 from perdure.tools.engine import ENGINE_TOOLS
-from perdure.tools.functions import ToolFunction, tool_function
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 
 
 class Registry:
@@ -24,7 +24,7 @@ class Registry:
         self._owned: dict[str, list[str]] = {}
         self.hooks = HookRegistry()
         """The hooks that were found beside them."""
-        self.routes = Routes()
+        self.routes = ReplyRoutes()
         """The functions that deliver replies, likewise."""
         for function in functions:
             self.add(function)

@@ -10,7 +10,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.run.wire import ATTRIBUTES, WAITING_ATTRIBUTE
+from perdure.runs.wire import ATTRIBUTES, WAITING_ATTRIBUTE
 
 _REFUSALS: Final = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.UNAUTHENTICATED)
 _TYPES: Final = {

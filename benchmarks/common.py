@@ -21,13 +21,12 @@ from temporalio.worker import Worker
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from perdure.activities.registry import Registry
 from perdure.activities.visibility import SearchAttributes
-from perdure.client.runs import AgentHandle, start_run
+from perdure.client.run_operations import AgentHandle, start_run
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Pace, Script
-from perdure.tools.functions import tool_function
+from perdure.runs.agent import parse_agent
+from perdure.testing.scripted_model import Pace, Script, ScriptedModel
+from perdure.tools.decorator import tool_function
 
 SETTINGS: dict[str, Any] = {
     "frontend.namespaceRPS": 100_000,

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from benchmarks.common import bench_server, executions, loop_worker, model_process, perdure_worker, start
 from benchmarks.peer import Gather, ReActLoop
 from perdure import tool
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.scripted_model import ChatRequest, Turn
 
 RUNS = 7
 CALLS, AT_ONCE, CALLS_EACH = 50, 100, 8

@@ -14,8 +14,7 @@ from temporalio.client import Client
 from benchmarks.common import bench_server, executions, model_process, perdure_worker
 from benchmarks.stream import KINDS, counting
 from perdure import Agent, Perdure, Run
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import TOKEN, ChatRequest, Pace, Turn
+from perdure.testing.scripted_model import TOKEN, ChatRequest, Pace, ScriptedModel, Turn
 
 TOKENS = 10_000
 ROUNDS = 10

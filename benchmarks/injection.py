@@ -21,23 +21,20 @@ from unittest.mock import patch
 
 from pydantic import TypeAdapter
 
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.policy import Guard
+from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import CallError
-from perdure.model.wire import RequestResult
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.policies import Guard
-from perdure.plan import readiness
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.inner import Ended, InnerLoop
-from perdure.run.running import Run
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan import scheduler
+from perdure.plan.calls import Call, Failed, Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.request_loop import CallEnded, RequestLoop
+from perdure.runs.run import Run
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import Tool, parse_tool
+from perdure.values.provenance import UNKNOWN_ORIGINS, Labels
 from perdure.values.references import Reference
-from perdure.values.sources import Labels
-from perdure.values.sources.origins import UNKNOWN_ORIGINS
 
 VERSION: Final = "v1.2.2"
 SUITES: Final = ("workspace", "travel", "banking", "slack")
@@ -279,9 +276,12 @@ class Play:
                 "context": [{"type": "system", "text": "You serve one user."}, {"type": "input", "schema": {}}],
             }
         )
-        prepared = Prepared(tools=suite.tools, models=Models(fast="m", smart="m"))
+        prepared = PreparedWorker(tools=suite.tools, models=Models(fast="m", smart="m"))
         self.run = Run(
-            agent, Context(agent, {"task": task.PROMPT}, has_input=True), prepared, Desk(Guard(agent.config.approval))
+            agent,
+            Context(agent, {"task": task.PROMPT}, has_input=True),
+            prepared,
+            ApprovalQueue(Guard(agent.config.approval)),
         )
         self.ended = Outcome(self.env, [], task.GROUND_TRUTH_OUTPUT)
 
@@ -313,7 +313,7 @@ class Play:
     def _begin(self) -> str:
         start = time.process_time()
         self.run.situation()
-        request = self.run.begin_request(Choice("m", "bench"))
+        request = self.run.begin_request(ModelChoice("m", "bench"))
         self.ended.seconds += time.process_time() - start
         text = str(self.run.request_context(request.number).messages)
         self.ended.tokens += len(text) // 4
@@ -323,7 +323,7 @@ class Play:
     def _carry_out(self, raws: list[dict[str, Any]]) -> None:
         start = time.process_time()
         plan = self.run.open_plan(self._number)
-        loop = InnerLoop(self.run)
+        loop = RequestLoop(self.run)
         result = RequestResult(calls=raws)
         loop.answer(result)
         loop.work(1, NOW)
@@ -335,13 +335,13 @@ class Play:
                 self.ended.seconds += time.process_time() - start
                 outcome = self._call(one.call)
                 start = time.process_time()
-                loop.report(Ended(one.call, outcome))
+                loop.report(CallEnded(one.call, outcome))
             loop.work(1, NOW)
         assert plan.settled, [(call.id, call.status) for call in plan.calls]
         self.run.close_request(plan, result)
         self.ended.seconds += time.process_time() - start
 
-    def _approved(self, call: Call, loop: InnerLoop) -> bool:
+    def _approved(self, call: Call, loop: RequestLoop) -> bool:
         """A person lets pass what the user's task is made of, each call as often as it is in it."""
         self.ended.asked += 1
         named = _named(call.tool_name, call.params)
@@ -352,7 +352,7 @@ class Play:
         if verdict.outcome is None:
             loop.plan.resume(call, NOW)
             return True
-        loop.report(Ended(call, verdict.outcome))
+        loop.report(CallEnded(call, verdict.outcome))
         return False
 
     def _call(self, call: Call) -> Returned | Failed:
@@ -417,7 +417,7 @@ def peace(suites: Sequence[Suite]) -> str:
 def without_labels() -> Iterator[None]:
     """The engine as it would be if it followed no sources."""
     with (
-        patch.object(readiness, "origins_of", lambda *_: UNKNOWN_ORIGINS),
+        patch.object(scheduler, "origins_of", lambda *_: UNKNOWN_ORIGINS),
         patch.object(Labels, "write", lambda *_: None),
     ):
         yield

@@ -18,12 +18,10 @@ from temporalio.client import Client
 from benchmarks.common import bench_server, loop_worker, perdure_worker, start
 from benchmarks.peer import ReActLoop, do_work
 from perdure import tool
-from perdure.model.dialects import DIALECTS
-from perdure.model.wire import Vocabulary
-from perdure.testing.dialects import write_answer
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import TOKEN, ChatRequest, Pace, Turn
-from perdure.values.jsons import dumps
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.testing.scripted_model import TOKEN, ChatRequest, Pace, ScriptedModel, Turn, write_answer
+from perdure.values.json import dumps
 
 RUNS = 5
 PICTURE = Path(__file__).parent / "latency.svg"
@@ -90,7 +88,7 @@ def written(steps: list[Step], dialect: str) -> tuple[list[int], int]:
             out += len(name) + len(arguments)
             ends.append(out)
         return ends, out
-    reader, calls = DIALECTS[dialect].reader(Vocabulary()), 0
+    reader, calls = DIALECTS[dialect].reader(ReaderVocabulary()), 0
     for out, character in enumerate(answer.text, 1):
         closed = len(reader.push(character))
         ends += [out] * closed

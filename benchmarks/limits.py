@@ -17,11 +17,11 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowInsta
 
 from benchmarks.common import model_process, perdure_worker
 from perdure import tool
-from perdure.client.runs import start_run
+from perdure.client.run_operations import start_run
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server
-from perdure.run.agents import parse_agent
-from perdure.testing.turns import ChatRequest
+from perdure.runs.agent import parse_agent
+from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}

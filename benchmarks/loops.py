@@ -13,10 +13,10 @@ from temporalio.client import Client
 from benchmarks.common import bench_server, executions
 from perdure import tool
 from perdure.activities.registry import Registry
-from perdure.client.runs import start_run
+from perdure.client.run_operations import start_run
 from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
-from perdure.tools.functions import tool_function
+from perdure.runs.agent import parse_agent
+from perdure.tools.decorator import tool_function
 
 SIZES = (100, 1000, 10_000)
 CHILD: dict[str, Any] = {

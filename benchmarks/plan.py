@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.asking import Ask
-from perdure.plan.outcomes import Returned
+from perdure.models.dialects.common import DialectRequest
+from perdure.models.dialects.registry import DIALECTS
+from perdure.plan.calls import Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State
@@ -70,7 +70,9 @@ def compose_table() -> str:
         name: parse_tool({"name": name, "description": "Does it.", "properties": properties}, activities=names)
         for name in names
     }
-    ask = Ask(tools=tools, output={"type": "object", "properties": {"ok": {"type": "boolean"}}}, max_calls=500)
+    ask = DialectRequest(
+        tools=tools, output={"type": "object", "properties": {"ok": {"type": "boolean"}}}, max_calls=500
+    )
     for name, dialect in DIALECTS.items():
         parameters = statistics.median(_timed(dialect.parameters, ask) for _ in range(5))
         prompt = statistics.median(_timed(dialect.tools_text, ask) for _ in range(5))
@@ -79,7 +81,7 @@ def compose_table() -> str:
     return "\n".join(lines)
 
 
-def _timed(work: Callable[[Ask], object], ask: Ask) -> float:
+def _timed(work: Callable[[DialectRequest], object], ask: DialectRequest) -> float:
     start = time.process_time()
     work(ask)
     return time.process_time() - start

@@ -20,10 +20,9 @@ from benchmarks.common import bench_server, loop_worker, perdure_worker, start
 from benchmarks.latency import PACES
 from benchmarks.peer import ReActLoop
 from perdure import tool
-from perdure.model.dialects.scripts.writer import write_call
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Pace, Script, Turn
-from perdure.values.jsons import dumps, loads
+from perdure.models.dialects.script_writer import write_call
+from perdure.testing.scripted_model import ChatRequest, Pace, Script, ScriptedModel, Turn
+from perdure.values.json import dumps, loads
 
 SECONDS: Final = 0.1
 """What each call takes."""

@@ -18,7 +18,7 @@ from benchmarks.beside import Used, server_pid, used, worker
 from benchmarks.common import bench_server, counted, model_process
 from perdure import Agent, Perdure
 from perdure.hosting.server import free_port
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 
 RUNS, AT_ONCE, STEPS, MESSAGES = 100, 20, 8, 10
 MANY = int(os.environ.get("PERDURE_BENCH_MANY", "10000"))

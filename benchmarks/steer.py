@@ -25,12 +25,11 @@ from benchmarks.common import asking, bench_server, perdure_worker
 from benchmarks.latency import PACES, TASKS, Step
 from benchmarks.peer import ModelActivity, SkippingLoop
 from perdure import tool
-from perdure.client.runs import AgentHandle, start_run
-from perdure.people.wire import STEER
-from perdure.run.agents import parse_agent
-from perdure.run.wire import CALLS_SIGNAL
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import TOKEN, ChatRequest, Turn
+from perdure.approvals.requests import STEER
+from perdure.client.run_operations import AgentHandle, start_run
+from perdure.runs.agent import parse_agent
+from perdure.runs.wire import CALLS_SIGNAL
+from perdure.testing.scripted_model import TOKEN, ChatRequest, ScriptedModel, Turn
 
 PARTS: Final = (0.1, 0.5, 0.9)
 """Of the time that the task takes uncorrected."""

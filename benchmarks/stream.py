@@ -19,12 +19,12 @@ from benchmarks.engine import nothing, one_plan, one_turn
 from benchmarks.latency import TASKS, Step, solution, turns, work_tool
 from benchmarks.peer import ReActLoop
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.request import read_answer
+from perdure.activities.requests import read_answer
 from perdure.hosting.server import free_port
-from perdure.model.answer import Answer
-from perdure.model.dialects import DIALECTS
-from perdure.model.wire import Vocabulary
-from perdure.testing.turns import TOKEN, ChatRequest, Pace, Turn
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.response_stream import ResponseStream
+from perdure.testing.scripted_model import TOKEN, ChatRequest, Pace, Turn
 
 TOKENS = 2000
 AT_ONCE = 30
@@ -63,7 +63,7 @@ async def _by_objects(client: Any) -> None:
 
 
 async def _by_us(client: Any) -> None:
-    answer = Answer("m", 1, DIALECTS["solution"].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS["solution"].reader(ReaderVocabulary()))
     async with Endpoints(client).ask("m", BODY) as response:
         await read_answer(response, answer)
     assert len(answer.result().calls) == 1

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from perdure.authoring.agent import Agent
+    from perdure.agents.agent import Agent
     from perdure.client.errors import RunFailedError, RunRefusedError
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     )
     from perdure.hooks.answers import refuse
     from perdure.hooks.decorator import hook
-    from perdure.hosting.embedding.plugin import PerdurePlugin
-    from perdure.run.events.kinds import Event
-    from perdure.run.wire import RunView
-    from perdure.sessions.replies.routes import Reply, reply_route
-    from perdure.tools.functions import ToolContext, branch, tool
+    from perdure.hosting.plugin import PerdurePlugin
+    from perdure.runs.events import Event
+    from perdure.runs.wire import RunView
+    from perdure.sessions.replies import Reply, reply_route
+    from perdure.tools.decorator import ToolContext, branch, tool
     from perdure.tools.temporal import activity_tool, nexus_tool, workflow_tool
 
 _LATER: Final = {
-    "Agent": "perdure.authoring.agent",
-    "Event": "perdure.run.events.kinds",
+    "Agent": "perdure.agents.agent",
+    "Event": "perdure.runs.events",
     "Perdure": "perdure.client.perdure",
-    "PerdurePlugin": "perdure.hosting.embedding.plugin",
-    "Reply": "perdure.sessions.replies.routes",
+    "PerdurePlugin": "perdure.hosting.plugin",
+    "Reply": "perdure.sessions.replies",
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
     "RunRefusedError": "perdure.client.errors",
-    "RunView": "perdure.run.wire",
+    "RunView": "perdure.runs.wire",
     "Selection": "perdure.client.selection",
-    "ToolContext": "perdure.tools.functions",
-    "branch": "perdure.tools.functions",
+    "ToolContext": "perdure.tools.decorator",
+    "branch": "perdure.tools.decorator",
     "hook": "perdure.hooks.decorator",
     "refuse": "perdure.hooks.answers",
-    "reply_route": "perdure.sessions.replies.routes",
-    "tool": "perdure.tools.functions",
+    "reply_route": "perdure.sessions.replies",
+    "tool": "perdure.tools.decorator",
     **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
 }
 

@@ -54,7 +54,7 @@ class ProtocolError(PerdureError):
 
 
 class JsonError(ProtocolError):
-    """Text that is not JSON, or JSON outside the limits of `perdure.values.jsons`."""
+    """Text that is not JSON, or JSON outside the limits of `perdure.values.json`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,15 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 from typing_extensions import TypeVar
 
-from perdure.authoring.agent import Agent
-from perdure.authoring.options import ApprovalOptions
+from perdure.agents.agent import Agent
+from perdure.agents.options import ApprovalOptions
+from perdure.approvals.policy import parse_policy
 from perdure.client.errors import run_failed
 from perdure.errors import RunError, RunExistsError
-from perdure.people.policies import parse_policy
-from perdure.run.agents import check_run_id
-from perdure.run.views.markdown import summary
-from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
-from perdure.values.jsons import Json
+from perdure.runs.agent import check_run_id
+from perdure.runs.views import summary
+from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
+from perdure.values.json import Json
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.references import MISSING
 

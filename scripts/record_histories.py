@@ -30,11 +30,11 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolContext, ToolError, hook, refuse, tool
-from perdure.activities.transcripts.recalling import recall
+from perdure.activities.transcripts import recall
 from perdure.client.histories import WORKFLOWS
-from perdure.client.runs import AgentHandle
+from perdure.client.run_operations import AgentHandle
 from perdure.client.session import Session
-from perdure.client.whose.wanted import Wanted
+from perdure.client.tenancy import IdempotentStart
 from perdure.errors import PerdureError, ServerError
 from perdure.hooks import (
     AfterCompaction,
@@ -54,12 +54,11 @@ from perdure.hooks import (
 )
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
-from perdure.run.choosing import Situation
-from perdure.run.wire import DECIDE
+from perdure.runs.agent import Situation
+from perdure.runs.wire import DECIDE
 from perdure.sessions.wire import END
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Fault, Turn
-from perdure.testing.workers import Workers
+from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
+from perdure.testing.toolbox import Workers
 from scripts.release import is_released, write_digests
 from tests.support import DONE, Harness, agent, harness, registry
 from tests.test_existing import AGENT as KEEPER
@@ -713,7 +712,7 @@ async def record(to: Recorder) -> None:
 async def record_keys(to: Recorder) -> None:
     """The owner of an idempotency key."""
     async with harness(to.client, [], [], sandboxed=False) as it:
-        wanted = Wanted.of("", "ann", "key", "a request")
+        wanted = IdempotentStart.of("", "ann", "key", "a request")
         await wanted.take(it.client, "", it.task_queue)
         await to.write(it.client, "key", wanted.run_id)
 

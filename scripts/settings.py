@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from perdure.authoring.keys import config_table
-from perdure.hosting.settings.showing import table
-from perdure.run.events.kinds import TOPICS
+from perdure.agents.schema import config_table
+from perdure.hosting.settings_display import table
+from perdure.runs.events import TOPICS
 
 _DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGE: Final = _DOCS / "settings.md"

@@ -12,14 +12,14 @@ from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import load_tools
-from perdure.authoring.files import read_agent
+from perdure.agents.files import read_agent
 from perdure.cli.demo import TASK
-from perdure.client.runs import AgentHandle, start_run
+from perdure.client.run_operations import AgentHandle, start_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
-from perdure.run.wire import WAITING_QUERY
+from perdure.runs.wire import WAITING_QUERY
 from perdure.testing.scripted_model import ScriptedModel
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.checking.tasks import NOTE, TASKS
-from perdure.testing.dialects import write_answer
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.scripted_model import ChatRequest, Turn, write_answer
 
 
 def calls(*calls: dict[str, Any]) -> dict[str, Any]:

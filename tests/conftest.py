@@ -13,8 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.visibility import add_attributes
 from perdure.hosting.server import embedded_server
-from perdure.run.wire import ATTRIBUTES
-from perdure.testing.serving import serve
+from perdure.runs.wire import ATTRIBUTES
+from perdure.testing.servers import serve
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=200)

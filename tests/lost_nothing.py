@@ -12,9 +12,9 @@ from perdure import tool
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError, NoWorkerError, ServerError
 from perdure.sessions.wire import Receipt
-from perdure.testing.turns import ChatRequest
-from perdure.values.jsons import JsonObject
-from perdure.values.rules import MODES, Mode
+from perdure.testing.scripted_model import ChatRequest
+from perdure.values.json import JsonObject
+from perdure.values.messages import MODES, Mode
 
 T = TypeVar("T")
 SENDERS: Final = {"ann": ["*"], "bob": ["refunds"], "cat": ["refunds"], "dan": [], "eve": []}

@@ -7,9 +7,9 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.run.events.journal import Journal
-    from perdure.run.events.wire import EVENTS_QUERY, WATCHED, CarriedEvents, EventsPage
-    from perdure.run.wire import AGENT_WORKFLOW
+    from perdure.runs.event_journal import EventJournal
+    from perdure.runs.events import EVENTS_QUERY, WATCHED, CarriedEvents, EventsPage
+    from perdure.runs.wire import AGENT_WORKFLOW
     from perdure.sessions.wire import SESSION_WORKFLOW
 
 AT = "2026-01-01T00:00:00.000Z"
@@ -17,7 +17,7 @@ AT = "2026-01-01T00:00:00.000Z"
 
 class _Noting:
     def __init__(self, carried: dict[str, Any] | None = None) -> None:
-        self._journal = Journal(None if carried is None else CarriedEvents.model_validate(carried))
+        self._journal = EventJournal(None if carried is None else CarriedEvents.model_validate(carried))
         self._leaves = ""
         self.watched = 0
 

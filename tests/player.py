@@ -20,9 +20,9 @@ from typing import Any
 from temporalio.client import Client
 
 from perdure import ToolContext, ToolError, branch, tool
-from perdure.client.runs import AgentHandle, wait_run
+from perdure.client.run_operations import AgentHandle, wait_run
 from perdure.errors import RunTimeoutError
-from perdure.run.wire import DECIDE, RUN_QUERY, RunView
+from perdure.runs.wire import DECIDE, RUN_QUERY, RunView
 from perdure.testing import ScriptedModel, run_locally
 from perdure.values.references import MISSING
 

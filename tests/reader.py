@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.run.events.cursor import parse_cursor
-from perdure.run.events.kinds import Event
+from perdure.runs.events import Event, parse_cursor
 
 
 class Reader:

@@ -24,16 +24,15 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
-from perdure.client.runs import AgentHandle, fetch_run, start_run
-from perdure.hooks.functions import hook_functions
-from perdure.hosting.operating import logs
+from perdure.client.run_operations import AgentHandle, fetch_run, start_run
+from perdure.hooks.decorator import hook_functions
+from perdure.hosting import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
-from perdure.run.wire import RUN_QUERY, RunView
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Script
-from perdure.tools.functions import tool_function
+from perdure.runs.agent import parse_agent
+from perdure.runs.wire import RUN_QUERY, RunView
+from perdure.testing.scripted_model import Script, ScriptedModel
+from perdure.tools.decorator import tool_function
 from tests.patience import HANG
 from tests.warm import FORKED, Warm
 

@@ -15,10 +15,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
 from perdure.errors import AgentError
-from perdure.run.agents import parse_agent
-from perdure.run.loops import LOOP_WORKFLOW
-from perdure.run.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
-from perdure.testing.turns import ChatRequest
+from perdure.runs.agent import parse_agent
+from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
+from perdure.testing.scripted_model import ChatRequest
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 

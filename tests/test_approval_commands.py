@@ -14,7 +14,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.hosting.server import find_program
-from perdure.run.wire import WAITING_ATTRIBUTE
+from perdure.runs.wire import WAITING_ATTRIBUTE
 from tests.patience import HANG
 from tests.support import ROOT, harness, perdure
 from tests.test_approvals import TOOLS, asking, plan

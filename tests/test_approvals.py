@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.run.wire import DECIDE, POLICY
-from perdure.testing.turns import ChatRequest
-from perdure.values.jsons import JsonObject
+from perdure.runs.wire import DECIDE, POLICY
+from perdure.testing.scripted_model import ChatRequest
+from perdure.values.json import JsonObject
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient
 

@@ -30,9 +30,9 @@ from perdure import ToolContext, ToolError, tool
 from perdure.activities.registry import load_tools
 from perdure.activities.tools import ToolSettings, built_in, commands, jail
 from perdure.activities.tools.http import _address, _origin
+from perdure.approvals.policy import Guard
 from perdure.client.run import Run
-from perdure.people.policies import Guard
-from perdure.tools.functions import ToolFunction
+from perdure.tools.decorator import ToolFunction
 from perdure.tools.tool import resolve_tools
 from tests.cpu import lap
 from tests.patience import HANG

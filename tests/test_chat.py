@@ -22,11 +22,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, tool
-from perdure.cli.chatting.talk import Talk
+from perdure.cli.chat import Chat
 from perdure.errors import RunNotFoundError, ServerError
-from perdure.run.events.kinds import Event
+from perdure.runs.events import Event
 from perdure.sessions.wire import Receipt
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 from tests.patience import HANG
 from tests.support import ROOT, Command, Harness, agent, harness
 from tests.test_terminals import LINES, remove
@@ -162,7 +162,7 @@ async def test_r10_14_where_nobody_tells_it_goes_on_behind_the_last_event() -> N
     told, said = Told(), list[str]()
     session: Any = told
     client: Any = None
-    talk = Talk(client, session, "ann", lambda line: said.append(line.plain), lambda: None)
+    talk = Chat(client, session, "ann", lambda line: said.append(line.plain), lambda: None)
     await talk.begin()
     assert await talk.heard("hello")
     await asyncio.wait_for(talk.listen(), HANG)

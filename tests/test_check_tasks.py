@@ -11,7 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.errors import NoWorkerError
-from perdure.run.wire import NEXT_TASK_ACTIVITY
+from perdure.runs.wire import NEXT_TASK_ACTIVITY
 from tests.support import agent, harness
 from tests.test_sums import ended, troubles
 

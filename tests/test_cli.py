@@ -16,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.server import free_port
-from perdure.testing.turns import Turn
+from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure
 

@@ -24,13 +24,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, tool
-from perdure.client.runs import start_run
+from perdure.client.run_operations import start_run
 from perdure.errors import ServerError
-from perdure.hosting.connection import connect, data_converter
-from perdure.hosting.operating.reaching import reached, unreachable
+from perdure.hosting.connection import connect, data_converter, reached, unreachable
 from perdure.hosting.server import embedded_server, free_port
-from perdure.run.agents import parse_agent
-from perdure.testing.workers import Relay
+from perdure.runs.agent import parse_agent
+from perdure.testing.toolbox import CuttableRelay
 from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness
 
@@ -250,7 +249,7 @@ async def test_a_server_that_goes_away_is_found_again(dev_server: WorkflowEnviro
         begun.set()
         await go_on.wait()
 
-    relay = Relay(dev_server.client.service_client.config.target_host)
+    relay = CuttableRelay(dev_server.client.service_client.config.target_host)
     client = await Client.connect(await relay.open(), data_converter=data_converter())
     # Long enough that the worker is not taken for lost meanwhile.
     plan = [{"type": "plan", "plan": [{"_tool": "pay"}]}]

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.client.approvals import offers_below
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_approvals import TOOLS, look, remove

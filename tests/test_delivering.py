@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.activities.arriving.streaming import GATHERED, Deliverer
-from perdure.values.jsons import Json
+from perdure.activities.requests import GATHERED, Deliverer
+from perdure.values.json import Json
 
 
 async def test_r6_3_the_first_call_is_sent_at_once_and_later_ones_together() -> None:

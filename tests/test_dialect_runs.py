@@ -11,13 +11,12 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.activities.transcripts.recalling import recall
-from perdure.client.audit import exchanges
-from perdure.model.dialects import DIALECTS
-from perdure.run.events.wire import EVENTS_QUERY, EventsPage
-from perdure.run.wire import RECALL_QUERY
-from perdure.testing.dialects import write_answer
-from perdure.testing.turns import ChatRequest, Fault, Turn
+from perdure.activities.transcripts import recall
+from perdure.client.histories import exchanges
+from perdure.models.dialects.registry import DIALECTS
+from perdure.runs.events import EVENTS_QUERY, EventsPage
+from perdure.runs.wire import RECALL_QUERY
+from perdure.testing.scripted_model import ChatRequest, Fault, Turn, write_answer
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient, perdure
 

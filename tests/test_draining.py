@@ -26,18 +26,16 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
+from perdure.activities.active_executions import ActiveExecutions, say_begun
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
-from perdure.activities.underway.beginning import say_begun
-from perdure.activities.underway.ending import Underway
 from perdure.client.approvals import decide
-from perdure.client.runs import AgentHandle, start_run
-from perdure.plan.patience import NOT_BEGUN
-from perdure.run.agents import parse_agent
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Turn
-from perdure.tools.functions import ToolFunction, tool_function
-from perdure.values.jsons import JsonObject
+from perdure.client.run_operations import AgentHandle, start_run
+from perdure.plan.retry import NOT_BEGUN
+from perdure.runs.agent import parse_agent
+from perdure.testing.scripted_model import ScriptedModel, Turn
+from perdure.tools.decorator import ToolFunction, tool_function
+from perdure.values.json import JsonObject
 from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness
 from tests.test_durability import Bell
@@ -155,7 +153,7 @@ async def test_what_may_not_be_tried_again_is_told_as_cut_off(dev_server: Workfl
 class EndsAtFirst(Registry):
     """Of a worker that hands over what it is about to begin the first time."""
 
-    def __init__(self, underway: Underway, *functions: Callable[..., Any]) -> None:
+    def __init__(self, underway: ActiveExecutions, *functions: Callable[..., Any]) -> None:
         super().__init__([function for each in functions if (function := tool_function(each)) is not None])
         self._underway, self.taken = underway, 0
 
@@ -173,7 +171,7 @@ async def test_what_is_cut_off_before_it_begins_is_begun_all_the_same(dev_server
     def pay(context: ToolContext) -> None:
         paid.append(context.attempt)
 
-    underway = Underway()
+    underway = ActiveExecutions()
     tools = EndsAtFirst(underway, pay)
     script = [{"calls": [{"_tool": "pay"}], "output": None}, DONE]
     async with harness(dev_server.client, [], script, registry=tools, underway=underway) as it:

@@ -18,12 +18,11 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.client.runs import AgentHandle, start_run
+from perdure.client.run_operations import AgentHandle, start_run
 from perdure.hosting.server import embedded_server, free_port
-from perdure.run.agents import parse_agent
-from perdure.run.wire import REQUEST_ACTIVITY, RunResult
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.runs.agent import parse_agent
+from perdure.runs.wire import REQUEST_ACTIVITY, RunResult
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
 from tests.support import DONE, ROOT, agent
 from tests.test_streaming import chaos_round
 

@@ -25,16 +25,16 @@ from perdure import tool
 from perdure.activities.registry import load_tools
 from perdure.activities.secrets import masked
 from perdure.client.approvals import list_waiting
-from perdure.client.audit import exchanges
-from perdure.client.runs import fetch_run
-from perdure.client.watching import watch_run
+from perdure.client.histories import exchanges
+from perdure.client.run import watch_run
+from perdure.client.run_operations import fetch_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
 from perdure.hosting.encryption import ENCODING, PLACE, AesGcm
-from perdure.run.wire import DECIDE
+from perdure.runs.wire import DECIDE
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
 

@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.activities.arriving.sse import Event, Events, EventTooLongError
-from perdure.activities.request import _documents
-from perdure.model.answer import Answer
-from perdure.model.beside import keys_beside
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.tools import turn_messages
-from perdure.model.refusals import refusal_of
-from perdure.model.stepping import step_down, without
-from perdure.model.usage import RunUsage
-from perdure.model.wire import RequestResult, Vocabulary
+from perdure.activities.requests import Events, EventTooLongError, ServerSentEvent, _documents
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.dialects.tools import turn_messages
+from perdure.models.provider_errors import refusal_of, step_down, without
+from perdure.models.provider_extras import keys_beside
+from perdure.models.requests import ReaderVocabulary, RequestResult
+from perdure.models.response_stream import ResponseStream
+from perdure.models.usage import RunUsage
 from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.cpu import Cpu
 from tests.pure.strategies import json_values
@@ -26,7 +24,7 @@ from tests.pure.strategies import json_values
 SOLUTION = '{"calls":[{"_tool":"add","a":1}],"output":{"ok":true}}'
 
 
-def events(raw: bytes, size: int, *, document: bool = False) -> list[Event]:
+def events(raw: bytes, size: int, *, document: bool = False) -> list[ServerSentEvent]:
     reading = Events(document=document)
     return [event for at in range(0, len(raw), size) for event in reading.push(raw[at : at + size])] + reading.end()
 
@@ -55,9 +53,9 @@ def test_lines_without_an_empty_one_between_them_are_documents_each() -> None:
     (event,) = events(b'event: x\ndata: {"a":1}\ndata: {"a":2}\n', 3)
     assert event.name == "x"
     assert _documents(event) == [{"a": 1}, {"a": 2}]
-    assert _documents(Event(b'{"a":"\\ud83d"}')) == [{"a": "\ud83d"}]
-    assert _documents(Event(b"ping")) == []
-    assert _documents(Event(b"no", "error")) == ["no"]
+    assert _documents(ServerSentEvent(b'{"a":"\\ud83d"}')) == [{"a": "\ud83d"}]
+    assert _documents(ServerSentEvent(b"ping")) == []
+    assert _documents(ServerSentEvent(b"no", "error")) == ["no"]
 
 
 def test_what_is_no_event_is_kept_to_be_shown() -> None:
@@ -79,8 +77,8 @@ def test_r18_6_a_line_without_end_is_ended() -> None:
     assert sum(len(many.push(long)) for _ in range(5000)) == 5000  # a stream may be longer
 
 
-def answer(dialect: str = "solution") -> Answer:
-    return Answer("m", 1, DIALECTS[dialect].reader(Vocabulary()))
+def answer(dialect: str = "solution") -> ResponseStream:
+    return ResponseStream("m", 1, DIALECTS[dialect].reader(ReaderVocabulary()))
 
 
 def read(*documents: Any, dialect: str = "solution") -> RequestResult:

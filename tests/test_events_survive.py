@@ -14,9 +14,8 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import NoWorkerError, Perdure
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server, free_port
-from perdure.run.events.kinds import Event
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Turn
+from perdure.runs.events import Event
+from perdure.testing.scripted_model import ScriptedModel, Turn
 from tests.patience import HANG
 from tests.reader import Reader
 from tests.test_durability import CALLS, Bell, Site, finish, site

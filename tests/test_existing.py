@@ -15,10 +15,10 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunFailedError, activity_tool, nexus_tool, workflow_tool
-from perdure.run.wire import RunView
+from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ScriptedModel
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 from tests.patience import HANG
 from tests.support import DONE
 from tests.test_plugin import asking, connected, unique

@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from perdure.hosting.embedding.refusing import Unsandboxed
+from perdure.hosting.worker_parts import Unsandboxed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

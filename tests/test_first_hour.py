@@ -21,7 +21,7 @@ from perdure.cli.app import app
 from perdure.errors import ServerError, ToolDefinitionError
 from perdure.hosting import server as servers
 from perdure.hosting.server import embedded_server
-from perdure.run.views.markdown import summary
+from perdure.runs.views import summary
 from perdure.tools.tool import parse_tool
 from tests.support import ROOT, Command, agent, harness, perdure
 

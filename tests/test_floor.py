@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.run.wire import POLICY
+from perdure.runs.wire import POLICY
 from tests.patience import HANG
 from tests.support import DONE, agent, harness
 

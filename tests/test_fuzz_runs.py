@@ -16,8 +16,8 @@ from temporalio.service import RPCError
 
 from perdure import ToolError, branch, tool
 from perdure.plan.calls import ENDED
-from perdure.testing.serving import serve
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
+from perdure.testing.servers import serve
 from tests.patience import HANG
 from tests.soak import times
 from tests.support import Harness, agent, harness

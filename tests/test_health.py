@@ -18,10 +18,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
-from perdure.hosting.operating.health import Health
+from perdure.hosting.health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
-from perdure.run.wire import ATTRIBUTES
+from perdure.runs.wire import ATTRIBUTES
 from tests.patience import HANG
 from tests.support import ROOT, registry
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.arriving.telling import next_telling
-from perdure.activities.asking import Look
 from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
+from perdure.activities.queries import AttemptState
+from perdure.activities.requests import next_telling
 from tests.patience import HANG
 
 
@@ -55,8 +55,8 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
     """Looks cost no Action: a heartbeat goes out where it is late for one, and where the look says that it is to be given up."""
     looks = iter([True, True, True, False])
 
-    async def look() -> Look:
-        return Look(next(looks))
+    async def look() -> AttemptState:
+        return AttemptState(next(looks))
 
     monkeypatch.setattr("perdure.activities.heartbeats.SHORTEST", 0.01)
     monkeypatch.setattr("perdure.activities.heartbeats.look", look)

@@ -22,7 +22,7 @@ from perdure.hooks import (
     Refused,
 )
 from perdure.hosting.connection import data_converter
-from perdure.run.wire import DECIDE
+from perdure.runs.wire import DECIDE
 from perdure.workflows.agent import AgentWorkflow
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness

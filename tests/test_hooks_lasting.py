@@ -12,12 +12,12 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, hook, refuse, tool
-from perdure.client.runs import start_run
+from perdure.approvals.requests import STEER
+from perdure.client.run_operations import start_run
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolCall
 from perdure.hosting.worker import build_worker
-from perdure.people.wire import STEER
-from perdure.run.agents import parse_agent
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.runs.agent import parse_agent
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient, registry
 

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
-from perdure.run.wire import DECIDE
+from perdure.runs.wire import DECIDE
 from perdure.testing import kill, run_locally
 from tests.support import DONE, agent, harness
 from tests.test_delegates import parts, save

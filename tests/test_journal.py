@@ -12,10 +12,9 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
-from perdure.run.events.kinds import TOPICS
-from perdure.run.events.wire import EVENTS_QUERY, EventsPage, Noted
-from perdure.run.wire import DECIDE
-from perdure.testing.turns import Turn
+from perdure.runs.events import EVENTS_QUERY, TOPICS, EventsPage, JournalEntry
+from perdure.runs.wire import DECIDE
+from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 from tests.test_approvals import look
@@ -48,7 +47,7 @@ async def page(client: Client, id: str, first: int = 0, execution: str | None = 
     return found
 
 
-def said(event: Noted) -> None:
+def said(event: JournalEntry) -> None:
     """It is one of the table's, and says what the table says."""
     phase = TOPICS[event.topic][event.phase]
     assert phase.noted, event
@@ -57,7 +56,7 @@ def said(event: Noted) -> None:
     assert needed <= event.data.keys() <= known, event
 
 
-def short(event: Noted) -> str:
+def short(event: JournalEntry) -> str:
     what = event.data.get("call") or event.data.get("number") or event.data.get("request") or ""
     more = event.data.get("status") or event.data.get("decision") or event.data.get("messageId") or ""
     return " ".join(filter(None, [event.topic, event.phase, str(what), str(more)]))

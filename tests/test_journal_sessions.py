@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities.transcripts.recalling import recall
+from perdure.activities.transcripts import recall
 from perdure.client.session import Session
-from perdure.run.events.wire import Noted
+from perdure.runs.events import JournalEntry
 from perdure.values.limits import MAX_EVENT_DATA
 from tests.patience import HANG
 from tests.test_journal import page
@@ -20,7 +20,7 @@ from tests.test_sessions_kept import PADDING, with_memory
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def row(session: Session, event: Noted) -> str:
+def row(session: Session, event: JournalEntry) -> str:
     """`topic phase`, what it is about, and how that is."""
     data = event.data
     run = event.run_id.removeprefix(f"{session.id}/").rpartition("-")[2]
@@ -116,7 +116,7 @@ async def test_commands_a_terminated_run_and_the_end(dev_server: WorkflowEnviron
 
 async def test_over_forced_executions_no_number_is_missing(dev_server: WorkflowEnvironment) -> None:
     """A session that nothing is said to goes on as new a second later: each message here has an execution of its own."""
-    seen: list[Noted] = []
+    seen: list[JournalEntry] = []
     at, executions = 0, set[str]()
     async with desk(dev_server) as (session, it):
         for number in range(4):

@@ -21,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Reply, ToolError, reply_route, tool
 from perdure.errors import ToolDefinitionError
-from perdure.run.wire import AGENT_ATTRIBUTE
+from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
     Turn,

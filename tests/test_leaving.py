@@ -15,10 +15,10 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.client.runs import start_run
+from perdure.client.run_operations import start_run
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import free_port
-from perdure.run.agents import parse_agent
+from perdure.runs.agent import parse_agent
 from tests.support import ROOT, agent
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STUCK = """
 import sys, time
 from perdure import tool
-from perdure.values.formulas.functions import FUNCTIONS
+from perdure.values.formula_functions import FUNCTIONS
 
 def for_ever(*_):
     print("stuck", file=sys.stderr, flush=True)

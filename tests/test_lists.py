@@ -17,15 +17,15 @@ from temporalio.worker import Replayer
 
 from perdure import tool
 from perdure.activities.visibility import SearchAttributes
-from perdure.cli.lists.commands import next_page
+from perdure.cli.list_commands import next_page
 from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
-from perdure.client.runs import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
+from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
-from perdure.hosting.embedding.refusing import Unsandboxed
 from perdure.hosting.server import embedded_server
-from perdure.run.agents import parse_agent
-from perdure.run.wire import AGENT_ATTRIBUTE, ATTRIBUTES
+from perdure.hosting.worker_parts import Unsandboxed
+from perdure.runs.agent import parse_agent
+from perdure.runs.wire import AGENT_ATTRIBUTE, ATTRIBUTES
 from perdure.workflows.agent import AgentWorkflow
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure

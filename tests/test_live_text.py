@@ -14,15 +14,14 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities import asking
-from perdure.activities.arriving import telling
-from perdure.activities.heartbeats import Heart
-from perdure.client.audit import audit_run
+from perdure.activities import queries, requests
+from perdure.activities.heartbeats import Heartbeat
+from perdure.client.histories import audit_run
 from perdure.hosting.connection import data_converter
-from perdure.model.dialects.saying import text_of
-from perdure.run.events.wire import EVENTS_QUERY, WATCHED, EventsPage, Written
-from perdure.run.wire import REQUEST_ACTIVITY
-from perdure.testing.turns import Fault, Pace, Turn
+from perdure.models.dialects.output_text import text_of
+from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage, WrittenText
+from perdure.runs.wire import REQUEST_ACTIVITY
+from perdure.testing.scripted_model import Fault, Pace, Turn
 from tests.patience import HANG
 from tests.support import agent, harness
 
@@ -36,18 +35,18 @@ TASKS = {
 WORDS = "It rains in Bergen, as it does. "
 
 
-async def written(client: Client, run_id: str) -> Written | None:
+async def written(client: Client, run_id: str) -> WrittenText | None:
     """What the run's Request says now that it has written."""
     described = await client.get_workflow_handle(run_id).describe()
     for pending in described.raw_description.pending_activities:
         if pending.activity_type.name == REQUEST_ACTIVITY and pending.heartbeat_details.payloads:
-            (found,) = await client.data_converter.decode(pending.heartbeat_details.payloads, [Written])
-            assert isinstance(found, Written)
+            (found,) = await client.data_converter.decode(pending.heartbeat_details.payloads, [WrittenText])
+            assert isinstance(found, WrittenText)
             return found
     return None
 
 
-async def until(client: Client, run_id: str, holds: Callable[[Written], Any]) -> Written:
+async def until(client: Client, run_id: str, holds: Callable[[WrittenText], Any]) -> WrittenText:
     """What is written, once that holds. A run can only be looked at: nothing tells when to look."""
     async with asyncio.timeout(HANG):
         while True:
@@ -67,19 +66,19 @@ class Beats(list[str]):
 
 def beats(monkeypatch: pytest.MonkeyPatch) -> Beats:
     sent = Beats()
-    say, beat = Heart.say, Heart._beat
+    say, beat = Heartbeat.say, Heartbeat._beat
 
-    async def counted(self: Heart, *details: Any) -> None:
+    async def counted(self: Heartbeat, *details: Any) -> None:
         sent.append("told")
         await say(self, *details)
 
-    def counted_beat(self: Heart) -> None:
+    def counted_beat(self: Heartbeat) -> None:
         sent.append("beat")
         beat(self)
         sent.alive.set()
 
-    monkeypatch.setattr(Heart, "say", counted)
-    monkeypatch.setattr(Heart, "_beat", counted_beat)
+    monkeypatch.setattr(Heartbeat, "say", counted)
+    monkeypatch.setattr(Heartbeat, "_beat", counted_beat)
     return sent
 
 
@@ -179,7 +178,7 @@ async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvi
 @contextlib.asynccontextmanager
 async def _noticed() -> AsyncIterator[asyncio.Event]:
     """Set when an activity has asked who watches, and was told."""
-    noticed, ask = asyncio.Event(), asking.ask_run
+    noticed, ask = asyncio.Event(), queries.ask_run
 
     async def asked(query: str, argument: Any, kind: Any) -> Any:
         answer = await ask(query, argument, kind)
@@ -188,7 +187,7 @@ async def _noticed() -> AsyncIterator[asyncio.Event]:
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(telling, "ask_run", asked)
+        patch.setattr(requests, "ask_run", asked)
         yield noticed
 
 
@@ -217,7 +216,7 @@ async def test_a_key_is_told_to_nobody_however_it_is_cut(
     answer = '{"calls":[],"output":"the key is sk-very-secret-key, so"}'
     texts: set[str] = set()
 
-    def read(it: Written) -> bool:
+    def read(it: WrittenText) -> bool:
         texts.add(it.assistant.text)
         return ", so" in it.assistant.text
 

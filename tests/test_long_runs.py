@@ -12,9 +12,9 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.runs import AgentHandle, read_value
-from perdure.testing.turns import ChatRequest, Turn
-from perdure.values.jsons import loads
+from perdure.client.run_operations import AgentHandle, read_value
+from perdure.testing.scripted_model import ChatRequest, Turn
+from perdure.values.json import loads
 from perdure.values.limits import MAX_PAYLOAD
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient

@@ -20,8 +20,7 @@ from perdure import Agent, Perdure
 from perdure.errors import ServerError
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from tests.lost_nothing import AGENT, SENDERS, Talk, answer, work, wrongs
 from tests.patience import HANG
 from tests.soak import times

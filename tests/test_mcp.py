@@ -20,14 +20,15 @@ import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities import mcp
-from perdure.activities.mcp import McpConfig, McpServer, bounds, connection, mcp_tools
+from perdure.activities import mcp, mcp_connection
+from perdure.activities.mcp import mcp_tools
+from perdure.activities.mcp_connection import McpConfig, McpServer
 from perdure.activities.registry import Registry
-from perdure.client.watching import watch_run
+from perdure.approvals.policy import Guard, Policy
+from perdure.client.run import watch_run
 from perdure.errors import ToolError
 from perdure.hosting.server import free_port
-from perdure.people.policies import Guard, Policy
-from perdure.tools.functions import ToolContext, ToolFunction
+from perdure.tools.decorator import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
 from tests.patience import HANG
@@ -390,7 +391,7 @@ async def test_progress_is_shown_of_a_run(dev_server: WorkflowEnvironment, tmp_p
 
 
 async def test_a_silent_server_is_given_up_with_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(mcp_connection, "CONNECT_TIMEOUT", 0.5)
     told: list[str] = []
     words = "Traceback (most recent call last):\n  …\nKeyError: 'API_KEY'\n"
     async with offered_by(scripted(tmp_path / "script", silent=True, words=words), told.append) as registry:
@@ -551,8 +552,8 @@ async def test_a_server_that_prints_without_end_ends_its_connection(
     flood: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line, progress, or anything else: it takes no memory and no time of the worker's beyond its bounds."""
-    monkeypatch.setattr(bounds, "MAX_MCP_MESSAGE", 1_000_000)
-    monkeypatch.setattr(bounds, "BURST", 1000)
+    monkeypatch.setattr(mcp_connection, "MAX_MCP_MESSAGE", 1_000_000)
+    monkeypatch.setattr(mcp_connection, "BURST", 1000)
     config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [{"_flood": flood}]})
     async with asyncio.timeout(HANG), offered_by(config) as registry:
         code, message = await refusal(registry, "x.do")
@@ -606,22 +607,26 @@ async def test_an_answer_over_http_has_its_bounds(head: str) -> None:
 
     served = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/"
-    allowed = bounds.Allowance(lambda: None)
-    async with served, httpx2.AsyncClient(transport=bounds.BoundedTransport(allowed)) as http, asyncio.timeout(HANG):
+    allowed = mcp_connection.ServerAllowance(lambda: None)
+    async with (
+        served,
+        httpx2.AsyncClient(transport=mcp_connection.BoundedTransport(allowed)) as http,
+        asyncio.timeout(HANG),
+    ):
         with pytest.raises(httpx2.RemoteProtocolError, match=r"more than a server may|compresses"):
             await http.get(url)
 
 
 async def test_an_event_stream_is_counted_event_by_event() -> None:
     clock = [0.0]
-    messages = bounds.Messages(bounds.Allowance(lambda: None), lambda: clock[0])
+    messages = mcp_connection.Messages(mcp_connection.ServerAllowance(lambda: None), lambda: clock[0])
     for _ in range(3):
         messages.take(3_000_000)
         messages.take(0, 1)
     for _ in range(10):
         clock[0] += 1
-        messages.take(0, bounds.A_SECOND)
+        messages.take(0, mcp_connection.A_SECOND)
     with pytest.raises(anyio.BrokenResourceError):
         messages.take(MAX_MCP_LIST + 1)
     with pytest.raises(anyio.BrokenResourceError):
-        messages.take(0, bounds.BURST + 1)
+        messages.take(0, mcp_connection.BURST + 1)

@@ -11,15 +11,12 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, ToolError, tool
-from perdure.cli.viewing.exchanges import print_exchanges
-from perdure.cli.viewing.render import print_run
-from perdure.client.audit import exchanges
+from perdure.cli.run_view import print_exchanges, print_run
+from perdure.client.histories import exchanges
 from perdure.hosting.worker import build_worker
-from perdure.model.endpoint import Endpoint
-from perdure.run.agents import Models
-from perdure.run.choosing import POLICIES, Situation, auto
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Fault, Turn
+from perdure.models.requests import Endpoint
+from perdure.runs.agent import POLICIES, Models, Situation, auto
+from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from tests.support import DONE, agent, harness, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

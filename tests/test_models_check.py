@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.checking.report import Played, Row, recommend
+from perdure.checking.report import Row, TaskResult, recommend
 from perdure.checking.tasks import TASKS
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Script
+from perdure.testing.scripted_model import Script, ScriptedModel
 from tests.checked_models import good, old, prose, sloppy
 from tests.support import Command, perdure
 
@@ -185,7 +184,8 @@ async def test_a_wrong_key_is_one_line() -> None:
 
 def row(model: str, dialect: str, passed: int, tokens: int = 100) -> Row:
     played = [
-        Played(model, dialect, f"t{n}", () if n < passed else ("wrong",), completion_tokens=tokens) for n in range(12)
+        TaskResult(model, dialect, f"t{n}", () if n < passed else ("wrong",), completion_tokens=tokens)
+        for n in range(12)
     ]
     return Row(model, dialect, tuple(played))
 

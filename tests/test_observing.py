@@ -16,8 +16,8 @@ from perdure import ToolError, tool
 from perdure.client.approvals import decide
 from perdure.errors import RunError
 from perdure.hosting.connection import data_converter
-from perdure.run.views.observing import METRICS
-from perdure.testing.turns import Turn
+from perdure.runs.metrics import METRICS
+from perdure.testing.scripted_model import Turn
 from tests.support import Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,16 +15,16 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWor
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, tool
-from perdure.cli.viewing.render import print_run
+from perdure.cli.run_view import print_run
 from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
-from perdure.client.watching import watch_run
+from perdure.client.run import watch_run
 from perdure.errors import NoWorkerError
 from perdure.gateway.guards import Guards
 from perdure.pages.inbox import inbox_app
-from perdure.plan.approval import Approval
-from perdure.run.wire import WAITING_NAMED, CallView, RunView
-from perdure.testing.turns import Turn
+from perdure.plan.calls import Approval
+from perdure.runs.wire import WAITING_NAMED, CallView, RunView
+from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure, serving
 from tests.test_waiting_lists import remove, removing, until_listed
@@ -61,7 +61,7 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
 async def test_who_follows_a_run_without_a_worker_is_told(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.activities.asking.answers.TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr("perdure.activities.queries.TIMEOUT", timedelta(seconds=1))
     nobody, document = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}"), agent()
     run = await nobody.start(Agent.of(document))
     with pytest.raises(NoWorkerError, match=r"no worker answers for .*: is one running on task queue 'nobody-"):

@@ -37,7 +37,7 @@ WORKER = """
 import sys
 
 import activities.shop, agents, cli, client, demo, workflows
-import perdure.activities.calling, perdure.workflows.agent
+import perdure.activities.calls, perdure.workflows.agent
 from perdure.cli.main import main
 
 assert all(sys.modules[name].__file__.startswith(sys.path[0]) for name in ("activities", "agents", "cli", "client", "demo", "workflows"))
@@ -98,7 +98,7 @@ def test_r13_1_the_distributions_own_one_name(distributions: list[Path]) -> None
     for needed in (
         "py.typed",
         "workflows/agent.py",
-        "activities/calling.py",
+        "activities/calls.py",
         "pages/templates/inbox.html",
         "pages/static/vendor/htmx.min.js",
         "pages/static/vendor/LICENSES.txt",

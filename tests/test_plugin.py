@@ -28,9 +28,8 @@ from perdure.client.listing import list_runs
 from perdure.client.selection import Selection
 from perdure.errors import SettingsError, ToolDefinitionError
 from perdure.hosting.encryption import AesGcm
-from perdure.run.wire import AGENT_ATTRIBUTE
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Turn
+from perdure.runs.wire import AGENT_ATTRIBUTE
+from perdure.testing.scripted_model import ScriptedModel, Turn
 from tests.patience import HANG
 from tests.test_lists import until_found
 from tests.test_readme import DOCS, blocks, write

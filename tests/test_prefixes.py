@@ -11,11 +11,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolError, tool
-from perdure.model.answer import Answer
-from perdure.model.dialects import DIALECTS
-from perdure.model.usage import PRICES, Price, RunUsage, Usage
-from perdure.model.wire import Vocabulary
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.response_stream import ResponseStream
+from perdure.models.usage import PRICES, Price, RunUsage, Usage
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import agent, harness
 from tests.test_sessions import ALL, answers, desk
@@ -180,7 +180,7 @@ async def test_r10_19_and_requests_between_which_a_message_came(dialect: str, de
     ],
 )
 async def test_r10_19_cached_tokens_under_whatever_name_a_server_says_them(usage: dict[str, Any], cached: int) -> None:
-    answer = Answer("m", 1, DIALECTS["tools"].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS["tools"].reader(ReaderVocabulary()))
     answer.take({"usage": {"prompt_tokens": 100, "completion_tokens": 5, **usage}})
     told = answer.result().usage
     assert (told.prompt_tokens, told.cached_tokens) == (100, cached)

@@ -10,10 +10,10 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, hook, refuse
-from perdure.client.audit import exchanges
+from perdure.client.histories import exchanges
 from perdure.errors import AgentError
 from perdure.hooks import AgentBootstrap, Refused
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.mcp import McpConfig, mcp_tools
+from perdure.activities.mcp import mcp_tools
+from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
 from perdure.errors import ToolError
 from perdure.hosting.server import free_port
-from perdure.tools.functions import ToolContext
+from perdure.tools.decorator import ToolContext
 from tests.patience import HANG
 
 pytestmark = [pytest.mark.soak, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]

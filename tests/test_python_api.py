@@ -37,12 +37,13 @@ from perdure import (
     ServerError,
     tool,
 )
+from perdure.approvals.requests import WaitingEntry
 from perdure.client.selection import Selection
 from perdure.errors import DecisionError, InputError
-from perdure.hosting import leaving
+from perdure.hosting import process
 from perdure.hosting.server import free_port
-from perdure.run.wire import AGENT_WORKFLOW, WaitingEntry
-from perdure.testing.turns import Turn
+from perdure.runs.wire import AGENT_WORKFLOW
+from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import ROOT, harness
 
@@ -307,13 +308,13 @@ async def test_a_process_ends_when_threads_of_the_sdk_have_left_the_interpreter(
         done.acquire()
 
     def leave() -> None:
-        leaving._settle()
+        process._settle()
         left.set()
 
     _thread.start_new_thread(stranger, ())
     at_work.acquire()
     threading.Thread(target=leave).start()
-    assert not left.wait(3 * leaving.PAUSE)
+    assert not left.wait(3 * process.PAUSE)
     done.release()
     assert left.wait(10)
 

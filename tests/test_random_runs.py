@@ -16,12 +16,11 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from perdure import ToolContext, ToolError, branch, tool
-from perdure.client.runs import fetch_run, start_run
+from perdure.client.run_operations import fetch_run, start_run
 from perdure.hosting.connection import data_converter
 from perdure.hosting.worker import build_worker
-from perdure.run.agents import parse_agent
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest
+from perdure.runs.agent import parse_agent
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from perdure.workflows.agent import AgentWorkflow
 from tests.differential.cases import TAKES, Case, make_case
 from tests.differential.interpreter import interpret

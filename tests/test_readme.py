@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from perdure import Agent, Perdure
 from perdure.cli.app import app
-from perdure.cli.starting.project import FILES
+from perdure.cli.project_commands import FILES
 from perdure.testing import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import ROOT, agent, harness, perdure

@@ -19,11 +19,11 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Perdure
-from perdure.cli.following.telling import Telling
+from perdure.cli.event_commands import EventPrinter
 from perdure.errors import CursorError, ProtocolError, RunNotFoundError
-from perdure.run.events.kinds import Event
-from perdure.run.events.stream import KEPT
-from perdure.run.wire import AGENT_WORKFLOW
+from perdure.runs.event_stream import KEPT
+from perdure.runs.events import Event
+from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from tests.noting import NotingRun, NotingSession
 from tests.patience import HANG
@@ -297,7 +297,7 @@ async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEn
 
 async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=False)
-    telling = Telling(console)
+    telling = EventPrinter(console)
 
     def tell(topic: Any, phase: str, **data: Any) -> None:
         telling.tell(Event(topic, phase, "2026-01-01T10:00:00.000Z", "r", data))

@@ -15,10 +15,10 @@ from perdure import Reply, hook, refuse, tool
 from perdure.activities.registry import Registry
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
+from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import MessageSending, MessageSent
-from perdure.hooks.functions import hook_functions
-from perdure.sessions.replies.routes import RouteFunction
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.sessions.replies import RouteFunction
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import Harness, harness, impatient, registry
 from tests.test_sessions import ECHO, desk, idles, users

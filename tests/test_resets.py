@@ -12,14 +12,13 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Run, ToolContext, tool
 from perdure.client.histories import replay_history
-from perdure.client.runs import AgentHandle
+from perdure.client.run_operations import AgentHandle
 from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
-from perdure.pages.door import pages
-from perdure.run.events.cursor import parse_cursor
-from perdure.run.events.kinds import Event
-from perdure.run.wire import DECIDE, RunResult
+from perdure.pages.adapter import pages
+from perdure.runs.events import Event, parse_cursor
+from perdure.runs.wire import DECIDE, RunResult
 from tests.gateway.support import gateway
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure

@@ -15,15 +15,14 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from perdure import Perdure, ToolContext, ToolError, branch, tool
-from perdure.cli.viewing.render import run_table
-from perdure.cli.viewing.tables import wait_line
-from perdure.client.lists import ListedRun
-from perdure.client.runs import FROM_HISTORY
-from perdure.client.selection import Selection
+from perdure.cli.console import wait_line
+from perdure.cli.run_view import run_table
+from perdure.client.run_operations import FROM_HISTORY
+from perdure.client.selection import ListedRun, Selection
 from perdure.hosting.connection import data_converter
-from perdure.run.wire import RunView
-from perdure.testing.turns import Fault, Turn
-from perdure.tools.wire import idempotency_key
+from perdure.runs.wire import RunView
+from perdure.testing.scripted_model import Fault, Turn
+from perdure.tools.invocation import idempotency_key
 from perdure.workflows.agent import AgentWorkflow
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
@@ -103,7 +102,7 @@ async def test_r12_4_a_branch_is_chosen_by_the_tool(dev_server: WorkflowEnvironm
 
 
 async def test_r2_3_bad_input_is_refused_by_the_workflow_too(dev_server: WorkflowEnvironment) -> None:
-    from perdure.run.wire import AGENT_WORKFLOW, RunInput
+    from perdure.runs.wire import AGENT_WORKFLOW, RunInput
 
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     document = agent(context=[{"type": "input", "schema": schema}])

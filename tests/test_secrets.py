@@ -24,9 +24,9 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import MASK, keep_secret, known_secrets, masked, masked_details, masked_value
 from perdure.errors import ServerError
 from perdure.hosting.connection import connect
-from perdure.hosting.embedding.parts import Parts
 from perdure.hosting.settings import Settings
-from perdure.run.events.masks import MaskedText
+from perdure.hosting.worker_parts import WorkerParts
+from perdure.runs.event_stream import MaskedText
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, logged, serving
 
@@ -65,7 +65,7 @@ async def test_a_key_is_masked_as_it_is_and_as_json_writes_it(monkeypatch: pytes
 async def test_keys_that_are_given_otherwise_are_masked_too() -> None:
     """By a flag or a file: no variable is called so."""
     settings = Settings(codec_keys={"new": "a-key-of-the-codec-01"}, inbox_token="a-token-of-the-inbox")
-    Parts(Registry(), settings)
+    WorkerParts(Registry(), settings)
     with pytest.raises(ServerError):
         await connect(api_key="a-key-of-temporals-01", target_host="localhost:1", tls=False)
     said = "a-key-of-the-codec-01 a-token-of-the-inbox a-key-of-temporals-01"

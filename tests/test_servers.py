@@ -15,13 +15,12 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
-from perdure.client.watching import watch_run, watch_trouble
+from perdure.client.run import watch_run, watch_trouble
 from perdure.hosting.worker import build_worker
-from perdure.model.endpoint import Endpoint
-from perdure.model.refusals import refusal_of
-from perdure.run.wire import CONTEXT_TOO_LONG
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.models.provider_errors import refusal_of
+from perdure.models.requests import Endpoint
+from perdure.runs.wire import CONTEXT_TOO_LONG
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
 from tests.pure.test_refusals import SAID
 from tests.support import agent, harness, registry
 

@@ -92,7 +92,7 @@ async def test_r10_1_a_command_that_no_worker_answers_ends_in_time(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     perdure, key = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}"
-    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 1.0)
     how = ("--agent", write(tmp_path, ECHO), "--task-queue", key)
     for command in (
         ("agent", key, "hi", *how),

@@ -25,8 +25,8 @@ from perdure.hooks import (
     ToolResultPersist,
 )
 from perdure.hosting.connection import data_converter
-from perdure.testing.turns import Turn
-from perdure.workflows.sessions.session import SessionWorkflow
+from perdure.testing.scripted_model import Turn
+from perdure.workflows.session import SessionWorkflow
 from tests.support import Harness
 from tests.test_sessions import ALL, ECHO, answers, desk, idles
 

@@ -29,10 +29,10 @@ from perdure.errors import (
     ServerError,
 )
 from perdure.hosting.server import embedded_server
-from perdure.run.wire import RUN_QUERY, RunView
+from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
-from perdure.testing.turns import ChatRequest
-from perdure.values.formulas.functions import FUNCTIONS
+from perdure.testing.scripted_model import ChatRequest
+from perdure.values.formula_functions import FUNCTIONS
 from tests.patience import HANG
 from tests.support import Harness, harness
 
@@ -250,7 +250,7 @@ async def test_where_no_worker_answers_that_is_said(
 ) -> None:
     async with desk(dev_server) as (session, _):
         await session.reply(await session.send("hello", sender="ann"), 20)
-    monkeypatch.setattr("perdure.activities.asking.answers.TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr("perdure.activities.queries.TIMEOUT", timedelta(seconds=0.5))
     with pytest.raises(NoWorkerError, match="no worker answers for 'desk-"):
         await session.show()
 
@@ -722,12 +722,12 @@ async def test_r10_1_what_nobody_answers_ends_in_time_and_is_cancelled_at_once(
     async with embedded_server(ui=False) as server:
         away = await Perdure.connect(server.client.service_client.config.target_host, task_queue=queue)
     nowhere = away.session(queue, agent=Agent.of(ECHO))
-    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 1.0)
     with pytest.raises(NoWorkerError, match="no worker answers for the session"):
         await alone.send("hello", sender="ann")
     for session, error in ((alone, NoWorkerError), (nowhere, ServerError)):
         found = await asyncio.gather(*(update() for update in _updates(session)), return_exceptions=True)
         assert [type(each) for each in found] == [error] * 4
-    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 3600.0)
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 3600.0)
     for session in (alone, nowhere):
         await asyncio.gather(*map(_is_cancelled, _updates(session)))

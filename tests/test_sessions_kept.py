@@ -9,11 +9,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.activities.transcripts.recalling import recall
+from perdure.activities.transcripts import recall
 from perdure.errors import MessageRefusedError, RunError, RunExistsError
 from perdure.sessions.entries import MessageEntry
-from perdure.sessions.segments import SEGMENT_WORKFLOW, segment_of
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.sessions.transcript import SEGMENT_WORKFLOW, segment_of
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.test_sessions import ECHO, desk, echo, idles, users
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,9 +10,9 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, tool
-from perdure.run.views.ways import run_ways
-from perdure.run.wire import WaitingView
-from perdure.testing.turns import ChatRequest
+from perdure.approvals.requests import WaitingView
+from perdure.runs.views import run_ways
+from perdure.testing.scripted_model import ChatRequest
 from tests.support import agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,12 +10,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, RunEndedError, tool
+from perdure.approvals.requests import STEER
 from perdure.errors import DecisionRefusedError
-from perdure.model.dialects import DIALECTS
-from perdure.people.wire import STEER
-from perdure.run.wire import RunView
-from perdure.testing.dialects import write_answer
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.models.dialects.registry import DIALECTS
+from perdure.runs.wire import RunView
+from perdure.testing.scripted_model import ChatRequest, Turn, write_answer
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
 

@@ -15,9 +15,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, RunRefusedError, hook, tool
 from perdure.hooks import BeforeToolCall
-from perdure.model.usage import Price, RunUsage, Usage
-from perdure.run.choosing import Situation
-from perdure.testing.turns import ChatRequest, Turn, refusal
+from perdure.models.usage import Price, RunUsage, Usage
+from perdure.runs.agent import Situation
+from perdure.testing.scripted_model import ChatRequest, Turn, refusal
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 

@@ -24,7 +24,7 @@ from perdure.errors import SettingsError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
 from perdure.hosting.storage import FileStorage, external_storage
-from perdure.run.wire import AGENT_WORKFLOW, DECIDE, REFUSED
+from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure

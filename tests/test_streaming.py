@@ -11,11 +11,10 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, tool
-from perdure.model.dialects import DIALECTS
-from perdure.model.wire import Delivery
-from perdure.run.wire import CALLS_SIGNAL
-from perdure.testing.dialects import write_answer
-from perdure.testing.turns import ChatRequest, Fault, Turn
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import CallDelivery
+from perdure.runs.wire import CALLS_SIGNAL
+from perdure.testing.scripted_model import ChatRequest, Fault, Turn, write_answer
 from tests.patience import HANG
 from tests.support import DONE, agent, harness
 
@@ -144,11 +143,11 @@ async def test_r6_7_deliveries_twice_out_of_order_and_from_another_attempt(dev_s
         await it.model.wait_for_request(1)
         stray = [{"_tool": "note", "text": "stray"}]
         for delivery in (
-            Delivery(number=1, attempt=1, first=2, calls=CALLS[2:]),
-            Delivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
-            Delivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
-            Delivery(number=1, attempt=2, first=0, calls=stray),
-            Delivery(number=7, attempt=1, first=0, calls=stray),
+            CallDelivery(number=1, attempt=1, first=2, calls=CALLS[2:]),
+            CallDelivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
+            CallDelivery(number=1, attempt=1, first=0, calls=CALLS[:2]),
+            CallDelivery(number=1, attempt=2, first=0, calls=stray),
+            CallDelivery(number=7, attempt=1, first=0, calls=stray),
         ):
             await handle.signal(CALLS_SIGNAL, delivery)
         await asyncio.wait_for(book.wait_for(3), HANG)
@@ -180,7 +179,7 @@ async def chaos_round(server: WorkflowEnvironment, chance: random.Random) -> lis
         handle = await it.start(agent("note", config={"dialect": dialect}))
         for _ in range(chance.randrange(3)):
             # Of a Request that is not running: it must not count, whenever it arrives.
-            stray = Delivery(number=chance.randrange(7, 9), attempt=1, first=0, calls=[{"_tool": "nope"}])
+            stray = CallDelivery(number=chance.randrange(7, 9), attempt=1, first=0, calls=[{"_tool": "nope"}])
             await handle.signal(CALLS_SIGNAL, stray)
         result = await asyncio.wait_for(handle.result(), HANG)
     problems = [] if result.status == "completed" else [f"ended as {result.status}: {result.error}"]

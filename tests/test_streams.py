@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.testing.turns import ChatRequest, Fault, Turn
+from perdure.testing.scripted_model import ChatRequest, Fault, Turn
 from tests.support import DONE, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -16,12 +16,12 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.runs import AgentHandle, read_value
+from perdure.approvals.requests import WaitingView
+from perdure.client.run_operations import AgentHandle, read_value
 from perdure.errors import RunError
-from perdure.run.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput, RunView, WaitingView
-from perdure.testing.turns import ChatRequest
-from perdure.values.jsons import loads
-from perdure.values.packing import Packed
+from perdure.runs.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput, RunView
+from perdure.testing.scripted_model import ChatRequest
+from perdure.values.json import Packed, loads
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient
 from tests.test_delegates import parts, save

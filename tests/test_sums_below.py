@@ -10,13 +10,13 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.runs import read_value
-from perdure.people.wire import APPROVE_ACTIVITY
-from perdure.run.delegates import input_size
-from perdure.run.loops import LoopInput
-from perdure.run.wire import RunInput
-from perdure.values.jsons import loads
-from perdure.values.limits.sizes import Sizes
+from perdure.approvals.requests import APPROVE_ACTIVITY
+from perdure.client.run_operations import read_value
+from perdure.runs.delegates import input_size
+from perdure.runs.loops import LoopInput
+from perdure.runs.wire import RunInput
+from perdure.values.json import loads
+from perdure.values.sizes import Sizes
 from tests.patience import HANG
 from tests.support import DONE, agent, harness
 from tests.test_delegates import parts, save

@@ -12,8 +12,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.run.wire import RunView
-from perdure.testing.turns import ChatRequest
+from perdure.runs.wire import RunView
+from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient
 from tests.test_delegates import save
 from tests.test_sums import ended, risky, troubles, troubles_of

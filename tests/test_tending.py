@@ -13,39 +13,45 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from perdure.activities import transcripts
+from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.transcripts import archiving
-from perdure.activities.transcripts.summarizing import SummaryActivity
-from perdure.activities.underway.ending import Underway
-from perdure.run.events.journal import Journal
+from perdure.activities.transcripts import SummaryActivity
+from perdure.runs.event_journal import EventJournal
+from perdure.sessions.compaction import ENTRIES_QUERY, HeldEntries
 from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
-from perdure.sessions.noting import SessionNoting
-from perdure.sessions.segments import Index, Remembered, asked, is_said, joined_below, segment_of
-from perdure.sessions.tending import ENTRIES_QUERY, AtHand
-from perdure.sessions.transcript import Carried, Transcript
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Turn, server_error
+from perdure.sessions.journal import SessionJournal
+from perdure.sessions.transcript import (
+    Index,
+    MessageFilter,
+    Transcript,
+    TranscriptSnapshot,
+    asked,
+    is_said,
+    joined_below,
+    segment_of,
+)
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, server_error
 from perdure.values.messages import parse_messages
-from perdure.workflows.sessions.archive import SegmentWorkflow
-from perdure.workflows.sessions.tending import Tending
+from perdure.workflows.session_transcript import SegmentWorkflow, TranscriptTasks
 from tests.pure.test_compaction import AT, exchange, long_one
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @workflow.defn(name="Tended")
-class Tended(Tending):
+class Tended(TranscriptTasks):
     """Keeps a transcript, and nothing else of a session."""
 
     @workflow.init
-    def __init__(self, carried: Carried) -> None:
+    def __init__(self, carried: TranscriptSnapshot) -> None:
         super().__init__()
         self._kept = Transcript(carried)
         self._over = False
-        self._noted = SessionNoting(Journal(None))
+        self._noted = SessionJournal(EventJournal(None))
 
     @property
-    def _notes(self) -> SessionNoting:
+    def _notes(self) -> SessionJournal:
         return self._noted
 
     @property
@@ -53,7 +59,7 @@ class Tended(Tending):
         return self._kept
 
     @workflow.run
-    async def run(self, carried: Carried) -> None:
+    async def run(self, carried: TranscriptSnapshot) -> None:
         del carried
         await workflow.wait_condition(lambda: self._over)
 
@@ -92,12 +98,12 @@ async def model(dev_server: WorkflowEnvironment) -> AsyncIterator[Model]:
     """A worker for such sessions, and the model that it asks."""
     script = Model()
     async with ScriptedModel(script) as server:
-        summaries = SummaryActivity(Endpoints(server.client()), {}, Underway())
+        summaries = SummaryActivity(Endpoints(server.client()), {}, ActiveExecutions())
         async with Worker(
             dev_server.client,
             task_queue="tending",
             workflows=[Tended, SegmentWorkflow],
-            activities=[summaries.summarize, archiving.archive, archiving.find],
+            activities=[summaries.summarize, transcripts.archive, transcripts.find],
             workflow_runner=UnsandboxedWorkflowRunner(),
         ):
             yield script
@@ -108,8 +114,8 @@ async def tended(client: Client, transcript: Transcript) -> WorkflowHandle[Any, 
     return await client.start_workflow("Tended", transcript.carried(), id=id, task_queue="tending")
 
 
-async def at_hand(handle: WorkflowHandle[Any, Any]) -> AtHand:
-    kept: AtHand = await handle.query(ENTRIES_QUERY, 0, result_type=AtHand)
+async def at_hand(handle: WorkflowHandle[Any, Any]) -> HeldEntries:
+    kept: HeldEntries = await handle.query(ENTRIES_QUERY, 0, result_type=HeldEntries)
     return kept
 
 
@@ -190,11 +196,11 @@ async def test_r10_13_old_entries_are_archived_and_found_again(dev_server: Workf
 
 
 async def test_r10_1_messages_that_a_session_remembers() -> None:
-    remembered = Remembered()
+    remembered = MessageFilter()
     ids = [f"m{number}" for number in range(20_000)]
     for id in ids:
         remembered.add(id)
-    again = Remembered(remembered.text)
+    again = MessageFilter(remembered.text)
     assert all(id in again for id in ids)
     assert sum(f"x{number}" in again for number in range(20_000)) < 20
     indexes: dict[int, Index] = {}

@@ -20,11 +20,10 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.cli.viewing.live import Fitted
-from perdure.cli.viewing.render import run_table
-from perdure.cli.viewing.tables import table
-from perdure.model.wire import RequestView
-from perdure.run.wire import CallView, RunView
+from perdure.cli.console import table
+from perdure.cli.run_view import FittedView, run_table
+from perdure.models.requests import RequestView
+from perdure.runs.wire import CallView, RunView
 from tests.patience import HANG
 from tests.support import ROOT, agent, harness, perdure
 
@@ -48,7 +47,7 @@ def view(calls: int) -> RunView:
 async def test_a_live_view_is_never_higher_than_the_terminal_and_ends_with_the_newest(width: int, calls: int) -> None:
     text = io.StringIO()
     console = Console(file=text, width=width, height=LINES, force_terminal=True, color_system=None)
-    console.print(Fitted(view(calls)))
+    console.print(FittedView(view(calls)))
     lines = text.getvalue().rstrip("\n").splitlines()
     assert len(lines) < LINES
     assert all(len(line) <= width for line in lines)

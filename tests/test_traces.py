@@ -20,11 +20,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
 from perdure.activities.secrets import keep_secret
+from perdure.hosting import tracing
 from perdure.hosting.telemetry import interceptors
-from perdure.hosting.tracing import names
-from perdure.hosting.tracing.interceptor import Tracing
-from perdure.hosting.tracing.spans import Ids, Spans
-from perdure.testing.turns import server_error
+from perdure.hosting.tracing import Ids, SpanWriter, TracingInterceptor
+from perdure.testing.scripted_model import server_error
 from tests.support import DONE, ROOT, Harness, agent, harness, impatient
 from tests.test_delegates import TEXT, WRITE, WRITER, parts, save, write
 
@@ -63,7 +62,7 @@ class Traced:
     @property
     def chats(self) -> list[ReadableSpan]:
         """In the order in which they began."""
-        found = [span for span in self.spans if told(span)[names.OPERATION] == names.CHAT]
+        found = [span for span in self.spans if told(span)[tracing.OPERATION] == tracing.CHAT]
         return sorted(found, key=lambda span: span.start_time or 0)
 
     def tree(self) -> dict[str, list[str]]:
@@ -93,7 +92,7 @@ async def traced(
     exporter, provider = InMemorySpanExporter(), TracerProvider(id_generator=Ids())
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     config: dict[str, Any] = {**server.client.config(active_config=True)}
-    client = Client(**(config | {"interceptors": [Tracing(Spans(provider, content=content))]}))
+    client = Client(**(config | {"interceptors": [TracingInterceptor(SpanWriter(provider, content=content))]}))
     async with harness(client, tools, script, **options) as it:
         yield Traced(it, exporter, provider)
 
@@ -130,33 +129,33 @@ async def test_spans_say_what_the_conventions_name_and_nothing_of_what_was_said(
         trace.chats,
     )
     assert told(run) == {
-        names.OPERATION: "invoke_agent",
-        names.AGENT: "test",
-        names.WORKFLOW_ID: view.run_id,
-        names.RUN_ID: told(run)[names.RUN_ID],
-        names.INPUT_TOKENS: view.usage.prompt_tokens,
-        names.OUTPUT_TOKENS: view.usage.completion_tokens,
-        names.STOP: "output",
+        tracing.OPERATION: "invoke_agent",
+        tracing.AGENT: "test",
+        tracing.WORKFLOW_ID: view.run_id,
+        tracing.RUN_ID: told(run)[tracing.RUN_ID],
+        tracing.INPUT_TOKENS: view.usage.prompt_tokens,
+        tracing.OUTPUT_TOKENS: view.usage.completion_tokens,
+        tracing.STOP: "output",
     }
     assert told(call) == {
-        names.OPERATION: "execute_tool",
-        names.TOOL: "look",
-        names.TOOL_TYPE: "function",
-        names.CALL: "1.0",
-        names.ACTIVITY_ID: "1.0",
-        names.WORKFLOW_ID: view.run_id,
-        names.RUN_ID: told(run)[names.RUN_ID],
-        names.ATTEMPT: 1,
+        tracing.OPERATION: "execute_tool",
+        tracing.TOOL: "look",
+        tracing.TOOL_TYPE: "function",
+        tracing.CALL: "1.0",
+        tracing.ACTIVITY_ID: "1.0",
+        tracing.WORKFLOW_ID: view.run_id,
+        tracing.RUN_ID: told(run)[tracing.RUN_ID],
+        tracing.ATTEMPT: 1,
     }
     first = told(chats[0])
-    assert (first[names.REQUEST], first[names.ATTEMPT], first[names.FINISH_REASONS]) == (1, 1, ("stop",))
-    assert (first[names.PROVIDER], first[names.REQUEST_MODEL], chats[0].kind) == (
+    assert (first[tracing.REQUEST], first[tracing.ATTEMPT], first[tracing.FINISH_REASONS]) == (1, 1, ("stop",))
+    assert (first[tracing.PROVIDER], first[tracing.REQUEST_MODEL], chats[0].kind) == (
         "openai",
         "gpt-4o-mini",
         SpanKind.CLIENT,
     )
-    assert first[names.INPUT_TOKENS] + told(chats[1])[names.INPUT_TOKENS] == view.usage.prompt_tokens
-    assert told(trace.named("plan test")[0])[names.REQUEST] == 1
+    assert first[tracing.INPUT_TOKENS] + told(chats[1])[tracing.INPUT_TOKENS] == view.usage.prompt_tokens
+    assert told(trace.named("plan test")[0])[tracing.REQUEST] == 1
     assert "saffron" not in "".join(span.to_json() for span in trace.spans)
 
 
@@ -164,9 +163,9 @@ async def test_a_retry_is_a_second_chat_that_says_so(dev_server: WorkflowEnviron
     async with traced(dev_server, [server_error(), DONE]) as trace:
         await trace.it.run(agent())
     failed, answered = trace.chats
-    assert [told(each)[names.ATTEMPT] for each in (failed, answered)] == [1, 2]
+    assert [told(each)[tracing.ATTEMPT] for each in (failed, answered)] == [1, 2]
     assert (failed.status.status_code, answered.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    assert names.ERROR in told(failed)
+    assert tracing.ERROR in told(failed)
     assert failed.status.description is None
     assert failed.parent == answered.parent
     assert trace.tree()["plan test"] == ["chat gpt-4o-mini"] * 2
@@ -183,8 +182,8 @@ async def test_a_failed_run_and_a_failed_call_say_their_kind(dev_server: Workflo
         view = await trace.it.run(agent("break_down", config={"max_requests": 1}))
     assert view.status == "failed"
     [run], [call] = trace.named("invoke_agent test"), trace.named("execute_tool break_down")
-    assert (told(run)[names.ERROR], told(call)[names.ERROR]) == ("LimitReached", "KeyError")
-    assert told(run)[names.INPUT_TOKENS] == view.usage.prompt_tokens
+    assert (told(run)[tracing.ERROR], told(call)[tracing.ERROR]) == ("LimitReached", "KeyError")
+    assert told(run)[tracing.INPUT_TOKENS] == view.usage.prompt_tokens
     assert "saffron" not in "".join(span.to_json() for span in trace.spans)
 
 
@@ -198,7 +197,7 @@ async def test_a_run_that_goes_on_as_new_is_one_span(impatient_server: WorkflowE
     assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
     [run] = trace.named("invoke_agent test")
     assert {key: len(below) for key, below in trace.tree().items()} == {"": 1, "invoke_agent test": 13, "plan test": 7}
-    assert len({told(span)[names.RUN_ID] for span in trace.spans}) > 1
+    assert len({told(span)[tracing.RUN_ID] for span in trace.spans}) > 1
     assert run.start_time is not None
     assert all(run.start_time <= (each.start_time or 0) for each in trace.spans)
 
@@ -230,7 +229,7 @@ async def test_each_run_of_a_session_is_a_trace_of_its_conversation(dev_server: 
             await session.reply(await session.send(text, sender="ann"), 20)
     runs = trace.named("invoke_agent echo")
     assert len({run.context.trace_id for run in runs if run.context}) == 2
-    assert [told(run)[names.CONVERSATION] for run in runs] == [session.id] * 2
+    assert [told(run)[tracing.CONVERSATION] for run in runs] == [session.id] * 2
     assert [run.parent for run in runs] == [None, None]
 
 
@@ -240,11 +239,11 @@ async def test_content_is_told_where_that_is_switched_on_and_without_keys(dev_se
     async with traced(dev_server, [leaks, DONE], content=True) as trace:
         await trace.it.run(agent("look", context=[{"type": "text", "text": f"Use {key} for saffron."}]))
     [call], chats = trace.named("execute_tool look"), trace.chats
-    assert set(json.loads(told(call)[names.ARGUMENTS])) == {"path"}
-    assert json.loads(told(call)[names.RESULT]).startswith("looked at ")
-    assert "saffron" in told(chats[0])[names.INPUT]
-    assert json.loads(told(chats[0])[names.INPUT])[0]["parts"][0]["type"] == "text"
-    assert json.loads(told(chats[0])[names.OUTPUT])[0]["finish_reason"] == "stop"
+    assert set(json.loads(told(call)[tracing.ARGUMENTS])) == {"path"}
+    assert json.loads(told(call)[tracing.RESULT]).startswith("looked at ")
+    assert "saffron" in told(chats[0])[tracing.INPUT]
+    assert json.loads(told(chats[0])[tracing.INPUT])[0]["parts"][0]["type"] == "text"
+    assert json.loads(told(chats[0])[tracing.OUTPUT])[0]["finish_reason"] == "stop"
     assert key not in "".join(span.to_json() for span in trace.spans)
 
 
@@ -255,5 +254,7 @@ async def test_without_an_address_for_spans_nothing_is_put_in(monkeypatch: pytes
 
 async def test_the_docs_know_every_attribute() -> None:
     text = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
-    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str) and "." in value}
-    assert [each for each in known - {names.SCHEMA} if f"`{each}`" not in text] == []
+    known = {
+        value for name, value in vars(tracing).items() if name.isupper() and isinstance(value, str) and "." in value
+    }
+    assert [each for each in known - {tracing.SCHEMA} if f"`{each}`" not in text] == []

@@ -19,12 +19,11 @@ from temporalio.worker import Replayer, WorkerDeploymentConfig
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
 from perdure.errors import SettingsError
-from perdure.hosting.operating.health import Health
+from perdure.hosting.health import Health
 from perdure.hosting.settings import Settings
-from perdure.hosting.settings.tuning import deployment
+from perdure.hosting.tuning import deployment
 from perdure.hosting.worker import build_worker
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from tests.patience import HANG

@@ -17,11 +17,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from perdure import Agent, Perdure, Selection, tool
 from perdure.activities.visibility import SearchAttributes
 from perdure.client.approvals import list_waiting, offers_below, run_offers
-from perdure.client.runs import start_run
+from perdure.client.run_operations import start_run
 from perdure.errors import RunError
-from perdure.hosting.operating.waiting import look
-from perdure.run.agents import parse_agent
-from perdure.run.wire import AGENT_WORKFLOW, WAITING_NAMED, WAITING_QUERY
+from perdure.hosting.health import look
+from perdure.runs.agent import parse_agent
+from perdure.runs.wire import AGENT_WORKFLOW, WAITING_NAMED, WAITING_QUERY
 from tests.patience import HANG
 from tests.support import agent, harness
 

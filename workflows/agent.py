@@ -12,42 +12,33 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
+from perdure.workflows.approvals import DecisionHandlers
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
-from perdure.workflows.claiming import Family, whole
+from perdure.workflows.claim_check import RunFamily, whole
+from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.failures import message_of
-from perdure.workflows.hooks.hooking import Hooked
-from perdure.workflows.hooks.of_runs import ended
-from perdure.workflows.messages.mail import Steerable
-from perdure.workflows.observing import tell_request
-from perdure.workflows.observing.ending import end
-from perdure.workflows.observing.events import Noted
-from perdure.workflows.observing.listing import list_agent
-from perdure.workflows.observing.watching import Watched
-from perdure.workflows.people import Decidable
-from perdure.workflows.preparing import Continuing, prepare
-from perdure.workflows.queues.routing import Routing
+from perdure.workflows.hooks import HookQueries, ended
+from perdure.workflows.messages import MessageHandlers
+from perdure.workflows.observability import JournalQueries, WatchHandlers, end, list_agent, tell_request
+from perdure.workflows.preparation import ContinueAsNew, prepare
 from perdure.workflows.requests import ask, choose
-from perdure.workflows.sending import Sender, full
 from perdure.workflows.timers import watch
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import WAITS, RunWaits, WaitingView
     from perdure.errors import PerdureError
-    from perdure.model.usage import RunUsage
-    from perdure.model.wire import Delivery, RequestContext, RequestInput, RequestResult
-    from perdure.people.wire import WAITS, RunWaits
-    from perdure.run.choosing import Choice
-    from perdure.run.delegates import SPENT_QUERY, Spent
-    from perdure.run.fitting import fit, fit_waiting, told_above
-    from perdure.run.past import record
-    from perdure.run.recall import recall
-    from perdure.run.running import Run
-    from perdure.run.stopping import Budget, Limit, WorkClock
-    from perdure.run.telling.inbox import heard
-    from perdure.run.views.markdown import details
-    from perdure.run.views.run import run_view, waiting_view, waiting_views
-    from perdure.run.views.whole import Pages
-    from perdure.run.wire import (
+    from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
+    from perdure.models.usage import RunUsage
+    from perdure.runs.agent import ModelChoice
+    from perdure.runs.context import heard
+    from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+    from perdure.runs.limits import Budget, Limit, WorkClock
+    from perdure.runs.recall import recall
+    from perdure.runs.records import record
+    from perdure.runs.run import Run
+    from perdure.runs.views import Pages, details, fit, fit_waiting, run_view, told_above, waiting_view, waiting_views
+    from perdure.runs.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CLAIM,
@@ -63,17 +54,16 @@ with workflow.unsafe.imports_passed_through():
         RunInput,
         RunResult,
         RunView,
-        WaitingView,
     )
+    from perdure.tools.invocation import ToolReads
     from perdure.tools.tool import Tool
-    from perdure.tools.wire import ToolReads
+    from perdure.values.json import ValuePage
     from perdure.values.limits import MAX_MESSAGE, NEAR
-    from perdure.values.wire import ValuePage
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
+class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries, WatchHandlers, HookQueries):
     """One run of an agent.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
@@ -113,7 +103,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
         list_agent(run.agent.name, run.prepared.attributes, below=bool(run_input.lineage))
-        self._sender = self._people.sender = Sender(
+        self._sender = self._people.sender = Dispatcher(
             run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
         )
         self._hooking.room, self._sender.again = self._sender.room, self._notes.call_again
@@ -153,7 +143,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         starts = run.context.starts_with_plan and run_input.snapshot is None
         if starts and await self._run_calls(0, _given(run.context.plan)):
             return self._result()
-        continuing = Continuing()
+        continuing = ContinueAsNew()
         while True:
             await self._mail.lull()
             self._check_limits(run, coming=run.progress.number + 1)
@@ -228,8 +218,8 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, *said: Any) -> None:
-        """Calls that have closed while the model is still writing; see `perdure.model.intake` for what is taken of them."""
-        if self._calls is not None and (delivery := read_one(Delivery, said)) is not None:
+        """Calls that have closed while the model is still writing; see `perdure.models.response_stream` for what is taken of them."""
+        if self._calls is not None and (delivery := read_one(CallDelivery, said)) is not None:
             self._calls.deliver(delivery)
 
     @workflow.query(name=PARAMETERS_QUERY)
@@ -246,12 +236,12 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         return {} if self._sender is None else self._sender.granted(call_ids)
 
     @workflow.query(name=SPENT_QUERY)
-    def spent(self) -> Spent:
+    def spent(self) -> SpentBudget:
         """What the run has used so far, with those below it: asked by the one above when it was cancelled, or worse (R9.6)."""
         if self._run is None:
-            return Spent(usage=RunUsage())
+            return SpentBudget(usage=RunUsage())
         used = self._run.progress
-        return Spent(usage=used.usage, worked=self._clock.worked(workflow.time()), sent=used.sent)
+        return SpentBudget(usage=used.usage, worked=self._clock.worked(workflow.time()), sent=used.sent)
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
@@ -296,7 +286,7 @@ class AgentWorkflow(Family, Decidable, Steerable, Noted, Watched, Hooked):
         """Those that the run had recorded at its start, for whoever replays it."""
         return [] if self._run is None else list(self._run.prepared.tools)
 
-    async def _choose(self, run: Run) -> Choice:
+    async def _choose(self, run: Run) -> ModelChoice:
         try:
             return await choose(run.situation())
         except ActivityError as error:

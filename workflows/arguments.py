@@ -11,12 +11,11 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, ProtocolError
-    from perdure.run.wire import REFUSED
-    from perdure.values.jsons import Json, check
+    from perdure.runs.wire import REFUSED
+    from perdure.values.json import Json, UnreadArgument, WireModel, check
     from perdure.values.problems import first_problem
-    from perdure.values.wire import Unread, Wire
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireModel)
 
 
 def only(said: Sequence[Json]) -> Json:
@@ -42,7 +41,7 @@ def read_input(kind: type[W], given: Sequence[Any]) -> W:
     try:
         if len(given) != 1:
             raise DecisionError(f"one argument is expected, not {len(given) or 'none'}")
-        if isinstance(given[0], Unread):
+        if isinstance(given[0], UnreadArgument):
             info = workflow.info()
             if given[0].waits or info.continued_run_id or info.parent:
                 raise RuntimeError(f"the input {given[0]}")

@@ -1,44 +1,183 @@
-"""The inner loop carried out: what has happened is reported to `InnerLoop`, and what it starts is run (R6.2)."""
+"""Calls of a plan: tools, sleeps, and a user's own activities, workflows, and Nexus operations."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from types import NoneType
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    NexusOperationError,
+    TerminatedError,
+    TimeoutError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
+from perdure.workflows.approvals import RunApprovals
+from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
-from perdure.workflows.hooks.hooking import Hooking
-from perdure.workflows.hooks.of_calls import CallHooks
-from perdure.workflows.kinds.existing import run_existing
-from perdure.workflows.kinds.sleeping import sleep_until
-from perdure.workflows.observing import tell
-from perdure.workflows.people import People
-from perdure.workflows.purse import Purse
-from perdure.workflows.sending import Sender, full, next_task, task_number, tool_reads
+from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
+from perdure.workflows.hooks import CallHooks, ExecutionHooks
+from perdure.workflows.observability import tell
+from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import CallError
-    from perdure.model.usage import RunUsage
-    from perdure.model.wire import Delivery, RequestResult
-    from perdure.people.offers import Offer
-    from perdure.plan.calls import Call
-    from perdure.plan.outcomes import Failed, Outcome, Returned
-    from perdure.run.delegates import Spent
-    from perdure.run.inner import PLAN, REQUEST, Decided, Ended, InnerLoop, Stage, Start, Stopped, is_answered
-    from perdure.run.running import Run
-    from perdure.run.shares import rivals
-    from perdure.run.stopping import Budget, Limit, WorkClock
-    from perdure.run.views import observing
-    from perdure.tools.tool import SLEEP_UNTIL
-    from perdure.tools.wire import ToolReads
-    from perdure.values.limits import MAX_AT_ONCE
-    from perdure.values.limits.steps import SHORT_TASKS
+    from perdure.approvals.requests import ApprovalRequest
+    from perdure.errors import CallError, JsonError
+    from perdure.models.requests import CallDelivery, RequestResult
+    from perdure.models.usage import RunUsage
+    from perdure.plan.calls import Call, Failed, Outcome, Returned
+    from perdure.runs import metrics
+    from perdure.runs.budget import rivals
+    from perdure.runs.delegates import SpentBudget
+    from perdure.runs.limits import Budget, Limit, WorkClock
+    from perdure.runs.prompts import call_line
+    from perdure.runs.request_loop import (
+        PLAN,
+        REQUEST,
+        CallEnded,
+        LimitReached,
+        PlanDecided,
+        RequestLoop,
+        RequestStage,
+        StartCall,
+        is_answered,
+    )
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.tools.engine import sleep_seconds
+    from perdure.tools.invocation import ToolReads
+    from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
+    from perdure.values.json import Json, JsonObject, check
+    from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, said
+
+
+async def run_existing(
+    call: Call, existing: Existing, sender: Dispatcher, begin: Callable[[Call], Awaitable[None]]
+) -> Outcome:
+    """What it returns, or its failure as the call's. Its result needs no room kept: the server takes none above 2 MB.
+
+    `begin` is waited for just before it is sent.
+    """
+    tool = call.tool
+    assert tool is not None
+    if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
+        message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
+        return Failed(CallError("id_too_long", message))
+    given = existing.given(call.params)
+    size = sum(map(sender.sizes.of, given))
+    if size > sender.max_payload:
+        message = f"the parameters of {tool.name} have {said(size)} with their references resolved; {sender.max_payload:,} is the most"
+        return Failed(CallError("params_too_large", message))
+    await sender.room(size)
+    await begin(call)
+    sender.free(call.id)
+    call.attempts = 1
+    try:
+        value = await _execute(call, tool, existing, given)
+        check(value, source=f"the result of {tool.name}")
+    except JsonError as error:
+        return Failed(CallError("not_json", str(error)))
+    except WorkflowAlreadyStartedError as error:
+        return Failed(
+            CallError("id_taken", f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r}")
+        )
+    except (ActivityError, ChildWorkflowError, NexusOperationError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        return Failed(_failure(tool, existing, error.cause or error))
+    else:
+        return Returned(value)
+    finally:
+        sender.settle(call.id)
+
+
+def _child(call: Call, existing: Existing) -> str:
+    return existing.workflow_id(call.params, f"{workflow.info().workflow_id}/{call.id}")
+
+
+async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
+    summary = line(call_line(call.params))
+    limit = timedelta(seconds=tool.timeout) if tool.timeout else None
+    if existing.kind == "activity":
+        return await workflow.execute_activity(
+            existing.name,
+            args=given,
+            activity_id=call.id,
+            task_queue=tool.task_queue,
+            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
+            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
+            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
+            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
+            cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
+            summary=summary,
+        )
+    if existing.kind == "workflow":
+        return await workflow.execute_child_workflow(
+            existing.name,
+            args=given,
+            id=_child(call, existing),
+            task_queue=tool.task_queue,
+            execution_timeout=limit,
+            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=line(f"{tool.name}: {call_line(call.params)}"),
+        )
+    client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
+    argument = given[0] if given else None
+    return await client.execute_operation(existing.name, argument, schedule_to_close_timeout=limit, summary=summary)
+
+
+def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
+    if isinstance(cause, ApplicationError):
+        return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])
+    if isinstance(cause, TimeoutError):
+        seconds = tool.attempt_timeout if existing.kind == "activity" else tool.timeout
+        took = (
+            f"{existing.title} took longer than {seconds:g} s" if seconds else f"{existing.title} did not end in time"
+        )
+        return CallError("timeout", f"{tool.name} timed out: {took}, or no worker took it up")
+    if isinstance(cause, CancelledError):
+        return CallError("cancelled", f"{existing.title} was cancelled")
+    if isinstance(cause, TerminatedError):
+        return CallError("terminated", f"{existing.title} was terminated")
+    return CallError(type(cause).__name__, f"{existing.title} failed: {str(cause)[:MAX_MESSAGE]}")
+
+
+async def sleep_until(params: JsonObject, alarm: Alarm) -> Outcome:
+    """A durable timer, one for all that sleep: no worker is held, however long it takes."""
+    now = workflow.now()
+    slept = sleep_seconds(params, now.timestamp(), _read_time)
+    if isinstance(slept, CallError):
+        return Failed(slept)
+    until = (now + timedelta(seconds=slept)).isoformat(timespec="seconds")
+    ring = alarm.at(workflow.time() + slept, f"sleep until {until}")
+    try:
+        await ring
+    finally:
+        ring.cancel()
+    return Returned({"until": until, "slept": round(slept, 3)})
+
+
+def _read_time(text: str) -> float:
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
 
 T = TypeVar("T")
 
@@ -52,13 +191,13 @@ class CallLoop:
     def __init__(
         self,
         run: Run,
-        people: People,
+        people: RunApprovals,
         clock: WorkClock,
-        sender: Sender,
+        sender: Dispatcher,
         on_change: Callable[[], None],
-        hooking: Hooking,
+        hooking: ExecutionHooks,
     ) -> None:
-        self.loop = InnerLoop(run, workflow.patched)
+        self.loop = RequestLoop(run, workflow.patched)
         self._agent_run = run
         self._people = people
         self._clock = clock
@@ -76,7 +215,7 @@ class CallLoop:
         self._told: set[str] = set()  # calls of whose end operators know
         self._forsaken: set[str] = set()
         """Tasks that are given up: how they end is nobody's fault."""
-        self._purse = Purse(
+        self._purse = BudgetShare(
             run.shares,
             usage=lambda: run.progress.usage,
             rivals=lambda: rivals(self.loop.plan, run.shares.takers) if self.loop.plan.closed else None,
@@ -121,7 +260,7 @@ class CallLoop:
     async def _run_on(self) -> None:
         loop = self.loop
         try:
-            while loop.stage not in (Stage.SETTLED, Stage.REVISED):
+            while loop.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
                 await self._take_in()
                 looks = not loop.behind or workflow.patched(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
                 if looks and (limit := self._why_stop()) is not None:
@@ -139,7 +278,7 @@ class CallLoop:
         finally:
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._clock.work(workflow.time())
-            revised = sys.exception() is None and loop.stage is Stage.REVISED
+            revised = sys.exception() is None and loop.stage is RequestStage.REVISED
             if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
                 self._tell(list(loop.plan.made()))  # no fault of ours
             if not revised:
@@ -150,7 +289,7 @@ class CallLoop:
         self.loop.model_away = rests
         self._keep_time()
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: CallDelivery) -> None:
         """Calls have closed in the model's stream (R6.3)."""
         if self.loop.model_away:
             self.rest(False)
@@ -159,7 +298,7 @@ class CallLoop:
 
     def stop(self, limit: Limit) -> None:
         """Run nothing more: what runs is cancelled and has failed, what waits is skipped (R9.5)."""
-        self.loop.report(Stopped(limit))
+        self.loop.report(LimitReached(limit))
         self._news.set()
 
     def reads(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
@@ -181,9 +320,9 @@ class CallLoop:
         self._news.clear()
         if self._fault is not None:
             raise self._fault
-        streaming = self.loop.stage is Stage.STREAMING
+        streaming = self.loop.stage is RequestStage.STREAMING
         self.loop.work(task_number(), _now())
-        if streaming and self.loop.stage is not Stage.STREAMING:  # now it is known how many share
+        if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
             for name, budget in self._purse.level().items():
                 self._people.children.raise_budget(name, budget)
         self._tell(self.loop.ended)
@@ -225,7 +364,7 @@ class CallLoop:
         for call in calls:
             if call.id not in self._told:
                 self._told.add(call.id)
-                tell(observing.call_ended(call))
+                tell(metrics.call_ended(call))
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Nobody may wait for ever for what does not come to its end: its fault is the Request's."""
@@ -244,7 +383,7 @@ class CallLoop:
 
         self._tasks[name] = asyncio.create_task(watched())
 
-    def _carry_out(self, start: Start) -> None:
+    def _carry_out(self, start: StartCall) -> None:
         if start.call is None:
             assert start.offer is not None
             self._start(PLAN, self._decide_plan(start.offer))
@@ -261,15 +400,15 @@ class CallLoop:
             result = self.loop.intake.interrupted(error.message)
         self.loop.answer(result)
 
-    async def _decide_plan(self, offer: Offer) -> None:
-        self.loop.report(Decided(await self._people.verdict(offer)))
+    async def _decide_plan(self, offer: ApprovalRequest) -> None:
+        self.loop.report(PlanDecided(await self._people.verdict(offer)))
 
-    async def _run(self, call: Call, offer: Offer | None) -> None:
+    async def _run(self, call: Call, offer: ApprovalRequest | None) -> None:
         outcome, was_offered = await self._hooks.passed(call, offer, self._asked)
         ran = outcome or await self._outcome(call, was_offered)
-        self.loop.report(Ended(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
+        self.loop.report(CallEnded(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
 
-    async def _asked(self, call: Call, offer: Offer | None) -> Outcome | None:
+    async def _asked(self, call: Call, offer: ApprovalRequest | None) -> Outcome | None:
         """Ask, where somebody is to be asked; the outcome if that is all."""
         verdict = None if offer is None else await self._people.verdict(offer)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
@@ -327,7 +466,7 @@ class CallLoop:
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
 
-        def spent(told: Spent) -> None:
+        def spent(told: SpentBudget) -> None:
             nonlocal used
             used = told.usage
             run.progress.include(told.usage, told.sent)

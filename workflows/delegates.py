@@ -22,24 +22,32 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from perdure.workflows.observing.listing import whose
-from perdure.workflows.sending import Sender
+from perdure.workflows.dispatch import Dispatcher
+from perdure.workflows.observability import whose
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.plan.calls import Call
-    from perdure.plan.outcomes import Failed, Outcome, Returned
+    from perdure.plan.calls import Call, Failed, Outcome, Returned
     from perdure.plan.plan import Plan
-    from perdure.run.delegates import LATE, SPENT_ACTIVITY, Spent, deadline_of, handed, input_size, referred, too_deep
-    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.run.prompts import call_line
-    from perdure.run.running import Run
-    from perdure.run.stopping import Budget
-    from perdure.run.views.markdown import summary as line
-    from perdure.run.wire import AGENT_WORKFLOW, RunInput, RunResult
+    from perdure.runs.delegates import (
+        LATE,
+        SPENT_ACTIVITY,
+        SpentBudget,
+        deadline_of,
+        handed,
+        input_size,
+        referred,
+        too_deep,
+    )
+    from perdure.runs.limits import Budget
+    from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.runs.prompts import call_line
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
 
-OnSpent: TypeAlias = Callable[[Spent], None]
+OnSpent: TypeAlias = Callable[[SpentBudget], None]
 """Told what a delegate has used, and the seconds that it worked."""
 
 ENDS_WITHIN: Final = timedelta(seconds=10)
@@ -56,7 +64,7 @@ class NotStartedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildHandle:
     """A run below this one, `<this run>/<name>`."""
 
     name: str
@@ -78,7 +86,7 @@ async def run_delegate(
     plan: Plan,
     run: Run,
     budget: Budget,
-    sender: Sender,
+    sender: Dispatcher,
     on_spent: OnSpent,
     begin: Callable[[Call], Awaitable[None]],
 ) -> Outcome:
@@ -93,7 +101,7 @@ async def run_delegate(
     # The loop of a plain tool is the engine's own: only its calls are the tool's.
     queue, timeout = (None, None) if call.loop is not None else (tool.task_queue, tool.timeout)
     title = f"{tool.name}: {call_line(call.params)}"
-    child = Child(call.id, tool.name, title, queue, timeout, lambda: begin(call))
+    child = ChildHandle(call.id, tool.name, title, queue, timeout, lambda: begin(call))
     argument: RunInput | LoopInput | None = None
 
     def given() -> RunInput | LoopInput:
@@ -112,7 +120,9 @@ async def run_delegate(
     return ended
 
 
-async def run_iteration(child: Child, argument: RunInput, sender: Sender, on_spent: OnSpent) -> Returned | Failed:
+async def run_iteration(
+    child: ChildHandle, argument: RunInput, sender: Dispatcher, on_spent: OnSpent
+) -> Returned | Failed:
     """One run of a loop: its output, or what became of it."""
     ended = await _run(child, lambda: argument, sender, on_spent)
     assert not isinstance(ended, LoopState)
@@ -120,7 +130,7 @@ async def run_iteration(child: Child, argument: RunInput, sender: Sender, on_spe
 
 
 async def _run(
-    child: Child, given: Callable[[], RunInput | LoopInput], sender: Sender, on_spent: OnSpent
+    child: ChildHandle, given: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
 ) -> Returned | Failed | LoopState:
     try:
         result: RunResult | LoopState = await _result(child, given, sender, on_spent)
@@ -133,7 +143,9 @@ async def _run(
     return Returned(result.output, sources=frozenset(result.sources))
 
 
-async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sender: Sender, on_spent: OnSpent) -> Any:
+async def _result(
+    child: ChildHandle, given: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
+) -> Any:
     """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
 
     Raises `NotStartedError` when the child cannot even be told what to do.
@@ -189,7 +201,7 @@ async def _result(child: Child, given: Callable[[], RunInput | LoopInput], sende
         sender.settle(child.name)
 
 
-async def _keep_time(child: Child, deadline: float, sender: Sender) -> None:
+async def _keep_time(child: ChildHandle, deadline: float, sender: Dispatcher) -> None:
     """Tell it when it may have worked for as long as it may: one timer for all that run below, in place of one in each (R9.5)."""
     ring = sender.alarm.at(workflow.time() + deadline, "deadlines of what runs below")
     try:
@@ -199,7 +211,7 @@ async def _keep_time(child: Child, deadline: float, sender: Sender) -> None:
     sender.children.tell_one(child.id, LATE)
 
 
-async def _end_of(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spent: OnSpent) -> Any:
+async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> Any:
     """What it returns. Where this run is cancelled it is too, and its end waited for: then it knows what it has used (R9.6)."""
     try:
         await workflow.wait([handle])
@@ -212,7 +224,7 @@ async def _end_of(child: Child, handle: asyncio.Task[Any], sender: Sender, on_sp
     return handle.result()
 
 
-async def _tell(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spent: OnSpent) -> None:
+async def _tell(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
     """What it has used: its result or its failure says so; else it is asked, for it knows that when it has ended, too."""
     spent = _said(handle) if handle.done() else None
     if spent is None:
@@ -221,7 +233,7 @@ async def _tell(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spen
             spent = await workflow.execute_activity(
                 SPENT_ACTIVITY,
                 child.id,
-                result_type=Spent,
+                result_type=SpentBudget,
                 schedule_to_close_timeout=_TELLS_WITHIN,
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary=line(f"what {child.name} has used"),
@@ -233,17 +245,17 @@ async def _tell(child: Child, handle: asyncio.Task[Any], sender: Sender, on_spen
     on_spent(spent)
 
 
-def _said(handle: asyncio.Task[Any]) -> Spent | None:
+def _said(handle: asyncio.Task[Any]) -> SpentBudget | None:
     """What the end of a child tells of what it has used."""
     failure = handle.exception()
     if failure is None:
         result: RunResult | LoopState = handle.result()
         # Each iteration has a deadline, a loop of thousands has none.
         worked = 0.0 if isinstance(result, LoopState) else result.worked
-        return Spent(usage=result.usage, worked=worked, sent=result.sent)
+        return SpentBudget(usage=result.usage, worked=worked, sent=result.sent)
     cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
     try:
-        return Spent.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None
+        return SpentBudget.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None
     except (IndexError, ValueError):
         return None  # it is no failure of the engine's own
 
@@ -255,7 +267,7 @@ def _met(failure: ChildWorkflowError) -> frozenset[str]:
     return frozenset(str(each) for each in said) if isinstance(said, list) else frozenset()
 
 
-def _error(child: Child, failure: ChildWorkflowError) -> CallError:
+def _error(child: ChildHandle, failure: ChildWorkflowError) -> CallError:
     cause = failure.cause
     who = f"the delegate of {child.who}"
     if isinstance(cause, ApplicationError):

@@ -10,11 +10,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.hooks.wire import NO_SUCH_HOOK
-    from perdure.model.availability import Away, read_away
-    from perdure.plan.calls import Call
-    from perdure.plan.outcomes import Failed
-    from perdure.plan.patience import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
+    from perdure.hooks.events import NO_SUCH_HOOK
+    from perdure.models.requests import ProviderAway, read_away
+    from perdure.plan.calls import Call, Failed
+    from perdure.plan.retry import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
     from perdure.values.limits import MAX_MESSAGE
 
 _TIMEOUTS = {
@@ -49,7 +48,7 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
 
 
 def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
-    """What became of its worker, where that gave no sign of life (`perdure.plan.patience`)."""
+    """What became of its worker, where that gave no sign of life (`perdure.plan.retry`)."""
     tool = call.tool
     assert tool is not None
     if cause.type is not TimeoutType.HEARTBEAT:
@@ -95,7 +94,7 @@ def not_taken_up(error: ActivityError) -> bool:
     return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
-def away_of(error: ActivityError) -> Away | None:
+def away_of(error: ActivityError) -> ProviderAway | None:
     """What it says of a provider that is away; `None`: it says something else (R20.5)."""
     return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None
 

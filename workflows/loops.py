@@ -10,37 +10,35 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import only, read_input
-from perdure.workflows.children import Children
-from perdure.workflows.claiming import Family, whole
-from perdure.workflows.delegates import Child, run_iteration
-from perdure.workflows.preparing import begins_anew, go_on_anew, record
-from perdure.workflows.purse import Purse
-from perdure.workflows.sending import Sender, full
+from perdure.workflows.children import BudgetShare, ChildRuns
+from perdure.workflows.claim_check import RunFamily, whole
+from perdure.workflows.delegates import ChildHandle, run_iteration
+from perdure.workflows.dispatch import Dispatcher, full
+from perdure.workflows.preparation import begins_anew, go_on_anew, record
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.policy import Policy, parse_policy
     from perdure.errors import CallError, DecisionError, PerdureError
-    from perdure.model.usage import RunUsage
-    from perdure.people.policies import Policy, parse_policy
-    from perdure.plan.control.iteration import is_satisfied
-    from perdure.plan.outcomes import Failed, Returned
-    from perdure.run.delegates import SPENT_QUERY, Spent
-    from perdure.run.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.run.past.sent import added
-    from perdure.run.shares import Shares
-    from perdure.run.stopping import Budget, Limit
-    from perdure.run.wire import POLICY, RunInput
-    from perdure.values.jsons import Json, JsonObject
+    from perdure.models.usage import RunUsage
+    from perdure.plan.calls import Failed, Returned, is_satisfied
+    from perdure.runs.budget import BudgetPool
+    from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+    from perdure.runs.limits import Budget, Limit
+    from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.runs.records import added
+    from perdure.runs.wire import POLICY, RunInput
+    from perdure.values.json import Json, JsonObject
     from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
-    from perdure.values.limits.sizes import Sizes
+    from perdure.values.sizes import Sizes
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class LoopWorkflow(Family):
+class LoopWorkflow(RunFamily):
     """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._children = Children()
+        self._children = ChildRuns()
         self._change = Policy()
         """What has changed of the policy since this execution began."""
 
@@ -66,15 +64,15 @@ class LoopWorkflow(Family):
         """All that the iterations have given, and what went wrong with which. Takes one `LoopInput`."""
         loop = await whole(read_input(LoopInput, given))
         self._loop, self._state = loop, loop.state
-        shares = Shares(loop.budget, loop.state.expected)
-        self._purse = Purse(
+        shares = BudgetPool(loop.budget, loop.state.expected)
+        self._purse = BudgetShare(
             shares,
             usage=lambda: self._state.usage,
             # As many as run at once at most, and as there are left.
             rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
         )
         self._sizes = Sizes()
-        self._sender = Sender(self._sizes, loop.max_payload, self._children)
+        self._sender = Dispatcher(self._sizes, loop.max_payload, self._children)
         if self._raised is not None:
             self._use_raised(self._raised)
         self._stays = False
@@ -97,9 +95,9 @@ class LoopWorkflow(Family):
         return self._state
 
     @workflow.query(name=SPENT_QUERY)
-    def spent(self) -> Spent:
+    def spent(self) -> SpentBudget:
         """What the iterations have used so far (R9.6)."""
-        return Spent(usage=RunUsage() if self._sender is None else self._state.usage, sent=self._state.sent)
+        return SpentBudget(usage=RunUsage() if self._sender is None else self._state.usage, sent=self._state.sent)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
@@ -161,13 +159,13 @@ class LoopWorkflow(Family):
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
         used: RunUsage | None = None
 
-        def spent(told: Spent) -> None:
+        def spent(told: SpentBudget) -> None:
             nonlocal used
             used = told.usage
             state.usage.include(told.usage)
             state.sent = added(state.sent, told.sent)
 
-        child = Child(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
+        child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:
             outcome = await run_iteration(child, self._child(agent, child_input, share), self._sender, spent)
         finally:

@@ -11,42 +11,50 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
+from perdure.workflows.dispatch import WAIT, Routing
 from perdure.workflows.failures import attempts_of, away_of, kind_of, message_of
-from perdure.workflows.observing import tell
-from perdure.workflows.queues.routing import WAIT, Routing
+from perdure.workflows.observability import tell
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.model.availability import ATTEMPTS, FIRST_PAUSE, LONGEST_PAUSE, WAITING_PAUSE, Away, ModelWait
-    from perdure.model.wire import RequestInput, RequestResult
-    from perdure.plan.patience import INTERRUPTED
-    from perdure.run.choosing import POLICIES, Choice, ChooseInput, Situation
-    from perdure.run.running import Run
-    from perdure.run.views import observing
-    from perdure.run.views.markdown import summary as line
-    from perdure.run.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
-    from perdure.values.durations import SHORTEST
+    from perdure.models.requests import (
+        ATTEMPTS,
+        FIRST_PAUSE,
+        LONGEST_PAUSE,
+        WAITING_PAUSE,
+        ModelWait,
+        ProviderAway,
+        RequestInput,
+        RequestResult,
+    )
+    from perdure.plan.retry import INTERRUPTED
+    from perdure.runs import metrics
+    from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.runs.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
+    from perdure.values.limits import SHORTEST
 
 TIMEOUT: Final = timedelta(minutes=10)
 """For one attempt: longer than any answer takes to be written."""
 AFTER_DEADLINE: Final = timedelta(minutes=2)
 """For the last Request of a run that has come to its deadline, with all attempts."""
 HEARTBEAT: Final = timedelta(seconds=5)
-"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.model.intake`."""
+"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.models.response_stream`."""
 ATTEMPTS_BEFORE_FALLBACK: Final = 2
 
 _SAME_EVERYWHERE: Final = ("BadRequestError", "UnprocessableEntityError")
 """Failures that another model would answer the same way."""
 
 
-async def choose(situation: Situation) -> Choice:
+async def choose(situation: Situation) -> ModelChoice:
     """The model of a Request, and why. A policy of the worker's own is asked there, and its answer recorded."""
     name = situation.models.policy
     if name in POLICIES:
         return POLICIES[name](situation)
-    chosen: Choice = await workflow.execute_local_activity(
+    chosen: ModelChoice = await workflow.execute_local_activity(
         CHOOSE_ACTIVITY,
         ChooseInput(policy=name, situation=situation),
-        result_type=Choice,
+        result_type=ModelChoice,
         start_to_close_timeout=timedelta(seconds=30),
         retry_policy=RetryPolicy(maximum_attempts=3),
     )
@@ -65,7 +73,7 @@ class Provider:
         said = run.agent.config.model_patience
         self._patience = run.prepared.model_patience if said is None else said
         self._began = workflow.time()
-        self._first: tuple[str, Away] | None = None
+        self._first: tuple[str, ProviderAway] | None = None
         self.waits = False
         """Whether the quick attempts are over, and the run says that it waits."""
 
@@ -89,7 +97,7 @@ class Provider:
         self.waits = True
         run.wait = ModelWait(model=model, reason=away.reason, since=workflow.now().isoformat(timespec="seconds"))
         run.notes.model_is_away(run.past.log[-1], run.wait)
-        tell(observing.waits_for_model(run.agent.name, run.past.log[-1], away.reason))
+        tell(metrics.waits_for_model(run.agent.name, run.past.log[-1], away.reason))
         workflow.upsert_memo({MODEL_MEMO: run.wait.as_json()})
         self._resting(True)
         if away.pause:
@@ -114,7 +122,7 @@ async def ask(
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     asked, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
-    tell(observing.request_started(run.agent.name, run.past.log[-1]))
+    tell(metrics.request_started(run.agent.name, run.past.log[-1]))
     try:
         while True:
             limited = routing.model(request.model)
@@ -134,17 +142,19 @@ async def ask(
                 if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
                     continue
                 if kind == CONTEXT_TOO_LONG and not run.progress.tight:
-                    request = run.ask_again(Choice(request.model, "the context was too long, and was cut"), tight=True)
+                    request = run.ask_again(
+                        ModelChoice(request.model, "the context was too long, and was cut"), tight=True
+                    )
                 elif fallbacks and kind not in _SAME_EVERYWHERE:
                     reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
-                    tell(observing.fell_back(request.number, request.model, fallbacks[0], kind))
-                    request = run.ask_again(Choice(fallbacks.pop(0), reason))
+                    tell(metrics.fell_back(request.number, request.model, fallbacks[0], kind))
+                    request = run.ask_again(ModelChoice(fallbacks.pop(0), reason))
                 elif (model := await provider.wait()) is not None:
                     if model != request.model:
-                        request = run.ask_again(Choice(model, "the first that may come back: no fallback answers"))
+                        request = run.ask_again(ModelChoice(model, "the first that may come back: no fallback answers"))
                 else:
                     if run.progress.draft is None:  # else the run goes on without it
-                        tell(observing.request_failed(run.agent.name, run.past.log[-1], kind))
+                        tell(metrics.request_failed(run.agent.name, run.past.log[-1], kind))
                     run.notes.unanswered(run.past.log[-1], message_of(error))
                     raise
     finally:

@@ -17,8 +17,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import EXECUTION_ACTIVITY
     from perdure.errors import DecisionError
-    from perdure.people.wire import EXECUTION_ACTIVITY
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
 _ASKED: Final = timedelta(seconds=10)

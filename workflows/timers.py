@@ -11,10 +11,10 @@ from typing import Final
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.run.running import Run
-    from perdure.run.stopping import Limit, WorkClock
-    from perdure.run.views.markdown import summary as line
-    from perdure.values.durations import SHORTEST
+    from perdure.runs.limits import Limit, WorkClock
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.values.limits import SHORTEST
 
 
 _SHORT_GRAIN: Final = 0.1

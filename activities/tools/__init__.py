@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.activities.prompting.skills import skill_tools
+from perdure.activities.prompt_files import skill_tools
 from perdure.activities.tools.clock import now
 from perdure.activities.tools.commands import command_tools
 from perdure.activities.tools.files import file_tools
 from perdure.activities.tools.finish import task_complete
 from perdure.activities.tools.http import http_tools
-from perdure.activities.transcripts.recalling import recall
-from perdure.tools.functions import ToolFunction, tool_function
+from perdure.activities.transcripts import recall
+from perdure.tools.decorator import ToolFunction, tool_function
 
 
 class ToolSettings(BaseModel):

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from typing_extensions import TypedDict
 
 from perdure.errors import ToolError
-from perdure.tools.functions import tool
+from perdure.tools.decorator import tool
 
 
 class Now(TypedDict):

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from perdure.activities.tools.jail import adopt_orphans, end_strays
 from perdure.errors import ToolError
-from perdure.tools.functions import tool
+from perdure.tools.decorator import tool
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of each stream that are kept; the rest is counted."""

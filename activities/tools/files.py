@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
-from perdure.activities.inside import parts_of, read_text, saying, walked
+from perdure.activities.prompt_files import parts_of, read_text, saying, walked
 from perdure.errors import ToolDefinitionError, ToolError
-from perdure.tools.functions import tool
+from perdure.tools.decorator import tool
 
 MAX_BYTES: Final = 1_000_000
 MAX_LISTED: Final = 1000

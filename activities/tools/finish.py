@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from perdure.tools.functions import tool
+from perdure.tools.decorator import tool
 
 
 class Completed(TypedDict):

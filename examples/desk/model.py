@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.scripted_model import ChatRequest, Turn
 
 PHRASES = ("Where is my order", "came broken", "She means the chair", "By the way", "What did I have")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from examples.hooks.database import run
 from perdure import hook
 from perdure.hooks import AfterToolCall, BeforeToolCall
-from perdure.values.jsons import Json, dumps
+from perdure.values.json import Json, dumps
 
 ADD = (
     "insert into audit (key, at, run, agent, tenant, sender, what, call, tool, detail) "

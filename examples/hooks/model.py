@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 
 PLAN = [
     {"_tool": "find_customer", "name": "†input.customer", "_outputPath": "†state.customer"},

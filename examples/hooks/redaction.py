@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from perdure import hook
 from perdure.hooks import AfterToolCall, MessageSending
-from perdure.values.jsons import Json
+from perdure.values.json import Json
 
 Value: TypeAlias = str | list[Json] | dict[str, Json] | float | None
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 
 ENOUGH: Final = 2 / 3
 """Of the tasks that a model has to have done in a dialect that is recommended: below, repairing plans costs more than they save."""
 
 
 @dataclass(frozen=True)
-class Played:
+class TaskResult:
     """One task, played by one model in one dialect."""
 
     model: str
@@ -54,7 +54,7 @@ class Row:
 
     model: str
     dialect: str
-    played: tuple[Played, ...]
+    played: tuple[TaskResult, ...]
 
     @property
     def passed(self) -> int:

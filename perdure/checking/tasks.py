@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.checking.tools import ERROR_LINES
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 
 SYSTEM: Final = (
     "You are a careful assistant. Do what the input's request asks, all of it and nothing more, by the tools you have, in as few "

@@ -12,19 +12,18 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from perdure.authoring.files import json_option
+from perdure.agents.files import json_option
 from perdure.cli import commands
+from perdure.cli.console import screen, table
 from perdure.cli.errors import CommandError, one_line_errors
 from perdure.cli.execute import Json, RunId, connected, execute
 from perdure.cli.keys import read_key
 from perdure.cli.options import configured
-from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.render import deciding
-from perdure.cli.viewing.tables import table
-from perdure.client.ages import age
+from perdure.cli.run_view import deciding
+from perdure.client.selection import age
 from perdure.hosting.settings import Settings
-from perdure.values.jsons import JsonObject, dumps, loads
-from perdure.values.marks import changes
+from perdure.values.json import JsonObject, dumps, loads
+from perdure.values.templates import changes
 
 approvals_app = typer.Typer()
 CallId = Annotated[

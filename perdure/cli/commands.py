@@ -7,18 +7,16 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from perdure.cli.console import screen
 from perdure.cli.errors import INTERRUPTED, CommandError
-from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.exchanges import print_exchanges
-from perdure.cli.viewing.live import LiveRun
-from perdure.cli.viewing.render import deciding, run_table
-from perdure.client.lists import Offered
+from perdure.cli.run_view import LiveRun, deciding, print_exchanges, run_table
+from perdure.client.selection import WaitingRequest
 from perdure.errors import RunError
-from perdure.run.wire import RunView
-from perdure.values.jsons import Json
+from perdure.runs.wire import RunView
+from perdure.values.json import Json
 
 if TYPE_CHECKING:
-    from perdure.authoring.agent import Agent
+    from perdure.agents.agent import Agent
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
 
@@ -56,7 +54,7 @@ async def watch(run: Run, *, verbose: bool = False) -> RunView:
     return view
 
 
-async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> Offered | None:
+async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
     """The oldest that waits, of this run or of all, but for those skipped."""
     if run_id is not None:
         found, _ = await perdure.get_run(run_id).waiting_below()
@@ -66,7 +64,7 @@ async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[st
             # The index is a moment late: what has been decided already is passed over.
             with contextlib.suppress(RunError):
                 for offer in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
-                    return Offered(listed.run_id, offer)
+                    return WaitingRequest(listed.run_id, offer)
     return None
 
 

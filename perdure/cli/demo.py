@@ -16,25 +16,24 @@ from rich.panel import Panel
 from rich.text import Text
 
 from perdure.activities.registry import Registry, load_tools
-from perdure.authoring.agent import Agent
+from perdure.agents.agent import Agent
+from perdure.approvals.requests import WaitingView
+from perdure.cli.console import screen
 from perdure.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
-from perdure.cli.gateway.serving import gateway
+from perdure.cli.gateway import gateway
 from perdure.cli.keys import next_key
-from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.live import LiveRun
-from perdure.cli.viewing.render import print_result, run_table
+from perdure.cli.run_view import LiveRun, print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
+from perdure.hosting.process import until_interrupted
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, changed
-from perdure.hosting.signals import until_interrupted
 from perdure.hosting.worker import build_worker
-from perdure.run.wire import RunView, WaitingView
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import Pace
-from perdure.values.jsons import dumps, loads
+from perdure.runs.wire import RunView
+from perdure.testing.scripted_model import Pace, ScriptedModel
+from perdure.values.json import dumps, loads
 
 TASK = "The disk is filling up. Sort it out."
 PACE = Pace(first_token=0.4, per_token=0.004)

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from perdure.cli.app import app
-from perdure.cli.viewing.console import print_in_any_encoding
+from perdure.cli.console import print_in_any_encoding
 
 
 def main(*words: str) -> None:

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.checking.report import Played, Report, Row
+from perdure.checking.report import Report, Row, TaskResult
 from perdure.checking.tasks import TASKS, Task
+from perdure.cli.console import screen
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, execute
 from perdure.cli.options import configured
-from perdure.cli.viewing.console import screen
 from perdure.hosting.settings import Settings
-from perdure.values.jsons import JsonObject, dumps
+from perdure.values.json import JsonObject, dumps
 
 models_app = typer.Typer(help="Try the models that are configured.", no_args_is_help=True)
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def check(
         tasks = _chosen("--task", task, {each.name: each for each in TASKS})
     console = screen(stderr=True)
 
-    def told(played: Played) -> None:
+    def told(played: TaskResult) -> None:
         words = "ok" if played.passed else played.problems[0]
         console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
 
@@ -63,7 +63,7 @@ def check(
 
 async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> Report:
     from perdure.activities.endpoints import Endpoints  # as for `dev`: the server and the worker are needed only now
-    from perdure.checking.playing import check_models
+    from perdure.checking.play import check_models
 
     fast, smart = settings.fast_model, settings.smart_model
     if not os.environ.get("OPENAI_API_KEY") and all("@" not in model for model in (fast, smart)):

@@ -1,4 +1,4 @@
-"""Flags made from the settings: each is said once, in `perdure.hosting.settings.model`."""
+"""Flags made from the settings: each is said once, in `perdure.hosting.settings`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from perdure.cli.errors import one_line_errors
-from perdure.hosting.settings import Settings, load, using
-from perdure.hosting.settings.fields import about
-from perdure.hosting.settings.model import CONFIG, GATEWAY, PAGES
-from perdure.hosting.settings.reading import flag, variable
-from perdure.hosting.settings.showing import shown_default
+from perdure.hosting.settings import CONFIG, GATEWAY, PAGES, Settings, about, flag, load, using, variable
+from perdure.hosting.settings_display import shown_default
 
 ALL: Final = tuple(Settings.model_fields)
 WORKER: Final = tuple(

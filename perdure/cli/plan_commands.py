@@ -11,26 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from perdure.authoring.files import json_option
-from perdure.authoring.planned import Planned
+from perdure.agents.files import Planned, json_option
+from perdure.cli.console import screen, table
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli.options import configured
-from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.tables import table
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.plan.simulation import Simulation, Step, simulate
-from perdure.run.views.drawing import Drawing, draw_plan, to_mermaid
-from perdure.run.views.svg import to_svg
-from perdure.run.views.ways import ways
-from perdure.values.jsons import dumps
+from perdure.plan.simulation import SimulatedCall, Simulation, simulate
+from perdure.runs.drawing import Drawing, draw_plan, to_mermaid, to_svg
+from perdure.runs.views import ways
+from perdure.values.json import dumps
+from perdure.values.provenance import BY_OTHERS
 from perdure.values.references import MISSING
-from perdure.values.sources import BY_OTHERS
 
 if TYPE_CHECKING:
-    from perdure.cli.plans import Looked
+    from perdure.cli.plans import CheckedPlan
 
 _LENGTH: Final = re.compile(r"len\(.+\)")
 _COUNT: Final = re.compile(r"[0-9]{1,6}")
@@ -155,7 +152,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
     print(f"{svg}: {_count(calls, 'call')}, {_count(len(drawing.edges), 'edge')}", file=sys.stderr)
 
 
-def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> Looked:
+def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> CheckedPlan:
     """The tools are complete where modules were named: then they are what a worker with these options has."""
     from perdure.cli.plans import look  # every dialect's reader is not needed by any other command
 
@@ -187,7 +184,7 @@ def _problems_of(calls: Iterable[Call]) -> list[dict[str, Any]]:
     ]
 
 
-def _simulate(looked: Looked, durations: str | None, assume: list[str] | None) -> Simulation:
+def _simulate(looked: CheckedPlan, durations: str | None, assume: list[str] | None) -> Simulation:
     known: Any = {} if durations is None else json_option(durations, "--durations")
     if not isinstance(known, dict) or not all(
         isinstance(value, int | float) and value >= 0 for value in known.values()
@@ -255,7 +252,7 @@ def _print_simulation(simulation: Simulation) -> None:
     )
 
 
-def _round(step: Step) -> str:
+def _round(step: SimulatedCall) -> str:
     """How often a loop goes round, and what one round is."""
     assert step.inside is not None
     inner = ", ".join(f"{each.call.id} {each.call.tool_name}" for each in step.inside.steps)
@@ -266,7 +263,7 @@ def _round(step: Step) -> str:
     return f"{step.call.id} goes round {times}; each time {inner}, {step.inside.makespan:.2f} s"
 
 
-def _row(step: Step) -> list[str]:
+def _row(step: SimulatedCall) -> list[str]:
     times = ["", ""] if step.start is None or step.end is None else [f"{step.start:.2f}", f"{step.end:.2f}"]
     level = str(step.level) if step.start is not None else ""
     return [level, step.call.id, step.call.tool_name, *times, "asks" if step.asks else "", step.status]

@@ -6,21 +6,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from perdure.authoring.files import read_agent, read_json
-from perdure.authoring.planned import Planned, plan_of
-from perdure.authoring.plans import native_calls, output_problems, planned_for, read_plan
+from perdure.agents.files import (
+    Planned,
+    native_calls,
+    output_problems,
+    plan_of,
+    planned_for,
+    read_agent,
+    read_json,
+    read_plan,
+)
+from perdure.approvals.policy import Guard
 from perdure.cli.errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
-from perdure.model.dialects.answers import Solution
-from perdure.people.policies import Guard
-from perdure.run.agents import Agent, Context, parse_agent
-from perdure.run.documents import agent_document, is_context
+from perdure.models.dialects.common import Solution
+from perdure.runs.agent import Agent, Context, agent_document, is_context, parse_agent
 from perdure.tools.tool import resolve_tools
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING
 
 
-class Looked(NamedTuple):
+class CheckedPlan(NamedTuple):
     """A plan, and what is wrong beside its calls."""
 
     planned: Planned
@@ -37,7 +43,7 @@ def look(
     complete: bool = False,
     run_input: Json = MISSING,
     state: Json = None,
-) -> Looked:
+) -> CheckedPlan:
     """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
 
     `agent`: the file or the name of the agent that it is for; without it, and without one in the file itself, tools are those that are
@@ -65,7 +71,7 @@ def look(
     problems = output_problems(found, read)
     if complete:
         problems += _tool_problems(planned.context.tools, known)
-    return Looked(planned, Guard(found.config.approval), problems)
+    return CheckedPlan(planned, Guard(found.config.approval), problems)
 
 
 def _planned(

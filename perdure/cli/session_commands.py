@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from perdure.authoring.agent import Agent
+from perdure.agents.agent import Agent
+from perdure.cli.console import screen, table
 from perdure.cli.errors import FAILED, TIMEOUT, USAGE, CommandError, one_line_errors
 from perdure.cli.execute import Json, connected
 from perdure.cli.options import configured
-from perdure.cli.viewing.console import screen
-from perdure.cli.viewing.tables import table
 from perdure.errors import RunNotFoundError, SettingsError
 from perdure.hosting.settings import Settings
-from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, Waited
-from perdure.values.jsons import JsonObject, dumps
-from perdure.values.rules import MODES
+from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
+from perdure.values.json import JsonObject, dumps
+from perdure.values.messages import MODES
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -139,7 +138,7 @@ def wait(
 ) -> None:
     """Wait for the end of a session's run."""
 
-    async def ask(perdure: Perdure) -> Waited:
+    async def ask(perdure: Perdure) -> WaitResult:
         if session is not None:
             return await perdure.session(session, tenant=tenant).wait(what, timeout, sender=sender)
         return await perdure.session_of(what).wait(what, timeout)

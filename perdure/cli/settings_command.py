@@ -6,13 +6,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from perdure.cli.console import screen
 from perdure.cli.execute import Json
 from perdure.cli.options import ALL, configured
-from perdure.cli.viewing.console import screen
-from perdure.hosting.settings import Settings
-from perdure.hosting.settings.reading import unknown_variables
-from perdure.hosting.settings.showing import shown
-from perdure.values.jsons import dumps
+from perdure.hosting.settings import Settings, unknown_variables
+from perdure.hosting.settings_display import shown
+from perdure.values.json import dumps
 
 settings_app = typer.Typer()
 

@@ -24,25 +24,15 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import TIMEOUT, answer_of, cancellable
+from perdure.activities.queries import TIMEOUT, answer_of, cancellable
+from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingMemo, WaitingView
 from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
-from perdure.client.lists import Offered, Waiting, WaitingPage
-from perdure.client.pending import task_failure, unanswered
-from perdure.client.selection import of_tenant
+from perdure.client.pending_activities import task_failure, unanswered
+from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
-from perdure.people.wire import STEER, WITHDRAW, Said
-from perdure.run.wire import (
-    AGENT_WORKFLOW,
-    DECIDE,
-    POLICY,
-    WAITING_ATTRIBUTE,
-    WAITING_MEMO,
-    WAITING_QUERY,
-    WaitingMemo,
-    WaitingView,
-)
-from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_QUERY
+from perdure.values.json import Json, JsonObject, dumps
 
 PAGE: Final = 1000
 """Runs on a page of a list, unless told otherwise: what visibility gives at once."""
@@ -74,17 +64,17 @@ async def list_waiting(
     return WaitingPage(waiting, len(runs), unnamed, following_page(found))
 
 
-async def listed_below(client: Client, run_id: str) -> list[Waiting]:
+async def listed_below(client: Client, run_id: str) -> list[WaitingRow]:
     """What waits in a run and in those below it, as far as visibility names it: no run is asked, and it costs no Action. Raises `RunError`."""
     below = f"(WorkflowId = {dumps(run_id)} OR WorkflowId STARTS_WITH {dumps(run_id + '/')})"
     with _clear_refusal(client):
         return [one async for run in client.list_workflows(f"{_QUERY} AND {below}") for one in await _named(run)]
 
 
-async def _named(run: WorkflowExecution) -> list[Waiting]:
+async def _named(run: WorkflowExecution) -> list[WaitingRow]:
     memo, known = await _memo(run), run.typed_search_attributes
     sender, tenant = known.get(SENDER), known.get(TENANT)
-    return [Waiting(run.id, memo.agent, entry, sender, tenant) for entry in memo.calls]
+    return [WaitingRow(run.id, memo.agent, entry, sender, tenant) for entry in memo.calls]
 
 
 async def may_wait(client: Client, run_id: str, call: str) -> bool:
@@ -101,7 +91,7 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
     return False
 
 
-async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[Offered]:
+async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[WaitingRequest]:
     """What waits in one run, whole, oldest first; with `call` that alone.
 
     Raises `RunNotFoundError`, `NoWorkerError` when no worker answers for it, and `RunError` with why it cannot tell (R18.8).
@@ -110,7 +100,7 @@ async def run_offers(client: Client, run_id: str, call: str | None = None) -> li
     return await _ask(client, run_id, call)
 
 
-async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list[str]]:
+async def offers_below(client: Client, run_id: str) -> tuple[list[WaitingRequest], list[str]]:
     """What waits in a run and in its delegates' runs, oldest first, and a line for each of them that does not tell, and why.
 
     Raises `RunNotFoundError`.
@@ -123,7 +113,7 @@ async def offers_below(client: Client, run_id: str) -> tuple[list[Offered], list
         runs += [run.id async for run in below]
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(run: str) -> list[Offered] | str:
+    async def ask(run: str) -> list[WaitingRequest] | str:
         async with limit:
             try:
                 return await _ask(client, run, None)
@@ -145,17 +135,17 @@ async def list_below(client: Client, run_id: str, *, asked: bool) -> list[str]:
         return [run.id async for run in client.list_workflows(query, limit=PAGE)]
 
 
-async def _ask(client: Client, run_id: str, call: str | None) -> list[Offered]:
+async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingRequest]:
     """Raises `RunError` where it does not tell. What is not there any more has nothing waiting."""
     handle = client.get_workflow_handle(run_id)
-    found: list[Offered] = []
+    found: list[WaitingRequest] = []
     more = True
     try:
         while more:  # as many as fit into an answer
             offers: list[WaitingView] = await answer_of(
                 handle, WAITING_QUERY, call, len(found), result_type=list[WaitingView]
             )
-            found += [Offered(run_id, offer) for offer in offers]
+            found += [WaitingRequest(run_id, offer) for offer in offers]
             more = bool(offers) and offers[-1].more > 0
     except WorkflowQueryFailedError as error:
         raise RunError(f"what waits in {run_id!r} cannot be told: {error}") from None
@@ -207,7 +197,7 @@ async def withdraw(client: Client, run_id: str, message: str, sender: str | None
     await _update(client, run_id, WITHDRAW, message if sender is None else {"id": message, "sender": sender})
 
 
-async def steer(client: Client, run_id: str, said: Said) -> None:
+async def steer(client: Client, run_id: str, said: IncomingMessage) -> None:
     """Give a running run a new message; it is in its history then. Raises `RunEndedError`."""
     try:
         await client.get_workflow_handle(run_id).signal(STEER, said.as_json(), rpc_timeout=TIMEOUT)

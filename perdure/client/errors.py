@@ -11,8 +11,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError, ServerRefusalError
-from perdure.hosting.operating.reaching import no_namespace
-from perdure.run.wire import RunView
+from perdure.hosting.connection import no_namespace
+from perdure.runs.wire import RunView
 
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 

@@ -1,31 +1,45 @@
-"""The histories of runs: a run's own, those of all below it, and whether this version of Perdure replays them (R13.7)."""
+"""Histories of runs: fetched, replayed, and read for what each model was sent."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    Replayer,
+    StartActivityInput,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
 
 from perdure.errors import RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
-from perdure.run.loops import LOOP_WORKFLOW
-from perdure.run.wire import AGENT_WORKFLOW
-from perdure.sessions.segments import SEGMENT_WORKFLOW
+from perdure.models.requests import RequestContext, RequestInput, RequestResult
+from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunStatus, RunView
+from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
+from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
-from perdure.workflows.sessions.archive import SegmentWorkflow
-from perdure.workflows.sessions.session import SessionWorkflow
+from perdure.workflows.session import SessionWorkflow
+from perdure.workflows.session_transcript import SegmentWorkflow
 
 WORKFLOWS: Final[dict[str, type]] = {
     AGENT_WORKFLOW: AgentWorkflow,
@@ -182,3 +196,126 @@ async def replay_running(client: Client, query: str | None = None) -> AsyncItera
 def kind_of(history: WorkflowHistory) -> str:
     """The type of its workflow."""
     return history.events[0].workflow_execution_started_event_attributes.workflow_type.name
+
+
+# No prompt is stored: a run's history reproduces each exactly, so the history is replayed, and every Request's context taken down as it is made (R6.8). Answers are in the history themselves.
+
+
+@dataclass
+class Exchange:
+    """One Request: what was sent, and what came back (`None`: nothing yet, or nothing at all)."""
+
+    request: RequestInput
+    context: RequestContext
+    """What the prompt was made of."""
+    answer: RequestResult | None = None
+    """`None`: there is none yet, or it never came."""
+
+
+@dataclass
+class Audit:
+    """What a run's history reproduces."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    """Every Request, in its order."""
+    view: RunView | None = None
+    """The run at its end; `None`: it has not ended."""
+    tools: list[Tool] = field(default_factory=list)
+    """Those that it had."""
+
+
+async def exchanges(client: Client, run_id: str) -> list[Exchange]:
+    """Every Request of the run, in its order. Raises `RunError` where its history is another program's."""
+    return (await audit_run(client, run_id)).exchanges
+
+
+async def audit_run(client: Client, run_id: str) -> Audit:
+    """What the run's history reproduces; no worker has to run. Raises `RunError` where its history is another program's."""
+    found = Audit()
+    async for history in executions(client, run_id):
+        recorder = _Recorder()
+        replayer = Replayer(
+            workflows=[AgentWorkflow],
+            interceptors=[recorder],
+            data_converter=client.data_converter,
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            runtime=quiet_runtime(),
+        )
+        result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+        if result.replay_failure is not None:
+            message = f"the history of {run_id} cannot be replayed by this version of Perdure: {result.replay_failure}"
+            raise RunError(message)
+        answers = await _answers(client, history)
+        for exchange in recorder.audit.exchanges:
+            exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
+        found.exchanges += recorder.audit.exchanges
+        found.view, found.tools = recorder.audit.view, recorder.audit.tools
+    return found
+
+
+async def _answers(client: Client, history: WorkflowHistory) -> dict[tuple[int, int], RequestResult]:
+    answers: dict[tuple[int, int], RequestResult] = {}
+    asked: dict[int, RequestInput] = {}
+    for event in history.events:
+        scheduled = event.activity_task_scheduled_event_attributes
+        completed = event.activity_task_completed_event_attributes
+        if scheduled.activity_type.name == REQUEST_ACTIVITY:
+            [request] = await client.data_converter.decode(scheduled.input.payloads, [RequestInput])
+            asked[event.event_id] = request
+        elif completed.scheduled_event_id in asked:
+            [answer] = await client.data_converter.decode(completed.result.payloads, [RequestResult])
+            request = asked[completed.scheduled_event_id]
+            answers[request.number, request.earlier_attempts] = answer
+    return answers
+
+
+class _Recorder(Interceptor):
+    """Takes down the context of every Request at the moment when its activity is started, and the run at its end."""
+
+    def __init__(self) -> None:
+        self.audit = Audit()
+
+    def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        audit = self.audit
+
+        class Outbound(WorkflowOutboundInterceptor):
+            def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+                if input.activity == REQUEST_ACTIVITY:
+                    request: RequestInput = input.args[0]
+                    run: AgentWorkflow = workflow.instance()
+                    audit.exchanges.append(Exchange(request, run.context(request.number)))
+                return super().start_activity(input)
+
+        class Inbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(Outbound(outbound))
+
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                try:
+                    result = await super().execute_workflow(input)
+                except BaseException as error:
+                    if not isinstance(error, GeneratorExit):  # then it is only put out of memory
+                        self._take(_status_of(error))
+                    raise
+                self._take("completed")
+                return result
+
+            def _take(self, status: RunStatus) -> None:
+                run: AgentWorkflow = workflow.instance()
+                audit.view, audit.tools = run.view(), run.tools
+                audit.view.status = status
+
+        return Inbound
+
+
+def _status_of(error: BaseException) -> RunStatus:
+    if isinstance(error, ApplicationError) and error.type == MODEL_REFUSED:
+        return "refused"
+    return _STATUS.get(type(error), "failed")
+
+
+_STATUS: Final[dict[type[BaseException], RunStatus]] = {
+    asyncio.CancelledError: "cancelled",
+    CancelledError: "cancelled",
+    workflow.ContinueAsNewError: "running",
+}

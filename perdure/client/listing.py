@@ -1,4 +1,4 @@
-"""Finding runs by visibility, page by page, and acting on many; no run is asked, and a list costs no Action."""
+"""Lists of runs, by visibility, page by page. No run is queried."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import UNANSWERED
-from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage
-from perdure.client.pending import check_ends
-from perdure.client.selection import Selection, of_tenant, quoted
+from perdure.client.pending_activities import check_ends
+from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, of_tenant, quoted
 from perdure.errors import RunError, ServerRefusalError
-from perdure.model.availability import ModelWait
-from perdure.run.wire import (
+from perdure.models.requests import ModelWait
+from perdure.runs.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,
     ATTRIBUTES,
@@ -38,7 +37,7 @@ from perdure.run.wire import (
     RunStatus,
 )
 from perdure.sessions.wire import SESSION_WORKFLOW
-from perdure.values.jsons import JsonObject, shorten
+from perdure.values.json import JsonObject, shorten
 
 STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.RUNNING: "running",

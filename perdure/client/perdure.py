@@ -11,29 +11,27 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from typing_extensions import TypeVar, Unpack
 
-from perdure.authoring.agent import Agent
-from perdure.authoring.options import ApprovalOptions, PromptOptions
-from perdure.client import approvals, listing, runs
+from perdure.agents.agent import Agent
+from perdure.agents.options import ApprovalOptions, PromptOptions
+from perdure.approvals.policy import parse_policy
+from perdure.client import approvals, listing, run_operations
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
-from perdure.client.lists import ListedRun, ListedSession, RunPage, SessionPage, WaitingPage
-from perdure.client.relay.relay import relay_of, wanted
+from perdure.client.event_relay import relay_of, wanted
 from perdure.client.run import Run
-from perdure.client.selection import Selection
+from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
 from perdure.client.session import Session
-from perdure.client.sessions import Address
-from perdure.client.whose.owners import check_owner
-from perdure.client.whose.wanted import Wanted
+from perdure.client.session_operations import Address
+from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.errors import RunExistsError, RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
-from perdure.people.policies import parse_policy
-from perdure.run.events.kinds import Event
-from perdure.run.parts.config import parse_prompt, said
+from perdure.runs.agent import parse_prompt, said
+from perdure.runs.events import Event
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.json import Json, JsonObject
+from perdure.values.messages import Mode, SessionRules
 from perdure.values.references import MISSING
-from perdure.values.rules import Mode, Rules
 
 T = TypeVar("T")
 
@@ -79,7 +77,7 @@ class Perdure:
         input: Json = MISSING,
         *,
         id: str | None = None,
-        key: str | Wanted | None = None,
+        key: str | IdempotentStart | None = None,
         task_queue: str | None = None,
         approval: ApprovalOptions | None = None,
         prompt: PromptOptions | None = None,
@@ -102,10 +100,16 @@ class Perdure:
         parse_policy(change)
         told = said(parse_prompt({**(prompt or {})}))
         said_again = [agent.name, None if value is MISSING else [value], change, told]
-        wanted = key if isinstance(key, Wanted) else Wanted.of(tenant, sender, key, said_again) if key else None
+        wanted = (
+            key
+            if isinstance(key, IdempotentStart)
+            else IdempotentStart.of(tenant, sender, key, said_again)
+            if key
+            else None
+        )
         with clear_errors(self.client):
             try:
-                handle = await runs.start_run(
+                handle = await run_operations.start_run(
                     self.client,
                     agent.parsed,
                     agent.document(),
@@ -182,7 +186,7 @@ class Perdure:
         answers; it may be left out where the session is there already, and another one than before takes the right `agent`. `mode`, `cap`, `quiet`
         (R10.4, R10.8): the session's own, from its beginning on, over its agent's.
         """
-        rules = Rules(mode=mode, cap=cap, quiet=quiet)
+        rules = SessionRules(mode=mode, cap=cap, quiet=quiet)
         queue = task_queue or self.task_queue
         return self._session(Address(self.client, key, tenant), agent, rules, queue)
 
@@ -297,7 +301,7 @@ class Perdure:
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether any worker takes runs from the queue; those just gone count for some minutes."""
         with clear_errors(self.client):
-            return await runs.has_worker(self.client, task_queue or self.task_queue)
+            return await run_operations.has_worker(self.client, task_queue or self.task_queue)
 
     def _run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         return Run(self.client, id, agent)
@@ -306,7 +310,7 @@ class Perdure:
         self,
         address: Address,
         agent: Agent[Any] | None = None,
-        rules: Rules | None = None,
+        rules: SessionRules | None = None,
         task_queue: str | None = None,
     ) -> Session:
         return Session(address, agent=agent, rules=rules, task_queue=task_queue or self.task_queue)

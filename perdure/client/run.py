@@ -1,36 +1,117 @@
-"""One run, seen from outside (R13.3)."""
+"""One run, seen from outside."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from pydantic import ValidationError
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
 from typing_extensions import TypeVar, Unpack
 
-from perdure.authoring.agent import Agent
-from perdure.authoring.options import ApprovalOptions
-from perdure.client import approvals, runs, watching
+from perdure.activities.queries import answer_of
+from perdure.agents.agent import Agent
+from perdure.agents.options import ApprovalOptions
+from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
+from perdure.client import approvals, run_operations
+from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
+from perdure.client.event_relay import place, relay_of, wanted
 from perdure.client.listing import STATUS
-from perdure.client.lists import Offered, RunOrigin, Waiting
-from perdure.client.pending import check_ends
-from perdure.client.relay.relay import place, relay_of, wanted
-from perdure.client.runs import AgentHandle
-from perdure.errors import DecisionRefusedError, RunEndedError
-from perdure.people.wire import Said
-from perdure.run.events.kinds import Event
-from perdure.run.wire import RunResult, RunView, WaitingEntry, WaitingView
-from perdure.sessions.wire import WAIT, Waited
-from perdure.values.jsons import Json, JsonObject, loads
+from perdure.client.pending_activities import check_ends, failure_words, task_failure
+from perdure.client.run_operations import AgentHandle, fetch_run
+from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
+from perdure.errors import DecisionRefusedError, RunEndedError, RunError
+from perdure.runs.events import Event
+from perdure.runs.views import LiveView
+from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView
+from perdure.sessions.wire import WAIT, WaitResult
+from perdure.values.json import Json, JsonObject, loads
 from perdure.values.problems import first_problem
 
 if TYPE_CHECKING:
-    from perdure.client.audit import Exchange
+    from perdure.client.histories import Exchange
+
+
+SHORTEST_LOOK: Final = 0.1
+"""Seconds between two views at least: what happens together is shown together."""
+WHOLE: Final = 1.0
+"""Seconds between two questions for the whole run at least, but for what a person waits for."""
+TROUBLE_INTERVAL: Final = 1.5
+"""Seconds between looks for trouble for one who only waits: the first retry comes after one."""
+
+
+async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
+    """The run, and again whenever something has happened; the last one after its end. Where no worker answers it goes on when one does."""
+    picture = LiveView(RunView(run_id=run_id))
+    picture.lacks = picture.asks = True
+    changed, clock = asyncio.Event(), asyncio.get_running_loop().time
+
+    async def follow() -> None:
+        async with aclosing(relay_of(client).run(run_id, None, wanted(None), patient=True)) as events:
+            async for event in events:
+                picture.apply(event)
+                changed.set()
+
+    following = asyncio.create_task(follow())
+    following.add_done_callback(lambda _: changed.set())
+    handle, asked = client.get_workflow_handle(run_id), clock() - WHOLE
+    try:
+        while not following.done():
+            # What waited may have been decided meanwhile: nobody is to be asked about it twice.
+            if picture.view.waiting or (picture.lacks and (picture.asks or clock() - asked >= WHOLE)):
+                asked = clock()
+                with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+                    picture.renew(await answer_of(handle, RUN_QUERY, result_type=RunView))
+            yield picture.view.model_copy(deep=True)
+            await asyncio.sleep(SHORTEST_LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, asked + WHOLE - clock()) if picture.lacks else None):
+                    await changed.wait()
+            changed.clear()
+        following.result()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    yield await fetch_run(client, run_id)
+
+
+async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRow, None]:
+    """Until nobody listens any more, once each, what waits for a person in a run and below it, as far as lists name it."""
+    known: set[tuple[str, str, str]] = set()
+    while True:
+        await asyncio.sleep(TROUBLE_INTERVAL)
+        with contextlib.suppress(RPCError, RunError):
+            for one in await listed_below(client, run_id):
+                if (key := (one.run_id, one.entry.call, one.entry.requested_at)) not in known:
+                    known.add(key)
+                    yield one
+
+
+async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
+    """Until nobody listens any more, once each, why a Request of a run is asked again, or its tasks fail."""
+    handle = client.get_workflow_handle(run_id)
+    last = ""
+    while True:
+        await asyncio.sleep(TROUBLE_INTERVAL)
+        with contextlib.suppress(RPCError):
+            description = await handle.describe()
+            if (failing := await task_failure(client, description)) and failing != last:
+                last = failing
+                yield failing
+            for pending in description.raw_description.pending_activities:
+                asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
+                words = await failure_words(client, pending.last_failure) if asks else ""
+                if words and words != last:
+                    last = words
+                    yield f"asking the model again: {words}"
+
 
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
 
@@ -67,43 +148,43 @@ class Run(Generic[OutputT]):
         does not touch the run, and `OutputError` where the output is not of the type.
         """
         with clear_errors(self._client, self.id):
-            found = await runs.ended(self._client, self.id, timeout)
+            found = await run_operations.ended(self._client, self.id, timeout)
             if found is None:
-                raise run_failed(await runs.fetch_run(self._client, self.id))
+                raise run_failed(await run_operations.fetch_run(self._client, self.id))
         output = loads(await self.value("output")) if found.output_size else found.output
         return output if self._agent is None else self._agent.read_output(output)
 
     async def wait(self, timeout: float | None = None) -> RunView:
         """Wait for the run's end; the whole run, however it ended. Raises `RunTimeoutError` as `result` does."""
         with clear_errors(self._client, self.id):
-            return await runs.wait_run(self._client, self.id, timeout)
+            return await run_operations.wait_run(self._client, self.id, timeout)
 
-    async def waited(self, timeout: float = WAIT) -> Waited:
+    async def waited(self, timeout: float = WAIT) -> WaitResult:
         """Wait for the run's end; only how it ended: `ok`, `error` and why, or `timeout` when so many seconds have passed, which stop
         nothing (R10.1)."""
         with clear_errors(self._client, self.id):
-            return await runs.waited(self._client, self.id, timeout)
+            return await run_operations.waited(self._client, self.id, timeout)
 
     async def view(self) -> RunView:
         """The run as it stands or ended: Requests, calls, state, usage. Raises `NoWorkerError` where nobody can tell."""
         with clear_errors(self._client, self.id):
-            return await runs.fetch_run(self._client, self.id)
+            return await run_operations.fetch_run(self._client, self.id)
 
     async def origin(self) -> RunOrigin:
         """What it was given, for whom it runs, and whether it was reset. Raises as `result` does where there is no such run; no worker is asked."""
         with clear_errors(self._client, self.id):
-            return await runs.fetch_origin(self._client, self.id)
+            return await run_operations.fetch_origin(self._client, self.id)
 
     async def started_at(self) -> datetime:
         """When it began, or last went on as new. Raises as `result` does where there is no such run; no worker is asked."""
         with clear_errors(self._client, self.id):
-            return (await runs.describe(self.handle)).start_time
+            return (await run_operations.describe(self.handle)).start_time
 
     async def views(self) -> AsyncGenerator[RunView, None]:
         """The run, and again whenever something has happened in it, until it has ended; with what a model is writing as its Request's `text`."""
         with clear_errors(self._client, self.id):
-            await runs.describe(self.handle)
-            async with aclosing(watching.watch_run(self._client, self.id)) as views:
+            await run_operations.describe(self.handle)
+            async with aclosing(watch_run(self._client, self.id)) as views:
                 async for view in views:
                     yield view
 
@@ -121,21 +202,21 @@ class Run(Generic[OutputT]):
         """
         with clear_errors(self._client, self.id):
             kinds, _ = wanted(topics), place(from_, session=False)
-            await runs.describe(self.handle)
+            await run_operations.describe(self.handle)
             async with aclosing(relay_of(self._client).run(self.id, from_, kinds)) as events:
                 async for event in events:
                     yield event
 
     async def troubles(self) -> AsyncGenerator[str, None]:
         """Once each, why the model is asked again; goes on until nobody listens any more, and costs no Action."""
-        async with aclosing(watching.watch_trouble(self._client, self.id)) as troubles:
+        async with aclosing(watch_trouble(self._client, self.id)) as troubles:
             async for words in troubles:
                 yield words
 
-    async def waits(self) -> AsyncGenerator[Waiting, None]:
+    async def waits(self) -> AsyncGenerator[WaitingRow, None]:
         """Once each, what waits for a person in it or below it, as lists know it; goes on until nobody listens any more, and costs no
         Action."""
-        async with aclosing(watching.watch_waiting(self._client, self.id)) as found:
+        async with aclosing(watch_waiting(self._client, self.id)) as found:
             async for one in found:
                 yield one
 
@@ -145,15 +226,17 @@ class Run(Generic[OutputT]):
         Raises `RunError` where there is no such thing, `NoWorkerError` where nobody can tell.
         """
         with clear_errors(self._client, self.id):
-            return await runs.read_value(self._client, self.id, what)
+            return await run_operations.read_value(self._client, self.id, what)
 
     async def exchanges(self) -> list[Exchange]:
         """What was sent to the model at each Request, word for word, and what it answered. Raises `RunError` where its history is
         another version's."""
-        from perdure.client import audit  # the workflows themselves: a replay is the only thing here that needs them
+        from perdure.client import (
+            histories,  # the workflows themselves: a replay is the only thing here that needs them
+        )
 
         with clear_errors(self._client, self.id):
-            return await audit.exchanges(self._client, self.id)
+            return await histories.exchanges(self._client, self.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:
         """What waits for a person in this run, whole, oldest first; with `call` that alone. Raises `NoWorkerError` where nobody can tell."""
@@ -165,7 +248,7 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             return await approvals.may_wait(self._client, self.id, call)
 
-    async def waiting_below(self) -> tuple[list[Offered], list[str]]:
+    async def waiting_below(self) -> tuple[list[WaitingRequest], list[str]]:
         """What waits in it and in its delegates' runs, each with its run's id, and the ids of those for which no worker answers."""
         with clear_errors(self._client, self.id):
             return await approvals.offers_below(self._client, self.id)
@@ -250,7 +333,7 @@ class Run(Generic[OutputT]):
         run's view. `by` is for the record. Raises `RunEndedError`, and `DecisionRefusedError` for what is no message.
         """
         try:
-            said = Said(
+            said = IncomingMessage(
                 id=id if id is not None else f"m-{uuid.uuid4().hex[:12]}",
                 text=text,
                 sender=by,
@@ -286,7 +369,7 @@ class Run(Generic[OutputT]):
             await self.handle.terminate(reason=reason or None)
 
     async def _check_running(self) -> None:
-        status = (await runs.describe(self.handle)).status
+        status = (await run_operations.describe(self.handle)).status
         if status is not None and STATUS[status] != "running":
             raise RunEndedError(f"{self.id} has already ended: {STATUS[status]}")
 

@@ -13,18 +13,19 @@ from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.asking import answer_of
-from perdure.activities.transcripts.recalling import SessionReader
-from perdure.authoring.agent import Agent
-from perdure.client import runs, sessions
+from perdure.activities.queries import answer_of
+from perdure.activities.transcripts import SessionReader
+from perdure.agents.agent import Agent
+from perdure.approvals.requests import WaitingView
+from perdure.client import run_operations, session_operations
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
+from perdure.client.event_relay import relay_of, wanted
 from perdure.client.listing import STATUS
-from perdure.client.pending import check_ends, failing, unanswered
-from perdure.client.relay.relay import relay_of, wanted
+from perdure.client.pending_activities import check_ends, failing, unanswered
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
-from perdure.run.events.kinds import Event
-from perdure.run.wire import RunView, WaitingView
+from perdure.runs.events import Event
+from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
 from perdure.sessions.wire import (
     COMPACT,
@@ -38,22 +39,22 @@ from perdure.sessions.wire import (
     SHOW,
     WAIT,
     WITHDRAW,
-    About,
     Description,
-    Ending,
     Fate,
     Message,
+    MessageWithdrawal,
     Receipt,
     Redelivery,
     SessionDecision,
+    SessionDeletion,
+    SessionInfo,
     SessionView,
-    Waited,
-    Withdrawal,
+    WaitResult,
     digest,
 )
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
+from perdure.values.messages import Mode, SessionRules
 from perdure.values.problems import first_problem
-from perdure.values.rules import Mode, Rules
 
 T = TypeVar("T")
 _LONG: Final = 0.3
@@ -72,12 +73,17 @@ class Session:
     """
 
     def __init__(
-        self, address: sessions.Address, *, agent: Agent[Any] | None = None, rules: Rules | None = None, task_queue: str
+        self,
+        address: session_operations.Address,
+        *,
+        agent: Agent[Any] | None = None,
+        rules: SessionRules | None = None,
+        task_queue: str,
     ) -> None:
         self._client = address.client
         self._address = address
         self._agent = agent
-        self._rules = rules or Rules()
+        self._rules = rules or SessionRules()
         self._task_queue = task_queue
         self.key = address.key
         self.tenant = address.tenant
@@ -125,7 +131,9 @@ class Session:
             )
         except ValidationError as error:
             raise MessageRefusedError(f"this is no message: {first_problem(error)}") from None
-        receipt = await sessions.send(self._client, self._address, message, agent, self._rules, self._task_queue)
+        receipt = await session_operations.send(
+            self._client, self._address, message, agent, self._rules, self._task_queue
+        )
         if receipt.done == "stopped" and receipt.run_id is not None:
             # One that has ended may be kept no more.
             with suppress(RunNotFoundError), clear_errors(self._client, receipt.run_id):
@@ -134,7 +142,7 @@ class Session:
 
     async def exists(self) -> bool:
         """Whether there is such a session, as the server knows it: no worker is asked, and it costs no Action."""
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             try:
                 return (await self.handle.describe()).status == WorkflowExecutionStatus.RUNNING
             except RPCError as error:
@@ -142,7 +150,7 @@ class Session:
                     raise
                 return False
 
-    async def wait(self, what: str | Receipt, timeout: float = WAIT, *, sender: str = "") -> Waited:
+    async def wait(self, what: str | Receipt, timeout: float = WAIT, *, sender: str = "") -> WaitResult:
         """Wait for the end of the run that takes a message (by its receipt, or its id), or of a run by its id. The time stops nothing.
 
         Where the time is over and the run's workflow tasks fail, `error` says why, and what to do.
@@ -154,9 +162,9 @@ class Session:
                 fate = await self._end_of(wanted, sender)
         except TimeoutError:
             started, why = await self._so_far(wanted, sender)
-            return Waited(status="timeout", started_at=started, error=why)
+            return WaitResult(status="timeout", started_at=started, error=why)
         status = fate.status or "error"
-        return Waited(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
+        return WaitResult(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
 
     async def reply(self, what: str | Receipt, timeout: float | None = None, *, sender: str = "") -> str | None:
         """The text that answers a message; `None` where there is nothing to say. Waits for it for `timeout` seconds, by default for ever.
@@ -183,26 +191,26 @@ class Session:
             return False
         return True
 
-    async def begin(self, metadata: Mapping[str, str] | None = None) -> About:
+    async def begin(self, metadata: Mapping[str, str] | None = None) -> SessionInfo:
         """Begin the session before anything is said in it; the agent of the first message answers in it. `metadata`: as `describe` keeps it.
 
         Raises `RunExistsError` where there is one of this key.
         """
         kept = _description(metadata or {})
-        await sessions.begin(self._address, kept, self._rules, self._task_queue)
-        return About(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
+        await session_operations.begin(self._address, kept, self._rules, self._task_queue)
+        return SessionInfo(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
 
-    async def about(self) -> About:
+    async def about(self) -> SessionInfo:
         """Return what the session is, without what was said: its `metadata`, and when it began."""
-        about: About = await self._ask(DESCRIBE, About)
+        about: SessionInfo = await self._ask(DESCRIBE, SessionInfo)
         return about
 
-    async def describe(self, metadata: Mapping[str, str]) -> About:
+    async def describe(self, metadata: Mapping[str, str]) -> SessionInfo:
         """Keep these pairs of texts with the session, in place of those it had: at most 16, of 64 and 512 characters. No model is told of them.
 
         Raises `MessageRefusedError` for more.
         """
-        return About.model_validate(await self._update(DESCRIBE, _description(metadata)))
+        return SessionInfo.model_validate(await self._update(DESCRIBE, _description(metadata)))
 
     async def show(self) -> SessionView:
         """The session as it stands; one whose run waits for a person is `waiting`."""
@@ -250,7 +258,7 @@ class Session:
     ) -> AsyncGenerator[Event, None]:
         """What happens in the session and in its runs, and what had happened before, until the session has ended: its own events, and those of
         each run between the run's start and its end (R10.14). Otherwise as `Run.events`; one cursor says how far both were read."""
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             kinds = wanted(topics)
             async with aclosing(relay_of(self._client).session(self.id, from_, kinds)) as events:
                 async for event in events:
@@ -258,7 +266,7 @@ class Session:
 
     async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = (), of: str = "") -> None:
         """Take a message back, until a Request holds it (R10.7). `of`: who sent it, where that is not `sender`: that takes the right `withdraw`."""
-        await self._update(WITHDRAW, Withdrawal(message_id=id, sender=sender, rights=list(rights), of=of))
+        await self._update(WITHDRAW, MessageWithdrawal(message_id=id, sender=sender, rights=list(rights), of=of))
 
     async def stop(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
         """End what runs; what waits goes on. The same as the message `/stop`."""
@@ -283,8 +291,8 @@ class Session:
 
     async def delete(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
         """End the session and what runs in it, and have the server forget it and its runs. The key may then begin another one."""
-        await self._update(END, Ending(sender=sender, rights=list(rights)))
-        await sessions.forget(self._client, self.id)
+        await self._update(END, SessionDeletion(sender=sender, rights=list(rights)))
+        await session_operations.forget(self._client, self.id)
 
     async def redeliver(self, delivery: str, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
         """Deliver a reply that is `unknown` once more, under the same key, with the right `redeliver`.
@@ -295,7 +303,7 @@ class Session:
 
     async def compact(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> str:
         """Have what is older than the newest part told in short from now on, with the right `compact`; what was done, in words (R10.11)."""
-        answer = await self._update(COMPACT, Ending(sender=sender, rights=list(rights)))
+        answer = await self._update(COMPACT, SessionDeletion(sender=sender, rights=list(rights)))
         return str(answer["compacted"])
 
     async def recall(self, what: str, page: int = 1) -> JsonObject:
@@ -304,7 +312,7 @@ class Session:
 
         Raises `RunError` where there is nothing.
         """
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
 
@@ -313,14 +321,14 @@ class Session:
 
         Raises `RunError` where one cannot be read: the list is never shorter than the session.
         """
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
 
     async def watch(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the entries that the session has at hand, and each later one as it is written, until the session has ended."""
         last, at = 0, ""
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             for entry in (await self.show()).entries:
                 last, at = entry["n"], str(entry["at"])
                 yield entry
@@ -342,12 +350,12 @@ class Session:
         """A new session, by default of a key of its own, that begins with what was said and done here up to run `R`, or to Request `N` of it,
         `R.N`; no call runs again, and this one is untouched (R10.20). Raises `RunError` where there is no such place."""
         key = key or f"{self.key}-{uuid.uuid4().hex[:8]}"
-        address = sessions.Address(self._client, key, self.tenant)
+        address = session_operations.Address(self._client, key, self.tenant)
         await self._ask(FATE, Fate, "")
-        await sessions.begin_fork(self._address, at, address)
+        await session_operations.begin_fork(self._address, at, address)
         return self._sibling(address)
 
-    def _sibling(self, address: sessions.Address) -> Session:
+    def _sibling(self, address: session_operations.Address) -> Session:
         return Session(address, agent=self._agent, rules=self._rules, task_queue=self._task_queue)
 
     async def _end_of(self, what: str, sender: str) -> Fate:
@@ -371,7 +379,7 @@ class Session:
         if fate.run_id is None:
             return fate
         found = await SessionReader(self._client, self.id).end_of(fate.run_id)
-        return found if found is not None else await sessions.past(self._client, fate)
+        return found if found is not None else await session_operations.past(self._client, fate)
 
     async def _over(self) -> str | None:
         """How the session ended from outside, after which nothing begins in it; `None`: it goes on, or nobody can tell."""
@@ -384,7 +392,7 @@ class Session:
 
     async def _until_ended(self, run_id: str) -> None:
         try:
-            await runs.ended(self._client, run_id)
+            await run_operations.ended(self._client, run_id)
         except RPCError as error:
             if error.status not in UNANSWERED and "not found" not in error.message:
                 raise
@@ -396,7 +404,7 @@ class Session:
         except RPCError as error:
             if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:  # its last task failed
                 return None
-            with sessions.found(self._client, self.key):
+            with session_operations.found(self._client, self.key):
                 raise
         if not fate.known:
             fate = await SessionReader(self._client, self.id).fate(what, sender)
@@ -413,12 +421,14 @@ class Session:
         if fate is None:  # nobody answers for the session
             return None, await failing(self._client, self.id)
         runs = fate.state == "running"
-        started = await sessions.started(self._client, fate.run_id) if runs and fate.run_id is not None else None
+        started = (
+            await session_operations.started(self._client, fate.run_id) if runs and fate.run_id is not None else None
+        )
         under_way = fate.run_id if runs else fate.under_way
         return started, None if under_way is None else await failing(self._client, under_way)
 
     async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
-        with sessions.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
             try:
                 return await self._query(query, kind, *arguments)
             except RPCError as error:
@@ -436,7 +446,7 @@ class Session:
             raise RunError(f"the session {self.key!r} cannot be asked: {error}") from None
 
     async def _update(self, name: str, argument: Any) -> Any:
-        return await sessions.update(self._client, self._address, name, argument)
+        return await session_operations.update(self._client, self._address, name, argument)
 
     def __repr__(self) -> str:
         return f"Session({self.key!r})"

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.testing.scripted_model import ChatRequest, Turn
 
 FIRST: dict[str, Any] = {
     "calls": [

@@ -13,7 +13,7 @@ How a door is added:
 
            return Door("mine", [Route("/mine/agents", list_agents)], problem=my_form_of_errors)
 
-2. It is named in the list `doors` of `perdure/cli/gateway/serving.py`; `create_app(perdure, settings, doors=[my_door])` is the same without the command.
+2. It is named in the list `doors` of `perdure/cli/gateway.py`; `create_app(perdure, settings, doors=[my_door])` is the same without the command.
 
 What a route is given: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
 body says; `gateway.perdure`, the Python API; `gateway.agents.get(name)`, the agents that this gateway knows; `read_json(request)`, a body
@@ -24,9 +24,9 @@ headers, one line in the log. A run's or a session's id from outside is looked a
 another tenant's as for none.
 """
 
+from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.app import create_app
 from perdure.gateway.callers import Caller, caller_of
-from perdure.gateway.door import Door, Gateway
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 
-__all__ = ["Caller", "Door", "Gateway", "HttpError", "caller_of", "create_app"]
+__all__ = ["Caller", "Adapter", "Gateway", "HttpError", "caller_of", "create_app"]

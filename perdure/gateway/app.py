@@ -22,13 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError, clip
-from perdure.gateway.bounds import HEADERS, Body, too_large
+from perdure.gateway.adapter import Adapter, DoorMaker, Gateway
+from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
 from perdure.gateway.callers import Caller
-from perdure.gateway.door import Door, DoorMaker, Gateway
+from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
-from perdure.gateway.problems import HttpError, as_problem_json, problem_of
-from perdure.gateway.token_file import TokenFile
-from perdure.gateway.tokens import OneToken, Tokens
+from perdure.gateway.tokens import OneToken, TokenFile, Tokens
 from perdure.hosting.settings import Settings
 
 _HEADERS: Final = {
@@ -123,7 +122,7 @@ def tokens_of(settings: Settings) -> Tokens | None:
 class _Framed(BaseRoute):
     """A door's route, with the frame round it."""
 
-    def __init__(self, gateway: Gateway, door: Door, route: BaseRoute) -> None:
+    def __init__(self, gateway: Gateway, door: Adapter, route: BaseRoute) -> None:
         self.route = route
         self.door = door
         self._gateway = gateway
@@ -141,7 +140,7 @@ class _Framed(BaseRoute):
         began, caller, started, ends = time.monotonic(), None, 0, False
         request = Request(scope, receive)
         most = self._gateway.settings.gateway_body
-        body = Body(receive, most)
+        body = BoundedBody(receive, most)
         id = secrets.token_hex(8)
 
         async def sending(message: Message) -> None:

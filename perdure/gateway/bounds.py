@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from perdure.gateway.callers import Caller
-from perdure.gateway.problems import HttpError
-from perdure.values.jsons import Json, JsonObject, loads
+from perdure.gateway.errors import HttpError
+from perdure.values.json import Json, JsonObject, loads
 
 HEADERS: Final = 32_768
 """Bytes of a request's headers."""
@@ -59,7 +59,7 @@ class Rates:
             raise HttpError(429, words, headers={"Retry-After": str(seconds)})
 
 
-class Streams:
+class OpenStreams:
     """Event streams that are open, of each caller."""
 
     def __init__(self, most: int) -> None:
@@ -82,7 +82,7 @@ class Streams:
                 del self.open[caller.token]
 
 
-class Held:
+class OpenRequests:
     """Requests of each caller that are being answered, streams among them: so many at most, and the connections that are left are for others."""
 
     def __init__(self, most: int) -> None:
@@ -104,7 +104,7 @@ class Held:
                 del self._held[caller.token]
 
 
-class Body:
+class BoundedBody:
     """What a request's body is received by: so many bytes at most, and within `SENT_WITHIN` seconds. Raises `HttpError` (413, 408) for more, as
     soon as it comes, and for one that does not."""
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 from perdure.sessions.wire import EVERYTHING
 
 READ: Final = "read"

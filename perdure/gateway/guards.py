@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.gateway.callers import Caller
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 from perdure.gateway.tokens import FORM, OneToken, Tokens
 from perdure.sessions.wire import EVERYTHING
 

@@ -7,10 +7,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from perdure.errors import PerdureError
-from perdure.gateway.door import Door, Gateway
+from perdure.gateway.adapter import Adapter, Gateway
 
 
-def health(gateway: Gateway) -> Door:
+def health(gateway: Gateway) -> Adapter:
     """Everybody may ask; they are told one word."""
 
     async def live(_: Request) -> Response:
@@ -25,4 +25,4 @@ def health(gateway: Gateway) -> Door:
             return PlainTextResponse("the server is lost\n", 503)
         return PlainTextResponse("ready\n")
 
-    return Door("health", [Route("/livez", live), Route("/readyz", ready)], access="open")
+    return Adapter("health", [Route("/livez", live), Route("/readyz", ready)], access="open")

@@ -11,13 +11,13 @@ from starlette.requests import Request
 
 from perdure.client.errors import clear_errors
 from perdure.client.perdure import Perdure
-from perdure.client.whose.wanted import Wanted
+from perdure.client.tenancy import IdempotentStart
 from perdure.errors import RunExistsError
+from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller
-from perdure.gateway.door import Gateway
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 from perdure.sessions.wire import digest
-from perdure.values.jsons import Json
+from perdure.values.json import Json
 
 HEADER: Final = "idempotency-key"
 REUSED: Final = "idempotency-key-reused"
@@ -30,7 +30,7 @@ class Key:
 
     perdure: Perdure
     tenant: str
-    wanted: Wanted
+    wanted: IdempotentStart
 
     @classmethod
     def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> Key | None:
@@ -38,7 +38,7 @@ class Key:
         said = request.headers.get(HEADER)
         if not said:
             return None
-        wanted = Wanted.of(caller.tenant, caller.sender, said, [request.url.path, body])
+        wanted = IdempotentStart.of(caller.tenant, caller.sender, said, [request.url.path, body])
         return cls(gateway.perdure, caller.tenant, wanted)
 
     @property

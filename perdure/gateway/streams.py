@@ -10,10 +10,10 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller
-from perdure.gateway.door import Gateway
-from perdure.gateway.problems import HttpError, problem_of
-from perdure.values.jsons import dumps
+from perdure.gateway.errors import HttpError, problem_of
+from perdure.values.json import dumps
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a silent stream says that it is there; then also whether its token is still let in is looked at."""

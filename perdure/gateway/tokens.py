@@ -1,20 +1,26 @@
-"""Tokens: what one looks like, who each is for, and what is kept of it."""
+"""Tokens: their form, their owners and rights, and the file that keeps their digests."""
 
 from __future__ import annotations
 
 import hmac
+import os
 import re
 import secrets
-from collections.abc import Iterable
+import tempfile
+import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
+from perdure.agents.files import read_json
 from perdure.errors import SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
 from perdure.sessions.wire import EVERYTHING
+from perdure.values.json import dumps
 from perdure.values.problems import first_problem
 
 PREFIX: Final = "perdure"
@@ -55,7 +61,7 @@ class OneToken:
         return self._caller if id == ONE else None
 
 
-class Entry(BaseModel):
+class TokenEntry(BaseModel):
     """A token, as the file has it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,12 +92,16 @@ class Entry(BaseModel):
         return until is None or (until if until.tzinfo else until.replace(tzinfo=UTC)).timestamp() > now
 
 
-def new_token(tenant: str, sender: str, rights: Iterable[str], expires: datetime | None = None) -> tuple[str, Entry]:
+def new_token(
+    tenant: str, sender: str, rights: Iterable[str], expires: datetime | None = None
+) -> tuple[str, TokenEntry]:
     """A token, which is told this once, and what the file has of it. Raises `SettingsError` for what is no tenant, sender or right."""
     id = secrets.token_hex(4)
     text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
     try:
-        entry = Entry(id=id, sha256=digest(text), tenant=tenant, sender=sender, rights=tuple(rights), expires=expires)
+        entry = TokenEntry(
+            id=id, sha256=digest(text), tenant=tenant, sender=sender, rights=tuple(rights), expires=expires
+        )
     except ValidationError as error:
         raise SettingsError(f"this is no token: {first_problem(error)}") from None
     return text, entry
@@ -100,3 +110,82 @@ def new_token(tenant: str, sender: str, rights: Iterable[str], expires: datetime
 def digest(text: str) -> str:
     """What stands for a token, in hexadecimal digits."""
     return sha256(text.encode(errors="replace")).hexdigest()
+
+
+_AGAIN: Final = 1.0
+"""Seconds between two looks whether the file has changed."""
+_NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
+
+
+class TokenFile:
+    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "expires"}]}`.
+
+    A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time, told: Callable[[str], None] = print) -> None:
+        self._path = path
+        self._clock = clock
+        self._told = told
+        self._entries = {each.id: each for each in read_tokens(path)}
+        self._seen, self._looked = self._stamp(), clock()
+
+    def find(self, text: str) -> Caller | None:
+        self._look()
+        form = FORM.fullmatch(text)
+        entry = self._entries.get(form[1]) if form else None
+        same = hmac.compare_digest(digest(text), _NOBODY if entry is None else entry.sha256)
+        return entry.caller if entry is not None and same and entry.is_let_in(self._clock()) else None
+
+    def named(self, id: str) -> Caller | None:
+        self._look()
+        entry = self._entries.get(id)
+        return entry.caller if entry is not None and entry.is_let_in(self._clock()) else None
+
+    def _look(self) -> None:
+        now = self._clock()
+        if abs(now - self._looked) < _AGAIN:
+            return
+        self._looked = now
+        if (stamp := self._stamp()) == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._entries = {each.id: each for each in read_tokens(self._path)}
+        except SettingsError as error:
+            self._told(f"the tokens stay as they were: {error}")
+        else:
+            self._told(f"{len(self._entries)} tokens of {self._path}")
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_tokens(path: Path) -> list[TokenEntry]:
+    """Raises `SettingsError` for what is no file of tokens."""
+    written = read_json(path)
+    listed = written.get("tokens") if isinstance(written, dict) else None
+    try:
+        entries = TypeAdapter(list[TokenEntry]).validate_python(listed)
+    except ValidationError as error:
+        raise SettingsError(f"{path}: $.tokens: {first_problem(error)}") from None
+    ids = [each.id for each in entries]
+    if twice := next((id for id in ids if ids.count(id) > 1), None):
+        raise SettingsError(f"{path}: two tokens have the id {twice!r}")
+    return entries
+
+
+def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:
+    """Put these in place of what is there, at once: a gateway that looks meanwhile sees the one or the other. Raises `SettingsError`."""
+    plain = [entry.model_dump(mode="json", exclude_none=True) for entry in entries]
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:  # only its owner may read it
+            file.write(dumps({"tokens": plain}, indent=2) + "\n")
+        Path(name).replace(path)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from None

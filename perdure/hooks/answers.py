@@ -1,15 +1,14 @@
-"""What becomes of an event by what its hooks say, one after the other."""
+"""Answers of hooks: which hooks match an event, and how their answers change it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.errors import JsonError, TooLargeError, clip
-from perdure.hooks.events import HookEvent
-from perdure.hooks.table import HOOKS
-from perdure.hooks.wire import HookAnswer, HookProblem, HookRef
-from perdure.values.jsons import JsonObject, check, dumps
+from perdure.hooks.events import HOOKS, HookAnswer, HookEvent, HookProblem, HookRef
+from perdure.values.json import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
 
 WITHHELD: Final = "was carried out, and its result is withheld"
@@ -33,7 +32,7 @@ class HookAnswerError(Exception):
     """A hook that gave what it may not give; `str()` says what, and quotes no value."""
 
 
-class Hearing:
+class HookedEvent:
     """One event and what its hooks say of it. The bytes that it may have once it was changed are `most`."""
 
     def __init__(self, event: HookEvent, most: int) -> None:
@@ -85,7 +84,7 @@ class Hearing:
             self.answer.failed.append(HookProblem(hook=hook.name, problem=problem))
 
 
-def told(before: HookEvent, hearing: Hearing) -> HookAnswer:
+def told(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
     """The answer as it goes back: of parameters only what is another, for the rest is known where the question came from (R18.1)."""
     answer = hearing.answer
     if answer.changed is None or "params" not in answer.changed:
@@ -100,8 +99,37 @@ def told(before: HookEvent, hearing: Hearing) -> HookAnswer:
 
 def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:
     """What it means that none of them could be called."""
-    hearing = Hearing(HookEvent(), 0)
+    hearing = HookedEvent(HookEvent(), 0)
     for hook in hooks:
         if not hearing.over:
             hearing.fail(hook, problem)
     return hearing.answer
+
+
+BEFORE: Final = "before_tool_call"
+AFTER: Final = "after_tool_call"
+PERSIST: Final = "tool_result_persist"
+OF_CALLS: Final = (BEFORE, AFTER, PERSIST)
+"""The events of a call."""
+
+
+class Hooks:
+    """Those that a run, or an execution of a session, has recorded."""
+
+    def __init__(self, recorded: Iterable[HookRef] = ()) -> None:
+        self._by_event: dict[str, list[HookRef]] = {}
+        for hook in recorded:
+            self._by_event.setdefault(hook.event, []).append(hook)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_event)
+
+    def of(self, event: str, tools: Collection[str] = ()) -> list[HookRef]:
+        """Those of an event; of a call's those for one of the names that its tool goes by."""
+        found = self._by_event.get(event)
+        return [] if found is None else [hook for hook in found if matches(hook, tools)]
+
+
+def matches(hook: HookRef, tools: Collection[str]) -> bool:
+    """Whether the hook is for a tool that goes by these names: an agent file that calls the code otherwise does not get past it."""
+    return hook.tools is None or any(name in hook.tools for name in tools)

@@ -1,16 +1,17 @@
-"""What a hook is given: one class for each of R10.17's names, and what of it a hook may change."""
+"""Hook events: their types, their table, and what crosses to the activity that calls hooks."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from perdure.values.jsons import Json, JsonObject
-from perdure.values.wire import Wire
+from perdure.values.json import Json, JsonObject, WireModel
 
 
-class HookEvent(Wire):
+class HookEvent(WireModel):
     """What all of them have. An event is a value: `changed` gives another one."""
 
     model_config = ConfigDict(frozen=True)
@@ -216,3 +217,180 @@ class GatewayStop(HookEvent):
     """It does not listen any more."""
 
     address: str = ""
+
+
+Where: TypeAlias = Literal["run", "session", "gateway"]
+"""Whose hooks they are: a run records those of a run when it starts, a session those of a session when an execution of it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row."""
+
+    name: str
+    event: type[HookEvent]
+    where: Where
+    when: str
+    """In words."""
+    refused: str = ""
+    """What it means that a hook refuses; empty: it cannot."""
+    fails: Literal["closed", "open", "declared"] = "open"
+    """What it means that one fails: `closed` is as if it had refused, `open` as if it were not there. `declared`: open where the function
+    is annotated to return nothing, so that it only looks; else closed."""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        return self.event.CHANGES
+
+    @property
+    def answers(self) -> bool:
+        """Whether a hook may return anything."""
+        return bool(self.changes or self.refused)
+
+
+HOOKS: Final[Mapping[str, Rule]] = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "before_agent_start",
+            BeforeAgentStart,
+            "run",
+            "a run begins, a delegate's too; no model was asked",
+            "the run fails with the reason",
+            "closed",
+        ),
+        Rule("agent_end", AgentEnd, "run", "a run has ended, however it did"),
+        Rule(
+            "before_tool_call",
+            BeforeToolCall,
+            "run",
+            "a call is ready, before anybody is asked about it, and again where a person has edited it",
+            "the call has failed with `refused_by_hook`",
+            "closed",
+        ),
+        Rule(
+            "after_tool_call",
+            AfterToolCall,
+            "run",
+            "a call has run, before its result is in the state or read by anybody",
+            "the result is withheld: the call has failed with `refused_by_hook`",
+            "declared",
+        ),
+        Rule(
+            "tool_result_persist",
+            ToolResultPersist,
+            "run",
+            "a result is about to be kept in a session's transcript",
+            "the reason is kept in its place",
+            "declared",
+        ),
+        Rule(
+            "agent_bootstrap",
+            AgentBootstrap,
+            "run",
+            "the files that a run's prompt begins with were read",
+            "the run fails with the reason",
+            "declared",
+        ),
+        Rule("session_start", SessionStart, "session", "a session begins"),
+        Rule("session_end", SessionEnd, "session", "a session is deleted"),
+        Rule(
+            "message_received",
+            MessageReceived,
+            "session",
+            "a message that is no command comes in, before it is accepted",
+            "the sender is told the reason, and nothing is accepted",
+            "closed",
+        ),
+        Rule("command", Command, "session", "a command was accepted"),
+        Rule(
+            "before_compaction",
+            BeforeCompaction,
+            "session",
+            "a conversation is about to be compacted",
+            "it is not compacted now",
+            "closed",
+        ),
+        Rule("after_compaction", AfterCompaction, "session", "a conversation was compacted"),
+        Rule(
+            "message_sending",
+            MessageSending,
+            "session",
+            "a reply is about to be delivered",
+            "the reply is kept as refused, with the reason",
+            "closed",
+        ),
+        Rule("message_sent", MessageSent, "session", "a reply was delivered, or was not"),
+        Rule("gateway_start", GatewayStart, "gateway", "the gateway listens"),
+        Rule("gateway_stop", GatewayStop, "gateway", "the gateway listens no more"),
+    )
+}
+"""All of them, in the order in which they happen."""
+
+
+HOOK_ACTIVITY: Final = "perdure.hook"
+"""Calls all hooks of one event at one point."""
+SESSION_HOOKS_ACTIVITY: Final = "perdure.hooks"
+"""Which hooks of a session the worker has."""
+HOOK_QUERY: Final = "hook"
+"""What hooks are given that is too large to be sent, asked by their activity by the event's key (R18.2)."""
+REFUSED_BY_HOOK: Final = "refused_by_hook"
+"""Code of a call that a hook has refused, or that hooks which fail closed could not look at."""
+NO_SUCH_HOOK: Final = "NoSuchHook"
+"""Code of what waits for a hook that the worker does not have: another of the queue may."""
+
+
+class RunOwner(WireModel):
+    """For whom a run runs, where that was said."""
+
+    tenant: str = ""
+    sender: str = ""
+    session: str = ""
+    """The key of the session that it belongs to."""
+
+
+class HookRef(WireModel):
+    """A hook that a worker has, as a run records it."""
+
+    event: str
+    name: str
+    """`module:function`."""
+    tools: list[str] | None = None
+    """Those whose calls it is for; `None`: all."""
+    timeout: float
+    """Seconds."""
+    closed: bool
+    """Whether what it guards does not happen where it fails."""
+
+
+class HookInput(WireModel):
+    """What the activity is given."""
+
+    event: str
+    hooks: list[HookRef]
+    """In their order."""
+    key: str
+    """The event's."""
+    given: JsonObject | None = None
+    """The event as JSON; `None`: too large to be sent, it is to be asked for."""
+
+
+class HookProblem(WireModel):
+    """A hook that failed, and was gone past."""
+
+    hook: str
+    problem: str
+
+
+class HookAnswer(WireModel):
+    """What the hooks of one event have said together."""
+
+    refused: str | None = None
+    """Why; the hooks behind the one that says so were not called."""
+    changed: JsonObject | None = None
+    """The fields that they may change, as they are now; of parameters only those that were changed. `None`: as they were."""
+    gone: list[str] = Field(default_factory=list)
+    """Parameters that were taken out."""
+    by: list[str] = Field(default_factory=list)
+    """The hooks that have changed it, or the one that refused."""
+    failed: list[HookProblem] = Field(default_factory=list)

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from temporalio.client import Client
 
+from perdure.hosting import logs
 from perdure.hosting.equipment import equipped, registry_of
-from perdure.hosting.operating import logs
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import Settings, changed
 from perdure.hosting.telemetry import worker_runtime

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from perdure.authoring.files import read_agent, read_json
+from perdure.agents.files import read_agent, read_json
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
-from perdure.hosting.settings.model import Settings
+from perdure.hosting.settings import Settings
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
 from perdure.values.problems import first_problem
@@ -69,7 +69,7 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
         return
     if not folder.is_dir():
         raise SettingsError(f"the agents folder {folder} does not exist")
-    from perdure.activities.folder import AgentFolder
+    from perdure.activities.preparation import AgentFolder
 
     for path in sorted(folder.glob("*.json")):
         agent, _ = read_agent(str(path))
@@ -89,7 +89,7 @@ def check_prompts(settings: Settings) -> None:
         if folder is not None and not folder.is_dir():
             raise SettingsError(f"the {name} {folder} does not exist")
     if settings.skills is not None:
-        from perdure.activities.prompting.skills import skills_in
+        from perdure.activities.prompt_files import skills_in
 
         for found in skills_in(settings.skills):
             if isinstance(found, str):
@@ -106,14 +106,17 @@ async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[lis
         yield []
         return
     try:
-        from perdure.activities import mcp  # half a second that a worker without MCP servers need not wait
+        from perdure.activities import (  # half a second that a worker without MCP servers need not wait
+            mcp,
+            mcp_connection,
+        )
     except ImportError:
         raise SettingsError("--mcp needs the package mcp: pip install 'perdure[mcp]'") from None
     try:
-        config = TypeAdapter(mcp.McpConfig).validate_python(read_json(path))
+        config = TypeAdapter(mcp_connection.McpConfig).validate_python(read_json(path))
     except ValidationError as error:
         raise SettingsError(f"{path}: {first_problem(error)}") from None
-    for name, problem in mcp.check_servers(config).items():
+    for name, problem in mcp_connection.check_servers(config).items():
         raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
     async with mcp.mcp_tools(config, registry, lambda line: _log.warning("%s", line)) as missing:
         yield missing

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from perdure.errors import SettingsError
-from perdure.hosting.operating.logs import core_logging
-from perdure.hosting.settings.reading import in_force
-from perdure.run.views.observing import METRICS
+from perdure.hosting.logs import core_logging
+from perdure.hosting.settings import in_force
+from perdure.runs.metrics import METRICS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -32,10 +32,9 @@ def interceptors() -> list[Any]:
         return []
     if importlib.util.find_spec("opentelemetry") is None:
         raise SettingsError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'")
-    from perdure.hosting.tracing.interceptor import Tracing
-    from perdure.hosting.tracing.spans import Spans
+    from perdure.hosting.tracing import SpanWriter, TracingInterceptor
 
-    return [Tracing(Spans(_provider(), content=in_force().trace_content))]
+    return [TracingInterceptor(SpanWriter(_provider(), content=in_force().trace_content))]
 
 
 def flush() -> None:
@@ -71,7 +70,7 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from perdure.hosting.tracing.spans import Ids
+    from perdure.hosting.tracing import Ids
 
     class Wordless(OTLPSpanExporter):
         """Leaves out what exceptions say, which may be anything that runs are about; their types are told. A tool's own spans have them."""

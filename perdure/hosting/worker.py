@@ -18,26 +18,21 @@ from temporalio.runtime import Runtime
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
+from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
-from perdure.activities.underway.ending import Underway
 from perdure.activities.visibility import SearchAttributes
-from perdure.hosting.connection import connect
-from perdure.hosting.draining import drain
-from perdure.hosting.embedding.parts import INTERCEPTORS, PURE, Parts
-from perdure.hosting.embedding.refusing import Sandboxed, Unsandboxed
+from perdure.hosting import logs
+from perdure.hosting.connection import connect, reached
 from perdure.hosting.equipment import check_agents, equipped, registry_of
-from perdure.hosting.leaving import leave_at_once
-from perdure.hosting.operating import logs
-from perdure.hosting.operating.health import Health
-from perdure.hosting.operating.reaching import reached
-from perdure.hosting.operating.waiting import tell_waiting
+from perdure.hosting.health import Health, tell_waiting
+from perdure.hosting.process import beside, interrupts, leave_at_once
 from perdure.hosting.settings import Settings, changed, in_force
-from perdure.hosting.settings.tuning import tuning
-from perdure.hosting.signals import beside, interrupts
 from perdure.hosting.telemetry import flush, worker_runtime
-from perdure.hosting.workers import WorkerGroup
-from perdure.model.endpoint import Endpoint
+from perdure.hosting.tuning import tuning
+from perdure.hosting.worker_group import WorkerGroup, drain
+from perdure.hosting.worker_parts import INTERCEPTORS, PURE, Sandboxed, Unsandboxed, WorkerParts
+from perdure.models.requests import Endpoint
 
 _log: Final = logging.getLogger("perdure.worker")
 
@@ -51,7 +46,7 @@ def build_worker(
     endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
     sandboxed: bool = False,
     attribute: SearchAttributes | None = None,
-    underway: Underway | None = None,
+    underway: ActiveExecutions | None = None,
     **given: Any,
 ) -> WorkerGroup:
     """A worker for everything, or with `tools_only` for tool calls alone (R12.5), and those for what is limited.
@@ -66,7 +61,7 @@ def build_worker(
     settings = changed(settings or in_force(), given)
     stored = client.data_converter.external_storage is not None
     options = tuning(settings) | {"interceptors": [*INTERCEPTORS]}
-    parts = Parts(
+    parts = WorkerParts(
         registry,
         settings,
         stored=stored,
@@ -118,7 +113,7 @@ def leave(ended: bool) -> None:
 async def work(client: Client, runtime: Runtime, registry: Registry, settings: Settings) -> bool:
     """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's. Return whether the worker has ended:
     otherwise the caller closes what it has opened and calls `leave`."""
-    attribute, underway = SearchAttributes(), Underway()
+    attribute, underway = SearchAttributes(), ActiveExecutions()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
     worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)

@@ -19,7 +19,7 @@ from temporalio.converter import DataConverter
 
 from perdure.errors import SettingsError
 from perdure.gateway.guards import Guards, TooManyGuessesError
-from perdure.hosting.converter import is_unreadable
+from perdure.hosting.codec import is_unreadable
 from perdure.values.limits import MAX_BODY
 
 COOKIE: Final = "perdure_codec"

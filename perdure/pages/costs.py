@@ -12,13 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from perdure.client.lists import ListedRun
-from perdure.client.selection import Selection
+from perdure.client.selection import ListedRun, Selection
+from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import caller_of
-from perdure.gateway.door import Gateway
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 from perdure.pages.site import Site
-from perdure.run.wire import AGENT_ATTRIBUTE
+from perdure.runs.wire import AGENT_ATTRIBUTE
 
 MOST: Final = 10_000
 """Runs that are added up, the newest: the server lists a thousand at a time."""
@@ -27,7 +26,7 @@ DAYS: Final = (1, 7, 30, 90)
 
 
 @dataclass(frozen=True)
-class Spent:
+class DailyCost:
     """A day of an agent's runs that have ended."""
 
     day: str
@@ -39,7 +38,7 @@ class Spent:
     """Of the other runs."""
 
 
-def added_up(runs: Iterable[ListedRun]) -> list[Spent]:
+def added_up(runs: Iterable[ListedRun]) -> list[DailyCost]:
     """By the day on which a run began (UTC), the newest first, and in it by cost."""
     found: dict[tuple[str, str], list[ListedRun]] = defaultdict(list)
     for run in runs:
@@ -49,12 +48,12 @@ def added_up(runs: Iterable[ListedRun]) -> list[Spent]:
     for (day, agent), spent in found.items():
         costs = [run.cost for run in spent if run.cost is not None]
         tokens = sum(run.tokens or 0 for run in spent if run.cost is None)
-        rows.append(Spent(day, agent, len(spent), sum(costs) if costs else None, tokens))
+        rows.append(DailyCost(day, agent, len(spent), sum(costs) if costs else None, tokens))
     rows.sort(key=lambda row: (-(row.dollars or 0), -row.tokens, row.agent))
     return sorted(rows, key=lambda row: row.day, reverse=True)
 
 
-class Costs:
+class CostsPage:
     """The page `/costs`."""
 
     def __init__(self, gateway: Gateway, site: Site) -> None:

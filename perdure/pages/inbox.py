@@ -16,19 +16,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
-from perdure.client.lists import Offered, Waiting, WaitingPage
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
+from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow
 from perdure.errors import JsonError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.gateway.callers import Caller
+from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
-from perdure.gateway.problems import HttpError, problem_of
-from perdure.pages.deciding import Find, decide, fields_of, offer_of, request_drawing
-from perdure.pages.forms import FormError
-from perdure.pages.live import SHOWN, Live
-from perdure.pages.signing_in import signing_in
+from perdure.pages.decision_forms import Find, FormError, decide, fields_of, offer_of, request_drawing
+from perdure.pages.live import SHOWN, LiveApprovals
+from perdure.pages.sign_in import signing_in
 from perdure.pages.site import STATIC, Site
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 
 _TRIED: Final = 5
 """Of the list, whose index is a moment late: so many may have been decided already."""
@@ -55,7 +54,7 @@ class Inbox:
         self._find = find
         self._streamed = streamed
         self._everywhere = everywhere
-        self._live: dict[str | None, Live] = {}
+        self._live: dict[str | None, LiveApprovals] = {}
 
     def routes(self, under: str = "") -> list[BaseRoute]:
         """With this path before each."""
@@ -150,11 +149,13 @@ class Inbox:
         response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
         return response
 
-    def _live_of(self, caller: Caller) -> Live:
+    def _live_of(self, caller: Caller) -> LiveApprovals:
         tenant = None if self._everywhere else caller.tenant
-        return self._live.setdefault(tenant, Live(self._perdure, tenant))
+        return self._live.setdefault(tenant, LiveApprovals(self._perdure, tenant))
 
-    async def _chosen(self, caller: Caller, listed: list[Waiting], wanted: Mapping[str, str]) -> Offered | None:
+    async def _chosen(
+        self, caller: Caller, listed: list[WaitingRow], wanted: Mapping[str, str]
+    ) -> WaitingRequest | None:
         """What is asked for; without being asked, the oldest. Only its run is asked."""
         if "run" in wanted:
             return await offer_of(await self._find(caller, wanted["run"]), wanted.get("call", ""))
@@ -164,7 +165,7 @@ class Inbox:
                 return offered
         return None
 
-    async def _last_message(self, chosen: Offered) -> JsonObject | None:
+    async def _last_message(self, chosen: WaitingRequest) -> JsonObject | None:
         """What was said last in the conversation that a run belongs to; `None`: nothing, or nobody answers for it."""
         try:
             view = await self._perdure.session_of(chosen.run_id).show()
@@ -184,7 +185,7 @@ class Inbox:
         others = dict.fromkeys(await self._site.tenants(request, self._perdure), 0)
         return {tenant: counted.get(tenant, 0) for tenant in others}
 
-    async def _drawing(self, chosen: Offered) -> str:
+    async def _drawing(self, chosen: WaitingRequest) -> str:
         try:
             view = await self._perdure.get_run(chosen.run_id).view()
         except RunError as error:
@@ -192,7 +193,7 @@ class Inbox:
         return request_drawing(view, chosen.offer.call)
 
 
-def _key(one: Waiting) -> tuple[str, str]:
+def _key(one: WaitingRow) -> tuple[str, str]:
     return one.run_id, one.entry.call
 
 

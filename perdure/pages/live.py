@@ -1,16 +1,16 @@
-"""What waits, looked at once for all who watch."""
+"""Live parts of pages: one look for all who watch, and a sign where nothing comes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, TypeVar
 
-from perdure.client.lists import WaitingPage
 from perdure.client.perdure import Perdure
+from perdure.client.selection import WaitingPage
 from perdure.errors import RunError, ServerError
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 
 INTERVAL: Final = 1.0
 """Seconds between looks, while anybody watches."""
@@ -20,7 +20,7 @@ KEEP_ALIVE: Final = 15.0
 """Seconds after which a silent stream says that it is there."""
 
 
-class Live:
+class LiveApprovals:
     """One loop of looking, however many pages are open."""
 
     def __init__(self, perdure: Perdure, tenant: str | None) -> None:
@@ -70,3 +70,27 @@ class Live:
             with contextlib.suppress(RunError, ServerError):
                 await self.look()
             await asyncio.sleep(INTERVAL)
+
+
+T = TypeVar("T")
+
+
+async def with_pauses(
+    coming: AsyncGenerator[T, None], pause: Callable[[], float | None]
+) -> AsyncGenerator[T | None, None]:
+    """Each that comes, and `None` after as many seconds without one as `pause` says then; where it says `None`, never. Closes `coming`."""
+    following: asyncio.Future[T | None] = asyncio.ensure_future(anext(coming, None))
+    try:
+        while True:
+            await asyncio.wait({following}, timeout=pause())
+            if not following.done():
+                yield None
+                continue
+            if (found := following.result()) is None:
+                return
+            following = asyncio.ensure_future(anext(coming, None))
+            yield found
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await coming.aclose()

@@ -1,35 +1,104 @@
-"""Runs: the list with its search, and one of them, with its graph, its calls and what they cost, as it goes on."""
+"""Runs: the list with its search, and one run with its graph, its calls, its timeline, and its cost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from datetime import datetime
+from html import escape
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from markupsafe import escape as markupsafe_escape
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from perdure.client.lists import RunOrigin
 from perdure.client.run import Run
-from perdure.client.selection import STATUSES, Selection
+from perdure.client.selection import STATUSES, RunOrigin, Selection
 from perdure.errors import PerdureError, RunError, ServerError
+from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import caller_of
-from perdure.gateway.door import Gateway
-from perdure.gateway.problems import HttpError
+from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import EventStream, frame
-from perdure.pages.deciding import Find
+from perdure.pages.decision_forms import Find
+from perdure.pages.live import with_pauses
 from perdure.pages.markdown import prepare_answers
-from perdure.pages.pausing import with_pauses
 from perdure.pages.site import Site, path
-from perdure.pages.timeline import timeline
-from perdure.run.views.drawing import draw_run
-from perdure.run.views.svg import to_svg
-from perdure.run.views.ways import run_ways
-from perdure.run.wire import RunView
-from perdure.values.jsons import JsonObject
+from perdure.runs.drawing import COLOURS, draw_run, to_svg
+from perdure.runs.views import run_ways
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject
+
+WIDTH: Final = 900
+_LABEL: Final = 260
+"""Pixels for what stands before the bars."""
+_ROW: Final = 22
+_LONGEST: Final = 30
+"""Characters of a label; all of it is the bar's tooltip."""
+
+
+class TimelineBar(NamedTuple):
+    """`begins`, `ends`: seconds since the first of them began."""
+
+    label: str
+    status: str
+    begins: float
+    ends: float
+
+
+def bars(view: RunView) -> list[TimelineBar]:
+    """Of each call that was begun; one that goes on ends with the last thing that is known of the run."""
+    begun = [(call, _seconds(call.started_at), call.ended_at) for call in view.calls if call.started_at is not None]
+    if not begun:
+        return []
+    first = min(start for _, start, _ in begun)
+    last = max([start for _, start, _ in begun] + [_seconds(end) for _, _, end in begun if end is not None])
+    return [
+        TimelineBar(
+            f"{call.id} {call.tool}", call.status, start - first, (last if end is None else _seconds(end)) - first
+        )
+        for call, start, end in begun
+    ]
+
+
+def timeline(view: RunView) -> str:
+    """An SVG document, coloured as the graph is; empty where nothing was begun."""
+    found = bars(view)
+    if not found:
+        return ""
+    whole = max(max(bar.ends for bar in found), 0.001)
+    height = _ROW * (len(found) + 1)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="ui-monospace, monospace" font-size="13" role="img" aria-label="When the calls ran">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        *_rows(found, whole),
+        f'<text x="{_LABEL}" y="{height - 6}" fill="#444">0 s</text>',
+        f'<text x="{WIDTH - 4}" y="{height - 6}" fill="#444" text-anchor="end">{whole:.2f} s</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _rows(found: list[TimelineBar], whole: float) -> Iterator[str]:
+    scale = (WIDTH - _LABEL - 4) / whole
+    for number, bar in enumerate(found):
+        y = number * _ROW
+        fill, colour = COLOURS.get(bar.status, COLOURS["pending"])
+        x, width = _LABEL + bar.begins * scale, max(2.0, (bar.ends - bar.begins) * scale)
+        label = bar.label if len(bar.label) <= _LONGEST else bar.label[: _LONGEST - 1] + "…"
+        told = f"{bar.label}: {bar.begins:.2f}–{bar.ends:.2f} s, {bar.status}"
+        yield (
+            f'<g><title>{escape(told)}</title><text x="4" y="{y + 15}" fill="#222">{escape(label)}</text>'
+            f'<rect x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="3" fill="{fill}" stroke="{colour}"/></g>'
+        )
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
 
 SIZE: Final = 50
 """Runs on a page of the list."""
@@ -49,7 +118,7 @@ class RunMessages(NamedTuple):
     """Of which session it is a fork, and from where on; empty: it is none."""
 
 
-class Runs:
+class RunPages:
     """The pages below `/runs`."""
 
     def __init__(self, gateway: Gateway, site: Site, find: Find) -> None:
@@ -153,7 +222,7 @@ class Runs:
             at = event.cursor
             if event.topic == "assistant":
                 written = event.phase == "delta"
-                part = str(escape(event.data["text"])) if written else self._site.part("answer.html")
+                part = str(markupsafe_escape(event.data["text"])) if written else self._site.part("answer.html")
                 yield frame(part, event="delta" if written else "answer", id=at)
             elif event.topic != "reasoning":
                 stale = True

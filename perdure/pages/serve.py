@@ -5,11 +5,11 @@ from __future__ import annotations
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import Guards, is_loopback
-from perdure.gateway.serving import served
+from perdure.gateway.server import served
 from perdure.gateway.tokens import check_token
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter
-from perdure.hosting.signals import until_interrupted
+from perdure.hosting.process import until_interrupted
 from perdure.pages.codec import CodecServer
 from perdure.pages.inbox import inbox_app
 

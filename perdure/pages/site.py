@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from perdure.client.ages import age
 from perdure.client.perdure import Perdure
+from perdure.client.selection import age
 from perdure.errors import ServerError, clip
 from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.errors import HttpError
 from perdure.gateway.guards import Guards, TooManyGuessesError
-from perdure.gateway.problems import HttpError
-from perdure.pages.forms import PREFIX
+from perdure.pages.decision_forms import PREFIX
 from perdure.pages.markdown import render_markdown
-from perdure.values.jsons import dumps, shorten
+from perdure.values.json import dumps, shorten
 
 HERE: Final = Path(__file__).parent
 LARGEST_FORM: Final = 8_000_000

@@ -1,1 +1,1 @@
-"""Calls as a data-flow graph: which is ready, how each ends, and what a dry run of them tells."""
+"""Plans: calls as a dependency graph, their scheduler, loops, validation, and simulation."""

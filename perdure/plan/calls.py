@@ -1,25 +1,278 @@
-"""A call: one use of a tool, as the model wrote it and as the plan follows it (R5.4, R5.7)."""
+"""Calls: one use of a tool, its condition and iteration, its approval, and its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
+
 from perdure.errors import CallError, ReferenceSyntaxError, clip
-from perdure.plan.approval import Approval
-from perdure.plan.control.conditions import IF
-from perdure.plan.control.iteration import DEFAULT_MAX, DEFAULT_PARALLEL, INDEX, ITEM, Until
 from perdure.tools.tool import Tool
-from perdure.values.instances import scope_path
-from perdure.values.jsons import Json, JsonObject
-from perdure.values.limits import MAX_INSIDE
-from perdure.values.output_paths import Alternatives, parse_output_path, show
-from perdure.values.references import Path, Reference
-from perdure.values.sources import NOWHERE, Sources
-from perdure.values.sources.origins import UNKNOWN_ORIGINS, Origins
-from perdure.values.state import OutputMethod, Write
-from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template
+from perdure.values.formulas import is_name, readable
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.limits import MAX_INSIDE, MAX_PARALLEL, MAX_ROUNDS
+from perdure.values.provenance import NOWHERE, UNKNOWN_ORIGINS, Origins, Sources
+from perdure.values.references import (
+    MISSING,
+    UNKNOWN,
+    Alternatives,
+    Missing,
+    Path,
+    Reference,
+    evaluate,
+    get,
+    parse_expression,
+    parse_output_path,
+    show,
+)
+from perdure.values.state import OutputMethod, Write, scope_path
+from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template, is_expression, is_formula, parse_template
+
+Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
+"""What a person decides (R7.2)."""
+
+
+class Approval(BaseModel):
+    """What became of a call that was offered, as `run --json` prints it (section 11)."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    requested_at: str
+    """ISO 8601, UTC."""
+    decision: Kind | Literal["timeout", "dropped"] | None = None
+    """`None`: it still waits. `dropped`: nobody has decided, and the call does not run any more."""
+    by: str = ""
+    """Who decided, as they said."""
+    reason: str = ""
+    via: str = ""
+    """By which way the decision came, where that was said; not printed where it was not."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        return plain if self.via else {key: value for key, value in plain.items() if key != "via"}
+
+
+def again(before: Approval | None, time: str) -> Approval:
+    """That of a call that is offered now. By which way the plan that it is part of was approved stays known until it is decided itself."""
+    return Approval(requested_at=time, via=before.via if before is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The tool returned a value, perhaps to one alternative of its output path (R12.4)."""
+
+    value: Json
+    branch: str | None = None
+    parts: Mapping[Path, Json] | None = None
+    """Of a loop with a body what each path that it writes is given; one that has nothing is not written (R16.4)."""
+    sources: Sources = NOWHERE
+    """What it comes from beside its tool and its parameters, as a run below tells (R15.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The tool raised, timed out or used up its retries (R6.6)."""
+
+    error: CallError
+    sources: Sources = NOWHERE
+    """What its words come from beside its tool and its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A person did not want it run (R7.2)."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Returned | Failed | Rejected
+
+
+IF: Final = "_if"
+
+
+def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
+    """The condition as a template that gives the value it goes by, and what is wrong with it.
+
+    A formula, as a text or as `{"_expr": "…"}`; a text that joins references by `||` or `&&` is read as what it is (R3.3).
+    """
+    joined = isinstance(value, str) and ("||" in value or "&&" in value)
+    formula = {EXPR: value} if isinstance(value, str) and not joined else value
+    if not joined and not (isinstance(formula, dict) and is_formula(formula)):
+        return (
+            EMPTY_TEMPLATE,
+            f'$.{key} is {shorten(value, 60)}, but must be an expression such as "len(state.hosts) > 3"',
+        )
+    template, malformed = parse_template(formula)
+    return template, f"$.{key}: {malformed[0].error}" if malformed else None
+
+
+_LENGTH: Final = re.compile(r"len\(\s*†?(?P<path>[^()]+?)\s*\)")
+
+
+@dataclass
+class Assumptions:
+    """What is taken to be so in a dry run."""
+
+    holds: dict[str, bool] = field(default_factory=dict)
+    """By call whether its condition holds."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """By loop how often it goes round."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """By reference how many items the list has."""
+
+    def take(self, what: str, value: str) -> bool:
+        """`1.2` and `true`, `false` or a number; `len(†state.x)` and a number. Whether it is one of these."""
+        if value.isascii() and value.isdigit() and len(value) <= 6:
+            found = _LENGTH.fullmatch(what)
+            if found is None:
+                self.counts[what] = int(value)
+            else:
+                self.lengths["†" + found["path"]] = int(value)
+            return True
+        if value in ("true", "false"):
+            self.holds[what] = value == "true"
+            return True
+        return False
+
+    def value(self, template: Template, written: Json, lookup: Callable[[Reference], Json | Missing]) -> Json:
+        """What the template gives, or `UNKNOWN`; `written` is it as text. Raises `FormulaError`."""
+        values = [evaluate(site.expression, lookup) for site in template.sites]
+        if not any(value is UNKNOWN for value in values):
+            return template.resolve(lookup)
+        text = written[EXPR] if isinstance(written, dict) else written
+        plain = readable(text) if isinstance(text, str) else None
+        if plain is None or not self.lengths:
+            return UNKNOWN
+        known = _LENGTH.sub(lambda found: str(self.lengths.get("†" + found["path"], found[0])), plain)
+        if known == plain:
+            return UNKNOWN
+        return self.value(parse_template({EXPR: known})[0], {EXPR: known}, lambda each: _or_unknown(lookup, each))
+
+    def length(self, template: Template) -> int | None:
+        """How many items are gone through at most, where the list that is gone through, or picked from, has an assumed length."""
+        known = (self.lengths.get(str(reference)) for reference in template.references())
+        return next((length for length in known if length is not None), None)
+
+
+def _or_unknown(lookup: Callable[[Reference], Json | Missing], reference: Reference) -> Json | Missing:
+    try:
+        return lookup(reference)
+    except KeyError:
+        return MISSING
+
+
+DEFAULT_PARALLEL: Final = 8
+DEFAULT_MAX: Final = 20
+TOLD_FAILURES: Final = 10
+"""Failed iterations that the model is told of one by one."""
+EACH: Final = "_each"
+UNTIL: Final = "_until"
+WHILE: Final = "_while"
+BODY: Final = "_body"
+AS: Final = "_as"
+AT: Final = "_at"
+LOOP_KEYS: Final = frozenset({EACH, "_parallel", UNTIL, "_max", AS, AT, "_from"})
+LOOP_RESULTS: Final = "_loop_results"
+LOOP_FAILED: Final = "_loop_failed"
+LOOP_DONE: Final = "_loop_done"
+"""Where the run of a part of a longer list keeps its results, its failures, and how many calls ended well."""
+ITEM: Final = "item"
+INDEX: Final = "index"
+_OWN: Final = frozenset({"state", "input", "output"})
+_NAME: Final = re.compile(r"[^\W\d]\w*")
+
+
+def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[str]:
+    """What is wrong with a call's loop, before anything runs; `most`: iterations until something holds."""
+    problems: list[str] = []
+    if EACH in raw and (UNTIL in raw or WHILE in raw):
+        problems.append("a call has '_each' or '_until', not both: loop inside a delegate, or a body, instead")
+    if EACH in raw and not (isinstance(raw[EACH], list | str) or is_formula(raw[EACH])):
+        problems.append(
+            f'$._each is {shorten(raw[EACH], 60)}, but must be a reference such as "†state.hosts", an array, or {{"_expr": "…"}}'
+        )
+    ends = UNTIL if WHILE not in raw else WHILE
+    for key, needs, least, largest in (
+        ("_parallel", EACH, 1, MAX_PARALLEL),
+        ("_max", ends, 1, most),
+        ("_from", EACH, 0, 10**9),
+    ):
+        if key in raw:
+            value = raw[key]
+            if needs not in raw:
+                problems.append(f"$.{key} says nothing without '{needs}'")
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
+                problems.append(
+                    f"$.{key} is {shorten(value, 40)}, but must be a whole number from {least} to {largest}"
+                )
+    for key in (AS, AT):
+        name = raw.get(key, ITEM)
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _OWN or not is_name(name):
+            problems.append(f"$.{key} is {shorten(name, 40)}, but must be a name that has no meaning of its own")
+        elif key in raw and EACH not in raw and key == AS:
+            problems.append(f"$.{key} says nothing without '{EACH}'")
+    return problems
+
+
+def delegate_problems(raw: Mapping[str, Json]) -> list[str]:
+    """The same of a loop over a delegate, whose condition is of its output alone."""
+    problems = loop_problems(raw)
+    if UNTIL in raw:
+        until, problem = parse_until(raw[UNTIL])
+        wrong = [str(ref) for ref in until.template.references() if ref.kind not in ("output", INDEX)]
+        if problem is not None:
+            problems.append(problem)
+        elif wrong or until.template.literal:
+            what = f"{wrong[0]} is not of the output" if wrong else f"{shorten(raw[UNTIL], 60)} is no reference"
+            problems.append(f'$._until: {what}; expected such as "†output.done", or a formula: "output.n > 3"')
+    return problems
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When a loop is over."""
+
+    template: Template = EMPTY_TEMPLATE
+    formula: bool = False
+
+    def holds(self, lookup: Callable[[Reference], Json | Missing]) -> bool:
+        """Whether it is true. What does not exist is not; of references, what is neither null nor false is. Raises `FormulaError`."""
+        if any(evaluate(site.expression, lookup) is MISSING for site in self.template.sites):
+            return False
+        value = self.template.resolve(lookup)
+        return bool(value) if self.formula else value is not None and value is not False
+
+
+def parse_until(value: Json, key: str = UNTIL) -> tuple[Until, str | None]:
+    """A condition as references, `†output.done`, or as a formula, and what is wrong with it."""
+    if isinstance(value, str) and is_expression(value):
+        try:
+            parse_expression(value.strip())
+        except ReferenceSyntaxError as error:
+            until, problem = parse_until({"_expr": value}, key)
+            return until, problem and f"$.{key}: {error}"
+        return Until(parse_template(value)[0]), None
+    template, problem = parse_condition(value, key)
+    return Until(template, formula=True), problem
+
+
+def is_satisfied(until: Json, output: Json, index: int = 0) -> bool:
+    """Whether the condition of a delegate's loop holds for its last output. Raises `FormulaError`."""
+    known = {"output": output, INDEX: index}
+    return parse_until(until)[0].holds(lambda reference: get(known[reference.kind], reference.path))
+
+
+def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
+    """What a call that loops over itself is made as, for one item."""
+    left_out = {*LOOP_KEYS, "_outputPath", "_outputMethod", "_after", "_instance", *(() if with_condition else (IF,))}
+    return {key: value for key, value in raw.items() if key not in left_out}
+
 
 Status: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
@@ -62,7 +315,7 @@ class LoopForm:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class CallOrder:
     """What a call comes after: paths, and the ids of calls."""
 
     paths: Template = EMPTY_TEMPLATE
@@ -84,9 +337,9 @@ class Call:
     template: Template = EMPTY_TEMPLATE
     condition: Template = EMPTY_TEMPLATE
     """What `_if` asks: the call is skipped where it does not hold (R16.2)."""
-    after: After = field(default_factory=After)
+    after: CallOrder = field(default_factory=CallOrder)
     """What has to have ended well before it starts (R5.11)."""
-    after_end: After = field(default_factory=After)
+    after_end: CallOrder = field(default_factory=CallOrder)
     """What has to have ended, however."""
     paths: Alternatives = ()
     """Where the result goes; empty: to the context only (R4.4)."""

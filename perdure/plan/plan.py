@@ -1,4 +1,4 @@
-"""The plan: calls as a data-flow graph, and which of them is ready (section 5).
+"""The plan: calls as a data-flow graph, and the plans of its loops' iterations.
 
 A plain object that does no I/O. Calls arrive by `add`, in the order of the model's list; a driver takes what is ready,
 carries it out, and reports each end. All rules of ordering, branching, skipping and writing are decided here.
@@ -11,44 +11,316 @@ before it offers waits for later calls.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
-from perdure.errors import CallError, clip
-from perdure.plan import refusals
-from perdure.plan.calls import Call, find_branch
-from perdure.plan.checks import check_call
-from perdure.plan.control.iteration import EACH
-from perdure.plan.edges.order import AFTER_ID
-from perdure.plan.edges.races import find_races, race_text
-from perdure.plan.edges.wiring import Wiring
-from perdure.plan.explanations import unknown_branch
-from perdure.plan.held.keeping import Keeping
-from perdure.plan.held.revising import Revising
-from perdure.plan.loops.inside import Inside, Loops
-from perdure.plan.loops.reading import LET
-from perdure.plan.loops.running import Loop, Rounds
-from perdure.plan.nesting import Nesting
-from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
-from perdure.plan.revisions import adopt, revise
-from perdure.plan.settling import Settling
-from perdure.plan.slots import Slots
-from perdure.plan.writing import write
-from perdure.tools.tool import Tool
-from perdure.values.jsons import Json, JsonObject
-from perdure.values.limits import MAX_PAYLOAD
-from perdure.values.limits.steps import PART_STEPS, SHORT_TASKS, Checks
-from perdure.values.references import Path
+from perdure.errors import CallError, StateError, clip
+from perdure.plan import structural_errors
+from perdure.plan.calls import EACH, Assumptions, Call, Failed, Outcome, Rejected, Returned, errors_of, find_branch
+from perdure.plan.dependency_graph import AFTER_ID, DependencyGraph, Edge
+from perdure.plan.loop_spec import LET, PREVIOUS
+from perdure.plan.loops import LoopPlace, Loops, RoundBudget, RunningLoop, outside_state
+from perdure.plan.scheduler import News, Scheduler, Slots, with_conditions
+from perdure.plan.steering import HeldCalls, PlanRevision
+from perdure.plan.structural_errors import unknown_branch
+from perdure.plan.validation import adopt, check_call, find_races, race_text, revise
+from perdure.tools.tool import ASK_PERSON, Tool
+from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
+from perdure.values.provenance import NOWHERE, USER, KnownSources, Labels, Origins, Sources, join, join_all, tool_source
+from perdure.values.references import UNKNOWN, Missing, Path, Reference
 from perdure.values.schemas import Schema
-from perdure.values.sources import NOWHERE, Labels, Sources, join
-from perdure.values.sources.origins import Known, Origins
-from perdure.values.state import State
-from perdure.values.texts import Texts
+from perdure.values.state import State, Write, scope_path, values_for, without_instance
+from perdure.values.templates import TextBudget
 
 
-class Plan(Nesting, Revising):
+def write(
+    call: Call,
+    paths: Iterable[Path],
+    value: Json,
+    *,
+    to: State,
+    schema: Schema | None,
+    time: str,
+    checks: CheckBudget,
+    parts: Mapping[Path, Json] | None = None,
+) -> str | None:
+    """Write the value as the call does, and note it there; what is wrong where the state cannot take it.
+
+    `parts`: what goes to paths of their own.
+    """
+
+    def check(write: Write, value: Json) -> None:
+        if schema is None or value is UNKNOWN:
+            return
+        for each in schema.at(without_instance(write.path)) or ():
+            if problems := each.errors(value, root=("state", *write.path), checks=checks):
+                raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
+
+    own = {} if parts is None else {_own(path, call): each for path, each in parts.items()}
+    left_out = set() if call.loop is None or parts is None else {_own(path, call) for path in call.loop.writes}
+    sources = call.sources
+    writes = [
+        Write(path=path, value=value, method=call.method, call=call.id, time=time, sources=sources)
+        for path in paths
+        if path not in left_out
+    ]
+    writes += [Write(path=path, value=each, call=call.id, time=time, sources=sources) for path, each in own.items()]
+    try:
+        to.append_all(writes, check)
+    except StateError as error:
+        return str(error)
+    call.writes.extend(writes)
+    return None
+
+
+def result_sources(call: Call, told: Sources = NOWHERE) -> Sources:
+    """Where what a call gives comes from: its tool, all its parameters, and what the run of a delegate has told (R15.1)."""
+    tool = call.tool
+    if tool is None or tool.latent:
+        return join(call.origins.written, call.origins.all)
+    if tool.activity == ASK_PERSON:
+        return USER
+    return join(join(tool_source(tool.name, tool.others_write), told), call.origins.all)
+
+
+def _own(path: Path, call: Call) -> Path:
+    return path if call.instance is None else scope_path(path, call.instance)
+
+
+class NestedPlans:
+    """What a plan tells of all its calls, those in its loops among them."""
+
+    calls: list[Call]
+    closed: bool
+    keeping: HeldCalls
+    checks: CheckBudget
+    _loops: Loops
+    _wiring: DependencyGraph
+    _settling: Scheduler
+    _inside: LoopPlace | None
+    state: State
+    known: KnownSources
+    """Where the values that were there come from, and who has written its calls (R15.1)."""
+
+    def assume(self, assumed: Assumptions) -> None:
+        """What a dry run goes by."""
+        self._settling.assumed = assumed
+
+    def stand_in(self, outer: NestedPlans) -> None:
+        """It is the plan of an iteration: what a dry run goes by, and what is told of its calls, are those of the plan that its loop is of."""
+        self._settling.assumed, self._settling.news = outer._settling.assumed, outer._settling.news
+
+    def take_news(self) -> list[News]:
+        """What has happened since it was asked last: calls that have ended, those of loops too, and loops that have begun."""
+        news = self._settling.news.copy()
+        self._settling.news.clear()
+        return news
+
+    def dry_iteration(self, call: Call) -> Self:
+        """Of a dry run, what one iteration of a loop would be, whatever its item (R16.5)."""
+        assert call.loop is not None
+        for until in (call.loop.before, call.loop.until):  # whatever it will find
+            read = () if until is None else until.template.references()
+            call.decided = join_all(
+                [call.decided, *(join(self.sources_then(ref), self.sources_now(ref)) for ref in read)]
+            )
+        kinds = dict.fromkeys((call.loop.place, *([call.loop.item] if call.loop.kind == "each" else [])), UNKNOWN)
+        state = outside_state(call)
+        if call.loop.kind == "until":
+            state.append(Write(path=PREVIOUS.path, value=UNKNOWN))
+        return self._iteration(call, self.values(call), 0, kinds, state)
+
+    def _iteration(
+        self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
+    ) -> Self:
+        raise NotImplementedError
+
+    def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
+        raise NotImplementedError
+
+    def iterations(self) -> Iterator[Self]:
+        """The plans of those iterations of its loops that run."""
+        for plan in self._loops.iterations():
+            assert isinstance(plan, type(self))
+            yield plan
+
+    def home(self, call: Call) -> Self:
+        """The plan that the call stands in: this one, or that of an iteration inside it."""
+        plan = self
+        for index, number in zip(call.place[:-1:2], call.place[1::2], strict=True):
+            plan = plan._running(index, number)
+        return plan
+
+    def _running(self, index: int, number: int) -> Self:
+        inner = self._loops.all[index].plans[number]
+        assert isinstance(inner, type(self))
+        return inner
+
+    def is_held(self, call: Call) -> bool:
+        """Whether the call, or a loop that it is in, waits for a Request to keep it (R10.5)."""
+        at = (call.place[: 2 * depth + 1] for depth in range((len(call.place) + 1) // 2))
+        return any(self._at(place).held for place in at)
+
+    def _at(self, place: tuple[int, ...]) -> Call:
+        plan = self
+        for index, number in zip(place[:-1:2], place[1::2], strict=True):
+            plan = plan._running(index, number)
+        return plan.calls[place[-1]]
+
+    def made(self) -> Iterator[Call]:
+        """All calls that there are, those of a loop's iterations behind it."""
+        for call in self.calls:
+            yield call
+            for plan in self._loops.of(call):
+                yield from plan.made()
+
+    def made_last(self) -> Iterator[Call]:
+        """The same from the last to the first."""
+        for call in reversed(self.calls):
+            for plan in reversed(self._loops.of(call)):
+                yield from plan.made_last()
+            yield call
+
+    def take_folded(self) -> list[Call]:
+        """Calls of iterations that have ended since it was asked last: nothing of them changes any more."""
+        folded, self._loops.folded = self._loops.folded, []
+        return folded
+
+    def written(self) -> Iterator[Call]:
+        """The calls as written, those of a body behind its loop."""
+        for call in self.calls:
+            yield from call.written()
+
+    def read_at_end(self, reference: Reference) -> Json | Missing:
+        """Return what a call at the end of the list would read, once the plan has settled (R6.4). Raises `StateError`."""
+        return self._settling.read_at_end(reference)
+
+    def sources_at_end(self, reference: Reference) -> Sources:
+        """Return where what `read_at_end` gives comes from (R15.1)."""
+        return self._settling.sources_at_end(reference)
+
+    @property
+    def count(self) -> int:
+        """How many were made."""
+        return len(self.calls) + self._loops.count
+
+    @property
+    def done(self) -> int:
+        """How many of them ended well."""
+        return self._settling.done + self._loops.done
+
+    def edges(self) -> list[Edge]:
+        """Writer, reader and what the reader reads, in the order of the readers."""
+        return list(self._wiring.edges())
+
+    def named_edges(self) -> list[tuple[str, str, str]]:
+        """The same with call ids and the reference's text, those of iterations behind."""
+        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+        inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
+        return [*own, *(edge for plan in inside for edge in plan.named_edges())]
+
+    def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
+        """The same, but of those in iterations the newest, `most` at most: costs no more than these, however many there are."""
+        blocks: list[list[tuple[str, str, str]]] = []
+        for loop in reversed(self._loops.all.values()):
+            for plan in reversed(loop.plans.values()):
+                if most <= 0:
+                    break
+                found = plan.newest_edges(most)[-most:]
+                blocks.append(found)
+                most -= len(found)
+        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+        return [*own, *(edge for block in reversed(blocks) for edge in block)]
+
+    def sources_now(self, reference: Reference) -> Sources:
+        """Where what a reference finds now comes from."""
+        around = NOWHERE if self._inside is None else self._inside.outer.sources_now(reference)
+        return join(self.known.now(reference, self.state.labels), around)
+
+    def sources_then(self, reference: Reference) -> Sources:
+        """Where what it found when the plan was made comes from."""
+        around = NOWHERE if self._inside is None else self._inside.outer.sources_then(reference)
+        return join(self.known.of_kind(reference.kind).at(reference.path), around)
+
+    def _result_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
+        """Its tool's and its parameters', and those of the conditions that it is made under. A person's answer is the person's."""
+        own = self._own_sources(call, outcome)
+        if call.tool is not None and call.tool.activity == ASK_PERSON:
+            return own
+        return with_conditions(own, call.decided, self.checks)
+
+    def _own_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
+        """Its tool's and its parameters'; what its scopes give counts whole, where a run below does not tell better."""
+        if isinstance(outcome, Failed) and call.loop is not None:  # its words may hold what a condition has read
+            outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))
+        if call.tool is LET or (call.loop is not None and not call.loop.single):
+            return join(outcome.sources, call.origins.all)
+        scoped = call.tool is not None and call.tool.delegate is None and call.tool.scopes
+        kinds = [scope.lstrip("†").partition(".")[0] for scope in scoped or ()]
+        return result_sources(
+            call, join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
+        )
+
+    def _read_inside(self, call: Call) -> Sources:
+        """Where all comes from that a loop and the calls in it may have read."""
+        read: set[Reference] = set()
+        for form in call.written():
+            read.update(form.condition.references(), form.template.references())
+            for until in (form.loop.until, form.loop.before) if form.loop is not None else ():
+                read.update(() if until is None else until.template.references())
+        outside = join_all(call.outside_sources.values())
+        return join(outside, join_all(join(self.sources_then(each), self.sources_now(each)) for each in read))
+
+    def now(self) -> Mapping[str, Json]:
+        """What stands now, by kind."""
+        state = self.state.snapshot()
+        if self._inside is None:
+            return {**self._wiring.base, "state": state}
+        return self._inside.over(self._inside.now(), state)
+
+    def values(self, call: Call) -> Mapping[str, Json]:
+        """The value of each kind when the plan was made, as the call's instance sees it."""
+        if self._inside is None:
+            return values_for(self._wiring.base, call.instance)
+        return self._inside.over(self._inside.around, self._wiring.base["state"])
+
+    @property
+    def errors(self) -> list[Call]:
+        """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
+        return errors_of(self.calls)
+
+    def break_off(self, reason: str, time: str = "") -> None:
+        """The run ends while calls may run: what is not done is not run, or nobody knows whether it took effect (R10.6)."""
+        self.closed = self._settling.closed = True
+        self.keeping.break_off(reason, time)
+
+    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
+        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
+        self._settling.ready.clear()
+        for call in self.calls:
+            if not call.ended:
+                for plan in self._loops.stop(call.index):
+                    plan.end_all(status, reason, time)
+                call.ended_at = time
+                self._settling.end(call, status, reason=reason)
+
+    def _begin_loop(self, loop: RunningLoop) -> None:
+        self._loops.begin(loop)
+        self._settling.news.append((loop.call, "began"))
+
+    def _end_loop(self, loop: RunningLoop, time: str) -> None:
+        if not loop.dropped:
+            self.end(loop.call, loop.outcome(), time)
+            return
+        loop.call.ended_at = time
+        self._settling.running -= 1
+        self._settling.end(loop.call, "skipped", reason=loop.dropped)
+
+
+class Plan(NestedPlans, PlanRevision):
     """The calls of one Request, or of one iteration of a loop in it: `inside` says which.
 
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
@@ -72,14 +344,14 @@ class Plan(Nesting, Revising):
         dry_run: bool = False,
         instances: Collection[str] = (),
         max_payload: int = MAX_PAYLOAD,
-        inside: Inside | None = None,
-        known: Known | None = None,
+        inside: LoopPlace | None = None,
+        known: KnownSources | None = None,
     ) -> None:
         self.request = request
         self.closed = False
         self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
-        self.checks = Checks() if inside is None else inside.checks
+        self.checks = CheckBudget() if inside is None else inside.checks
         """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
         self.max_calls = max_calls
         self._max_payload = max_payload
@@ -90,18 +362,20 @@ class Plan(Nesting, Revising):
         self._slots = Slots(parallel, step=execution == "step") if inside is None else inside.slots
         self._dry_run = dry_run
         self._loops = Loops()
-        self._rounds = Rounds() if inside is None else inside.rounds
+        self._rounds = RoundBudget() if inside is None else inside.rounds
         self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
         self._instances = instances
         self._data = data or {}
-        self._wiring = Wiring({**self._data, "state": state.snapshot()}, request)
-        self.known = self._known_now(known or Known())
+        self._wiring = DependencyGraph({**self._data, "state": state.snapshot()}, request)
+        self.known = self._known_now(known or KnownSources())
         """Where the values that were there come from, and who has written its calls (R15.1)."""
         self._named = 0  # references, output paths and calls that the calls name
-        self._step, texts = execution == "step", Texts(max_payload, state.sizes, self.checks)
-        self._settling = Settling(self._wiring, state, self.checks, texts, self.known, step=self._step, dry_run=dry_run)
+        self._step, texts = execution == "step", TextBudget(max_payload, state.sizes, self.checks)
+        self._settling = Scheduler(
+            self._wiring, state, self.checks, texts, self.known, step=self._step, dry_run=dry_run
+        )
         self.calls = self._settling.calls
-        self.keeping = Keeping(self._wiring, self._settling, self._slots, self._loops)
+        self.keeping = HeldCalls(self._wiring, self._settling, self._slots, self._loops)
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:
         """The next call of the list, which `written` says who has written, where it is not the plan's author. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
@@ -112,9 +386,9 @@ class Plan(Nesting, Revising):
             raise ValueError(f"the plan of Request {self.request} is closed")
         index = len(self.calls)
         number = index - self._begin
-        named, parts = refusals.names_in(raw)
+        named, parts = structural_errors.names_in(raw)
         self.checks.taken += PART_STEPS * parts
-        too_much = refusals.too_many_names(named, self._named, self.max_calls)
+        too_much = structural_errors.too_many_names(named, self._named, self.max_calls)
         id = f"{self.request}.{number}" if self._inside is None else self._inside.id(index)
         call = self._checked(raw, id, index, self.checks, too_much)
         if number < self.max_calls and too_much is None:
@@ -126,7 +400,7 @@ class Plan(Nesting, Revising):
         number = call.index - self._begin
         call.place = (*(() if self._inside is None else self._inside.place), call.index)
         if number >= self.max_calls:
-            refusals.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
+            structural_errors.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
         call.origins = Origins(written)
         self._settling.add(call)
         self._keep_what_is_asked()
@@ -145,7 +419,7 @@ class Plan(Nesting, Revising):
             self._take_in(form.copied(self._inside.id(index), index), written)
 
     def _checked(
-        self, raw: Json, id: str, index: int, checks: Checks | None = None, too_much: str | None = None
+        self, raw: Json, id: str, index: int, checks: CheckBudget | None = None, too_much: str | None = None
     ) -> Call:
         return check_call(
             raw,
@@ -162,7 +436,7 @@ class Plan(Nesting, Revising):
 
     def _rechecked(self, raw: Json, id: str, index: int) -> Call:
         """A call that a person would put in the place of one of the plan's."""
-        too_much = refusals.too_many_names(refusals.names_in(raw)[0], self._named, self.max_calls)
+        too_much = structural_errors.too_many_names(structural_errors.names_in(raw)[0], self._named, self.max_calls)
         return self._checked(raw, id, index, too_much=too_much)
 
     def close(self, *, drain: bool = False) -> None:
@@ -170,7 +444,7 @@ class Plan(Nesting, Revising):
         self.closed, self.drained = True, drain
         if self.listed > self.max_calls:
             surplus = self.calls[self._begin + self.max_calls]
-            refusals.refuse_surplus(surplus, self.max_calls, self.listed + self._uncounted)
+            structural_errors.refuse_surplus(surplus, self.max_calls, self.listed + self._uncounted)
         if drain:
             self._settling.step = False
             self._slots.drain()
@@ -235,11 +509,11 @@ class Plan(Nesting, Revising):
             call.status, call.started = "running", time
         return taken
 
-    def _loop(self, call: Call) -> Loop:
+    def _loop(self, call: Call) -> RunningLoop:
         """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
         open_plan = partial(self._iteration, call, around := self.values(call))
-        return Loop(
+        return RunningLoop(
             call,
             call.loop,
             open_plan,
@@ -256,7 +530,7 @@ class Plan(Nesting, Revising):
     ) -> Plan:
         assert call.loop is not None
         slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
-        inside = Inside(call, number, kinds, slots, self.checks, self._rounds, around, self.now, self)
+        inside = LoopPlace(call, number, kinds, slots, self.checks, self._rounds, around, self.now, self)
         items = Labels(call.origins.params.get(EACH, NOWHERE))
         base = {**self.known.base, **dict.fromkeys(kinds, items)}
         plan = Plan(
@@ -335,7 +609,7 @@ class Plan(Nesting, Revising):
             values=self.now(),
             readers=readers,
             kept=kept,
-            texts=Texts(self._max_payload),
+            texts=TextBudget(self._max_payload),
             sources=self.sources_now,
         )
 

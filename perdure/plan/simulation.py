@@ -1,4 +1,4 @@
-"""A dry run of a plan: what would run when, in parallel, and what would need approval (R5.6)."""
+"""A dry run of a plan: levels, parallel calls, approvals, and the estimated makespan."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.plan.calls import Call, Status
-from perdure.plan.control.guessing import Assumed
-from perdure.plan.loops.reading import LET
-from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.calls import Assumptions, Call, Failed, Outcome, Returned, Status
+from perdure.plan.loop_spec import LET
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool
-from perdure.values.jsons import Json
-from perdure.values.output_paths import show
-from perdure.values.paths import UNKNOWN
+from perdure.values.json import Json
+from perdure.values.references import UNKNOWN, show
 
 DEFAULT_DURATION: Final = 1.0
 """Seconds for a tool of which no duration is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedCall:
     """One call of a dry run. Times are seconds from the plan's start; `None` when it would not run."""
 
     call: Call
@@ -48,15 +45,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    steps: Sequence[Step]
+    steps: Sequence[SimulatedCall]
     makespan: float
     """Seconds from the first start to the last end, with all that can run in parallel doing so."""
     total: float
     """Seconds if one call ran after the other."""
 
-    def levels(self) -> dict[int, list[Step]]:
+    def levels(self) -> dict[int, list[SimulatedCall]]:
         """The calls that would run, by level."""
-        levels: dict[int, list[Step]] = {}
+        levels: dict[int, list[SimulatedCall]] = {}
         for step in sorted(self.steps, key=lambda step: step.level):
             if step.start is not None:
                 levels.setdefault(step.level, []).append(step)
@@ -78,7 +75,7 @@ def simulate(
     number of items; all other calls are taken to succeed, conditions that are not known to hold, and loops to go round once. `asks`:
     whether a person would be asked about a call; by default about what is dangerous.
     """
-    assumed, outcomes = Assumed(), {}
+    assumed, outcomes = Assumptions(), {}
     for what, value in (assume or {}).items():
         if not assumed.take(what, value):
             outcomes[what] = value
@@ -94,7 +91,7 @@ class _Player:
         self,
         durations: Mapping[str, float],
         outcomes: Mapping[str, str],
-        assumed: Assumed,
+        assumed: Assumptions,
         asks: Callable[[Call], bool],
     ) -> None:
         self._durations, self._outcomes, self._assumed, self._asks = durations, outcomes, assumed, asks
@@ -119,7 +116,7 @@ class _Player:
             plan.end(plan.calls[index], self._end(plan.calls[index], rounds))
         levels = _levels(plan)
         steps = [
-            Step(
+            SimulatedCall(
                 call,
                 levels[call.index],
                 starts.get(call.index),

@@ -1,4 +1,4 @@
-"""Compaction: what of a conversation is cut where, what stands for it, and whether that may (R10.11).
+"""Compaction: where a transcript is cut, which summary replaces it, and which identifiers must survive.
 
 A cut lies between two Requests, so that no call is without its result. What is cut goes to a model as a text; what that makes of it is
 judged here, and where it is no good an extract takes its place: a session never waits for a summary that nobody can write.
@@ -7,16 +7,58 @@ judged here, and where it is no good an extract takes its place: a session never
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from perdure.sessions.entries import CompactionEntry
-from perdure.sessions.identifiers import changed, identifiers, listed
-from perdure.sessions.steps import Place, Step, estimate
-from perdure.sessions.transcript import EARLIER, Transcript
-from perdure.values.jsons import JsonObject
+from pydantic import Field
+
+from perdure.models.usage import Usage
+from perdure.sessions.entries import CompactionEntry, ConversationStep, Entry, Place, estimate
+from perdure.sessions.transcript import EARLIER, Segment, Span, Transcript
+from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import AT_HAND, KEPT_TOKENS, MAX_IDENTIFIERS, MAX_SUMMARY
+
+_WORD: Final = re.compile(r"[^\s\"'<>(){}\[\],;|`=]+")
+_ROUND: Final = ".:!?*#$€£~%+-_/\\&^†…"
+_LONGEST: Final = 120
+"""Characters. What is longer names nothing that a person or a model would write again."""
+_NUMBERED: Final = re.compile(r"\d+(st|nd|rd|th|x|s|ms|kb|mb|%)|\d{1,2}", re.IGNORECASE)
+
+
+def identifiers(text: str) -> dict[str, None]:
+    """Those in a text, each once, in their order. Costs what the text has."""
+    found: dict[str, None] = {}
+    for word in _WORD.findall(text):
+        word = word.strip(_ROUND)
+        if 3 <= len(word) <= _LONGEST and _names(word):
+            found[word] = None
+    return found
+
+
+def _names(word: str) -> bool:
+    if any(character.isdigit() for character in word):
+        return not _NUMBERED.fullmatch(word)
+    return ("@" in word and "." in word) or "://" in word or word.count("/") > 1
+
+
+def changed(summary: str, source: str) -> list[str]:
+    """Identifiers of a summary that its source does not have: a model has made them up, or changed them."""
+    return [word for word in identifiers(summary) if word not in source]
+
+
+def listed(wanted: Iterable[str], text: Container[str], room: int) -> str:
+    """Those that a text does not have, the first ones, in so many characters; empty where it has all."""
+    names: list[str] = []
+    for word in wanted:
+        if word in text:
+            continue
+        room -= len(word) + 2
+        if room < 0:
+            break
+        names.append(word)
+    return ", ".join(names)
+
 
 Why: TypeAlias = Literal["tokens", "size", "refused", "asked"]
 """What a compaction is for: the tokens, the bytes at hand, a refusal of the model's server (R9.7), or a person has asked."""
@@ -34,7 +76,7 @@ _IDENTIFIERS: Final = "\nNamed there: "
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CompactionCut:
     """What of a conversation goes, and what is known of it."""
 
     why: Why
@@ -46,7 +88,7 @@ class Cut:
     """Those that stay."""
     earlier: str
     """What stood for the beginning until now."""
-    steps: Sequence[Step]
+    steps: Sequence[ConversationStep]
     """Those that go."""
     limit: int
     """Tokens that the context may have."""
@@ -80,7 +122,7 @@ def due(transcript: Transcript) -> Why | None:
     return "size" if transcript.bytes >= AT_HAND else None
 
 
-def cut_of(transcript: Transcript, why: Why) -> Cut | None:
+def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
     """What is to be cut; `None` where it would not save a tenth, or was tried twice since the last run."""
     if transcript.compactions_in_a_row >= _TWICE:
         return None
@@ -105,7 +147,9 @@ def cut_of(transcript: Transcript, why: Why) -> Cut | None:
         kept = tokens[first]
     if not first:
         return None
-    cut = Cut(why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit, transcript.branch)
+    cut = CompactionCut(
+        why, steps[first - 1].place, before, kept, earlier, steps[:first], transcript.limit, transcript.branch
+    )
     return cut if cut.most >= min(KEPT_TOKENS, transcript.limit) // _LEAST else None
 
 
@@ -122,7 +166,7 @@ def problem(summary: str, source: str, most: int) -> str | None:
 
 
 def compacted(
-    cut: Cut, summary: str | None, trouble: str | None, at: str, addition: str = ""
+    cut: CompactionCut, summary: str | None, trouble: str | None, at: str, addition: str = ""
 ) -> CompactionEntry | None:
     """The entry that stands for what was cut: the summary, or without one an extract; with the identifiers that it does not name.
 
@@ -157,7 +201,7 @@ def compacted(
     )
 
 
-def extract(cut: Cut, room: int) -> str:
+def extract(cut: CompactionCut, room: int) -> str:
     """What a program can take out of the messages: the beginning of what was known before, and then the newest lines, in so many characters."""
     head = _short(cut.earlier.partition(_IDENTIFIERS)[0], room // 3)
     lines: list[str] = []
@@ -170,7 +214,7 @@ def extract(cut: Cut, room: int) -> str:
     return "\n".join([*([head] if head else []), *reversed(lines)])
 
 
-def _identifiers(cut: Cut) -> dict[str, None]:
+def _identifiers(cut: CompactionCut) -> dict[str, None]:
     """The newest first; what people and the model have said before what tools have."""
     found: dict[str, None] = {}
     results: dict[str, None] = {}
@@ -183,7 +227,7 @@ def _identifiers(cut: Cut) -> dict[str, None]:
     return found | identifiers(cut.earlier) | results
 
 
-def _lines(steps: Sequence[Step], most: int) -> Iterator[str]:
+def _lines(steps: Sequence[ConversationStep], most: int) -> Iterator[str]:
     for step in steps:
         for message in step.messages:
             yield from _told(message, most)
@@ -204,3 +248,85 @@ def _short(text: str, most: int) -> str:
         return text
     end = text[:most]
     return f"{end[: len(end) - len(_PART.search(end)[0])]}…"  # type: ignore[index]
+
+
+SUMMARY_ACTIVITY: Final = "perdure.summary"
+ARCHIVE_ACTIVITY: Final = "perdure.archive"
+FIND_ACTIVITY: Final = "perdure.find"
+SUMMARY_QUERY: Final = "summary"
+"""What is to be summarised, asked by the activity that does it: a `SummarySource`."""
+SEGMENT_QUERY: Final = "segment"
+"""What is to be archived: a `Segment`."""
+ENTRIES_QUERY: Final = "at_hand"
+"""The entries that the session has itself, and where the older ones are: `AtHand`."""
+
+
+class SummaryInput(WireModel):
+    """What is given to the activity that has a summary written: all else it asks for."""
+
+    models: JsonObject = Field(default_factory=dict)
+    """The agent file's `config.models`."""
+
+
+class SummarySource(WireModel):
+    """What is to be summarised."""
+
+    text: str
+    most: int
+    """Tokens of the summary."""
+
+
+class SummaryResult(WireModel):
+    """What came of it."""
+
+    text: str | None = None
+    """`None`: nothing that can be used."""
+    problem: str | None = None
+    """Why not."""
+    model: str = ""
+    usage: Usage = Field(default_factory=Usage)
+
+
+class ArchiveInput(WireModel):
+    """What is given to the activity that archives: where."""
+
+    span: Span
+
+
+class Archived(WireModel):
+    """The segment that is there now."""
+
+    last: int
+    """The place of its last entry."""
+
+
+class FindInput(WireModel):
+    """A message that may stand in a segment."""
+
+    message_id: str
+    sender: str = ""
+    """Whose it is; empty: of whichever sender has one of this id, if one alone has."""
+    spans: list[Span]
+
+
+class FoundEntry(WireModel):
+    """The message's entry; `None`: there is none."""
+
+    entry: Entry | None = None
+
+
+class HeldEntries(WireModel):
+    """Entries of a session, from the first that it has itself; `more`: there are newer ones than these, for another question."""
+
+    entries: list[Entry] = Field(default_factory=list)
+    more: bool = False
+    spans: list[Span] = Field(default_factory=list)
+    last: int = 0
+    branch: int = 0
+    limit: int = 0
+
+
+class SegmentSource(WireModel):
+    """What is to be archived; `None`: nothing any more."""
+
+    segment: Segment | None = None

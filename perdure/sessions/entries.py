@@ -1,22 +1,24 @@
-"""What a transcript is made of: messages, runs with their calls, replies, compactions and commands (R10.10)."""
+"""Entries of a transcript: messages, runs, replies, and compactions."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
-from perdure.model.dialects.saying import text_of
-from perdure.model.usage import Usage
-from perdure.run.events.silence import is_silence
-from perdure.run.wire import CallView, RunResult
-from perdure.sessions.replies.wire import Delivered, Delivery, Kind, Status
+from perdure.models.dialects.output_text import text_of
+from perdure.models.usage import Usage
+from perdure.runs.events import is_silence
+from perdure.runs.wire import CallView, RunResult
+from perdure.sessions.replies import Delivered, Kind, ReplyDelivery, Status
 from perdure.sessions.wire import message_key
-from perdure.values.excerpts import cut_text
-from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_RESULT, MAX_RUN
-from perdure.values.state.writes import Wrote
-from perdure.values.wire import Wire
+from perdure.values.media import cut_text
+from perdure.values.state import WriteRecord
 
 _SHOWN: Final = 160
 """Characters of a result for which there is no room."""
@@ -24,7 +26,7 @@ _CALL: Final = 200
 """Bytes of a call beside its parameters, its result and its error."""
 
 
-class _Entry(Wire):
+class _Entry(WireModel):
     n: int = 0
     """Its place in the session, from 1 on and without gaps, but for what a fork leaves out: the transcript says it."""
     at: str
@@ -71,7 +73,7 @@ class MessageEntry(_Entry):
         return plain
 
 
-class CallEntry(Wire):
+class CallEntry(WireModel):
     """A call with what became of it: there is none without."""
 
     id: str
@@ -83,7 +85,7 @@ class CallEntry(Wire):
     """As a `CallView` has it, and `unknown`: nobody knows whether it has taken effect."""
     result: str | None = None
     """As text, without images, cut as R10.18 says."""
-    wrote: list[Wrote] = Field(default_factory=list)
+    wrote: list[WriteRecord] = Field(default_factory=list)
     """Where its result was written, or its error."""
     reason: str | None = None
     error: JsonObject | None = None
@@ -282,7 +284,7 @@ def reply_of(output: Json) -> str | None:
     return None if output is None or is_silence(text) else text
 
 
-def delivery_entry(delivery: Delivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
+def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
     """An answer stands in the transcript already; anything else, and what hooks have made of it, is kept with what became of it."""
     stands = delivery.kind == "answer" and text == delivery.text
     again = became.status == "unknown"
@@ -298,3 +300,89 @@ def delivery_entry(delivery: Delivery, became: Delivered, text: str, at: str) ->
         message_ids=delivery.message_ids if again else [],
         sender=delivery.sender if again else "",
     )
+
+
+Place: TypeAlias = tuple[int, int]
+"""A run by its place in the session, and a Request of it: what a step is up to."""
+END: Final = 1_000_000
+"""In the place of a Request: what comes after the last one."""
+_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_TOKEN: Final = 4
+"""Bytes of text that are thought to be one token, where no server has counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationStep:
+    """Messages that belong together: each call stands beside its result."""
+
+    place: Place
+    messages: list[JsonObject]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(tokens_of, self.messages))
+
+
+def tokens_of(message: JsonObject) -> int:
+    """Tokens of a chat message, as thought."""
+    calls = message.get("tool_calls", ())
+    texts = [message.get("content") or "", *(call["function"]["arguments"] for call in calls)]
+    return estimate(*texts) + 8 * len(calls)
+
+
+def estimate(*texts: str) -> int:
+    """Tokens of texts, as thought."""
+    return 4 + sum(len(text.encode(errors="replace")) for text in texts) // _TOKEN
+
+
+def said(message: MessageEntry) -> str:
+    """What a sender said, as a model reads it."""
+    return f"{message.sender}: {message.text}" if message.sender else message.text
+
+
+def steps_of(run: RunEntry, messages: Sequence[MessageEntry], reply: ReplyEntry | None) -> Iterator[ConversationStep]:
+    """A run that has ended, with what it was told and what it said: a step for each of its Requests that called anything."""
+    requests: dict[int, list[CallEntry]] = {}
+    for call in run.calls:
+        requests.setdefault(call.request, []).append(call)
+    left = list(messages)
+    first = [message for message in left if message.request <= 1]
+    yield ConversationStep((run.n, -1), [_user(said(message)) for message in first])
+    left = [message for message in left if message.request > 1]
+    for number, calls in sorted(requests.items()):
+        held = [message for message in left if message.request <= number]
+        left = [message for message in left if message.request > number]
+        yield ConversationStep((run.n, number), [*(_user(said(message)) for message in held), *_called(run.n, calls)])
+    yield ConversationStep((run.n, END), [*(_user(said(message)) for message in left), *_ended(run, reply)])
+
+
+def call_id(n: int, call: CallEntry) -> str:
+    """What a conversation calls a call of the run in a place: `c12_1_0`."""
+    return f"c{n}_{_NAME.sub('_', call.id)}"[:60]
+
+
+def _called(n: int, calls: Iterable[CallEntry]) -> Iterator[JsonObject]:
+    ids = {id(call): call_id(n, call) for call in calls}
+    made = [
+        {
+            "id": ids[id(call)],
+            "type": "function",
+            "function": {"name": _NAME.sub("_", call.tool)[:64] or "_", "arguments": dumps(call.params)},
+        }
+        for call in calls
+    ]
+    yield {"role": "assistant", "content": None, "tool_calls": made}
+    for call in calls:
+        yield {"role": "tool", "tool_call_id": ids[id(call)], "content": call.outcome}
+
+
+def _ended(run: RunEntry, reply: ReplyEntry | None) -> Iterator[JsonObject]:
+    if reply is not None and reply.text is not None:
+        yield {"role": "assistant", "content": reply.text}
+    elif run.status != "completed" and run.status != "forked":
+        why = (reply.why if reply is not None else None) or run.error
+        yield _user(f"# the run ended without an answer: {run.status}{f' ({why})' if why else ''}")
+
+
+def _user(text: str) -> JsonObject:
+    return {"role": "user", "content": text}

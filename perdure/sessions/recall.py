@@ -1,4 +1,4 @@
-"""Recall: what a conversation does not show any more, word for word: results that were cut, runs that were summed up (R10.12).
+"""Recall in a session: results and messages that its model is no longer shown.
 
 `what` is a call's id as the conversation shows it (`c12_1_0`), an entry's place (`12`), or words to look for. Pure: who asks session and
 segments is given.
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
 from perdure.errors import RunError
+from perdure.sessions.compaction import HeldEntries
 from perdure.sessions.entries import (
     CallEntry,
     CommandEntry,
@@ -20,13 +21,11 @@ from perdure.sessions.entries import (
     MessageEntry,
     ReplyEntry,
     RunEntry,
+    call_id,
 )
-from perdure.sessions.segments import Entries, Span
-from perdure.sessions.steps import call_id
-from perdure.sessions.tending import AtHand
-from perdure.values.excerpts import page_of
-from perdure.values.jsons import Json, JsonObject, dumps
-from perdure.values.media import without_media
+from perdure.sessions.transcript import EntryList, Span
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.media import page_of, without_media
 
 HITS: Final = 20
 """Entries that a search names on a page."""
@@ -37,20 +36,20 @@ _TRIES: Final = 10
 _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
-class Reader(Protocol):
+class WorkflowReader(Protocol):
     """Who can ask workflows."""
 
-    async def at_hand(self, after: int) -> AtHand:
+    async def at_hand(self, after: int) -> HeldEntries:
         """`ENTRIES_QUERY` of the session."""
 
-    async def segment(self, id: str) -> Entries:
+    async def segment(self, id: str) -> EntryList:
         """`SEGMENT_ENTRIES_QUERY` of a segment. Raises `RunError` where it is gone."""
 
     async def whole(self, run_id: str, what: str) -> Json:
         """A value of a run, whole: `state`, or a call's `{"params", "result", …}`. Raises `RunError` where nobody has it any more."""
 
 
-async def recall(reader: Reader, what: str, page: int = 1) -> JsonObject:
+async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject:
     """`{"what", "page", "pages", "text"}`, or of a search `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`.
 
     Raises `RunError` where there is nothing.
@@ -67,7 +66,7 @@ async def recall(reader: Reader, what: str, page: int = 1) -> JsonObject:
     return await _search(reader, what, page)
 
 
-async def _result(reader: Reader, n: int, wanted: str) -> str:
+async def _result(reader: WorkflowReader, n: int, wanted: str) -> str:
     run = await entry_at(reader, n)
     calls = run.calls if isinstance(run, RunEntry) else []
     call = next((each for each in calls if call_id(n, each) == wanted), None)
@@ -83,7 +82,7 @@ async def _result(reader: Reader, n: int, wanted: str) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-async def _search(reader: Reader, what: str, page: int) -> JsonObject:
+async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
     words = what.lower().split()
     found: list[JsonObject] = []
     skip = (page - 1) * HITS
@@ -123,7 +122,7 @@ def _told_call(n: int, call: CallEntry) -> str:
     return f"{call_id(n, call)} {call.tool} {dumps(call.params)} → {call.outcome}"
 
 
-async def entry_at(reader: Reader, n: int) -> Entry | None:
+async def entry_at(reader: WorkflowReader, n: int) -> Entry | None:
     """Return the entry of a place; `None`: there is none. Raises `RunError` where it cannot be read."""
     hand = await reader.at_hand(n - 1)
     if hand.entries and hand.entries[0].n == n:
@@ -137,7 +136,7 @@ async def entry_at(reader: Reader, n: int) -> Entry | None:
     return None
 
 
-async def read_at_hand(reader: Reader) -> AtHand:
+async def read_at_hand(reader: WorkflowReader) -> HeldEntries:
     """Return all entries that the session has itself, and its segments, as of one moment.
 
     Raises `RunError` where the session archives entries each time while they are read.
@@ -157,7 +156,7 @@ def _filled(spans: list[Span]) -> list[Span]:
     return [span for span in spans if span.segments]
 
 
-async def oldest_first(reader: Reader, after: int = 0) -> AsyncIterator[Entry]:
+async def oldest_first(reader: WorkflowReader, after: int = 0) -> AsyncIterator[Entry]:
     """Yield every entry of the session behind a place. Raises `RunError` where one is missing, at the end at the latest."""
     hand = await read_at_hand(reader)
     place, missing = after, None
@@ -172,7 +171,7 @@ async def oldest_first(reader: Reader, after: int = 0) -> AsyncIterator[Entry]:
         raise missing
 
 
-async def _behind(reader: Reader, hand: AtHand, after: int) -> AsyncIterator[Entry]:
+async def _behind(reader: WorkflowReader, hand: HeldEntries, after: int) -> AsyncIterator[Entry]:
     for span in hand.spans:
         if span.last <= after:
             continue
@@ -185,7 +184,7 @@ async def _behind(reader: Reader, hand: AtHand, after: int) -> AsyncIterator[Ent
             yield entry
 
 
-async def newest_first(reader: Reader) -> AsyncIterator[Entry]:
+async def newest_first(reader: WorkflowReader) -> AsyncIterator[Entry]:
     """Yield every entry of the session. Raises `RunError` where one is missing."""
     place: int | None = None
     forked = False
@@ -199,7 +198,7 @@ async def newest_first(reader: Reader) -> AsyncIterator[Entry]:
         raise _missing(1, place - 1)
 
 
-async def _backwards(reader: Reader, hand: AtHand) -> AsyncIterator[Entry]:
+async def _backwards(reader: WorkflowReader, hand: HeldEntries) -> AsyncIterator[Entry]:
     for entry in reversed(hand.entries):
         yield entry
     for span in reversed(hand.spans):
@@ -209,7 +208,7 @@ async def _backwards(reader: Reader, hand: AtHand) -> AsyncIterator[Entry]:
                     yield entry
 
 
-async def _segment(reader: Reader, span: Span, number: int) -> list[Entry]:
+async def _segment(reader: WorkflowReader, span: Span, number: int) -> list[Entry]:
     """Return the entries of a segment, which always has some. Raises `RunError` where they cannot be read."""
     entries = (await reader.segment(span.id(number))).entries
     if not entries:
@@ -217,7 +216,7 @@ async def _segment(reader: Reader, span: Span, number: int) -> list[Entry]:
     return entries
 
 
-async def _segment_number(reader: Reader, span: Span, n: int) -> int:
+async def _segment_number(reader: WorkflowReader, span: Span, n: int) -> int:
     """Return the number of the last segment that begins at a place or before it, at least 1: a binary search."""
     low, high = 1, span.segments
     while low < high:

@@ -1,4 +1,4 @@
-"""What crosses between a session's doors, its workflow and its activities, and the names it goes by (R10.1 to R10.4)."""
+"""Types that cross between clients, a session's workflow, and its activities."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.values.jsons import JsonObject, dumps
-from perdure.values.packing import Packed
-from perdure.values.rules import Mode, Rules
-from perdure.values.wire import Wire
+from perdure.values.json import JsonObject, Packed, WireModel, dumps
+from perdure.values.messages import Mode, SessionRules
 
 SESSION_WORKFLOW: Final = "Session"
 KEY_WORKFLOW: Final = "IdempotencyKey"
@@ -83,7 +81,7 @@ def several_senders(id: str, senders: Iterable[str]) -> str:
     return f"the id {id!r} names messages of several senders ({names}): name the sender"
 
 
-class Message(Wire):
+class Message(WireModel):
     """What a sender says. Sender and rights are what the front door has verified, never what the text claims (R10.9)."""
 
     message_id: str
@@ -123,7 +121,7 @@ class Message(Wire):
         return text if (text := self.text.strip()) in COMMANDS else None
 
 
-class Receipt(Wire):
+class Receipt(WireModel):
     """What acceptance answers: the message is in the session's history (R10.1)."""
 
     run_id: str | None
@@ -144,7 +142,7 @@ class Receipt(Wire):
         return {key: value for key, value in plain.items() if key != "why" or value is not None}
 
 
-class Waited(Wire):
+class WaitResult(WireModel):
     """What `wait` answers (R10.1)."""
 
     status: Literal["ok", "error", "timeout"]
@@ -159,7 +157,7 @@ class Waited(Wire):
         return {key: value for key, value in plain.items() if key != "error" or value is not None}
 
 
-class Fate(Wire):
+class Fate(WireModel):
     """What has become of a message, or of a run of the session."""
 
     known: bool = False
@@ -176,7 +174,7 @@ class Fate(Wire):
     reply: str | None = None
 
 
-class Withdrawal(Wire):
+class MessageWithdrawal(WireModel):
     """A message is taken back, by its sender or by whoever has the right `withdraw` (R10.7)."""
 
     message_id: str
@@ -187,7 +185,7 @@ class Withdrawal(Wire):
     """Who sent it; empty: the one who takes it back, or where that sender has no such message, the only one who has."""
 
 
-class SessionDecision(Wire):
+class SessionDecision(WireModel):
     """A decision on a call of the running run, by whoever has the right `approve` (R10.9)."""
 
     decision: JsonObject
@@ -195,7 +193,7 @@ class SessionDecision(Wire):
     rights: list[str] = Field(default_factory=list)
 
 
-class Redelivery(Wire):
+class Redelivery(WireModel):
     """A reply is delivered once more, by a sender with the right `redeliver` (R24.2)."""
 
     delivery: str
@@ -208,7 +206,7 @@ METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
 """Pairs that a session keeps, and characters of their names and texts: OpenAI's bounds."""
 
 
-class Description(Wire):
+class Description(WireModel):
     """Pairs of texts that whoever began a session keeps with it; no model is told of them."""
 
     metadata: dict[Annotated[str, Field(max_length=METADATA_KEY)], Annotated[str, Field(max_length=METADATA_VALUE)]] = (
@@ -216,7 +214,7 @@ class Description(Wire):
     )
 
 
-class About(Description):
+class SessionInfo(Description):
     """What a session is, without what was said in it."""
 
     session: str
@@ -224,14 +222,14 @@ class About(Description):
     """ISO 8601, UTC; empty: of a session that began before it was kept."""
 
 
-class Ending(Wire):
+class SessionDeletion(WireModel):
     """The session is ended by whoever has the right `delete`."""
 
     sender: str
     rights: list[str] = Field(default_factory=list)
 
 
-class Saying(Wire):
+class RunUpdate(WireModel):
     """What an activity says to a run: an update of it, and its one argument."""
 
     run_id: str
@@ -239,19 +237,19 @@ class Saying(Wire):
     argument: Any
 
 
-class Answered(Wire):
+class RunUpdateResult(WireModel):
     """What it answered, or why it refused."""
 
     answer: Any = None
     refused: str | None = None
 
 
-class SessionInput(Wire):
+class SessionInput(WireModel):
     """The input of the `Session` workflow: whose it is and what answers in it, and all that it carries on."""
 
     key: str
     tenant: str = ""
-    rules: Rules = Field(default_factory=Rules)
+    rules: SessionRules = Field(default_factory=SessionRules)
     """The session's own."""
     agent: str = ""
     """Digest of `document`."""
@@ -269,7 +267,7 @@ class SessionInput(Wire):
     """A `SessionSnapshot`, set when the session goes on in a new execution; its form is `SESSION_FORM`."""
 
 
-class QueuedView(Wire):
+class QueuedView(WireModel):
     """A message that waits, as `session show` prints it."""
 
     message_id: str
@@ -280,7 +278,7 @@ class QueuedView(Wire):
     accepted_at: str
 
 
-class SessionView(Wire):
+class SessionView(WireModel):
     """A session as `session show --json` prints it."""
 
     session: str

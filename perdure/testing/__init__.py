@@ -7,33 +7,71 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.testing.automatic import AutoModel
-    from perdure.testing.cases.recording import Case, read_case, record, write_case
-    from perdure.testing.cases.replaying import CaseDifferenceError, replay
-    from perdure.testing.following import LocalRun
+    from perdure.testing.cases import Case, CaseDifferenceError, read_case, record, replay, write_case
+    from perdure.testing.checks import Checked, check
     from perdure.testing.local import Local, run_locally
-    from perdure.testing.offline.checks import Checked, check
-    from perdure.testing.offline.making import CannotMakeError
-    from perdure.testing.offline.strategies import plans
     from perdure.testing.people import Person, answer, approve, edit, reject, replace
-    from perdure.testing.scripted_model import ScriptedModel
-    from perdure.testing.toolbox import Execution
-    from perdure.testing.turns import ChatRequest, Fault, Pace, Turn, cut, rate_limited, refusal, server_error
-    from perdure.testing.workers import Kill, kill
+    from perdure.testing.schema_values import CannotMakeError
+    from perdure.testing.scripted_model import (
+        ChatRequest,
+        Fault,
+        Pace,
+        ScriptedModel,
+        Turn,
+        cut,
+        rate_limited,
+        refusal,
+        server_error,
+    )
+    from perdure.testing.strategies import plans
+    from perdure.testing.toolbox import Execution, Kill, kill
+    from perdure.testing.waiting import LocalRun
 
 _WHERE: Final = {
     "automatic": ("AutoModel",),
-    "offline.checks": ("Checked", "check"),
-    "cases.recording": ("Case", "read_case", "record", "write_case"),
-    "cases.replaying": ("CaseDifferenceError", "replay"),
-    "following": ("LocalRun",),
-    "local": ("Local", "run_locally"),
-    "offline.making": ("CannotMakeError",),
-    "people": ("Person", "answer", "approve", "edit", "reject", "replace"),
-    "scripted_model": ("ScriptedModel",),
-    "offline.strategies": ("plans",),
-    "toolbox": ("Execution",),
-    "turns": ("ChatRequest", "Fault", "Pace", "Turn", "cut", "rate_limited", "refusal", "server_error"),
-    "workers": ("Kill", "kill"),
+    "cases": (
+        "Case",
+        "CaseDifferenceError",
+        "read_case",
+        "record",
+        "replay",
+        "write_case",
+    ),
+    "checks": (
+        "Checked",
+        "check",
+    ),
+    "local": (
+        "Local",
+        "run_locally",
+    ),
+    "people": (
+        "Person",
+        "answer",
+        "approve",
+        "edit",
+        "reject",
+        "replace",
+    ),
+    "schema_values": ("CannotMakeError",),
+    "scripted_model": (
+        "ChatRequest",
+        "Fault",
+        "Pace",
+        "ScriptedModel",
+        "Turn",
+        "cut",
+        "rate_limited",
+        "refusal",
+        "server_error",
+    ),
+    "strategies": ("plans",),
+    "toolbox": (
+        "Execution",
+        "Kill",
+        "kill",
+    ),
+    "waiting": ("LocalRun",),
 }
 _LATER: Final = {name: f"perdure.testing.{module}" for module, names in _WHERE.items() for name in names}
 

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from perdure.authoring.agent import Agent
-from perdure.run.agents import Context
-from perdure.testing.offline.making import Seeded, make
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.turns import ChatRequest, Pace, Turn
+from perdure.agents.agent import Agent
+from perdure.runs.agent import Context
+from perdure.testing.schema_values import Seeded, make
+from perdure.testing.scripted_model import ChatRequest, Pace, ScriptedModel, Turn
 from perdure.tools.tool import Tool, resolve_tools
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.json import Json, JsonObject
 
 _ENDS_THE_RUN: Final = ("task_complete",)
 

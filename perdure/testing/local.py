@@ -18,28 +18,25 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWor
 from temporalio.converter import DataConverter
 
 from perdure.activities.tools import ToolSettings, built_in
-from perdure.authoring.agent import Agent
-from perdure.authoring.options import ApprovalOptions
+from perdure.agents.agent import Agent
+from perdure.agents.options import ApprovalOptions
+from perdure.approvals.policy import Ask
 from perdure.client.perdure import Perdure
 from perdure.client.session import Session
 from perdure.errors import ToolDefinitionError
-from perdure.hooks.functions import found_hooks
+from perdure.hooks.decorator import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
-from perdure.hosting.workers import WorkerGroup
-from perdure.people.policies import Ask
-from perdure.run.wire import RunView
-from perdure.sessions.replies.routes import RouteFunction, routes_of
-from perdure.testing.agents import AgentLike, ToolLike, as_agent, functions_of, inline_tools
-from perdure.testing.clock import Clock
-from perdure.testing.following import Following, LocalPerdure, LocalRun
+from perdure.hosting.worker_group import WorkerGroup
+from perdure.runs.wire import RunView
+from perdure.sessions.replies import RouteFunction, routes_of
+from perdure.testing.checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing.people import Duration, Person, seconds
-from perdure.testing.scripted_model import ScriptedModel
-from perdure.testing.serving import Server, serve
-from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Toolbox, unlike_once
-from perdure.testing.turns import Script
-from perdure.testing.workers import Kill, Workers
-from perdure.values.jsons import Json, JsonObject, dumps
+from perdure.testing.scripted_model import Script, ScriptedModel
+from perdure.testing.servers import Server, serve
+from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Kill, Toolbox, Workers, unlike_once
+from perdure.testing.waiting import Clock, LocalPerdure, LocalRun, TestRuns
+from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import MISSING
 
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
@@ -59,7 +56,7 @@ class Local:
         client: Client,
         model: ScriptedModel,
         toolbox: Toolbox,
-        following: Following,
+        following: TestRuns,
         task_queue: str,
     ) -> None:
         self.agent = agent
@@ -224,9 +221,7 @@ async def run_locally(
             return [*(scripted.complaints if scripted.strict else ()), *toolbox.complaints]
 
         await workers.start(build)
-        local = Local(
-            known, client, scripted, toolbox, Following(client, clock, list(people), timeout, troubles), queue
-        )
+        local = Local(known, client, scripted, toolbox, TestRuns(client, clock, list(people), timeout, troubles), queue)
         try:
             yield local
         finally:

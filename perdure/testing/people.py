@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from perdure.plan.approval import Kind
-from perdure.run.wire import WaitingView
-from perdure.values.jsons import Json, JsonObject
+from perdure.approvals.requests import WaitingView
+from perdure.plan.calls import Kind
+from perdure.values.json import Json, JsonObject
 
 Duration: TypeAlias = "float | timedelta | str"
 """Seconds, a `timedelta`, or words such as `2h`, `30 min`, `2 days`."""

@@ -35,7 +35,7 @@ def run_locally(no_perdure_settings: None) -> Callable[..., AbstractAsyncContext
 @pytest.fixture(scope="session")
 def perdure_dev_server() -> Iterator[str]:
     """The address of a dev server for all tests of the session: `run_locally(agent, server=perdure_dev_server)`. It keeps real time."""
-    from perdure.testing.serving import dev_server_in_thread
+    from perdure.testing.servers import dev_server_in_thread
 
     with dev_server_in_thread() as address:
         yield address

@@ -1,4 +1,4 @@
-"""A scripted OpenAI-compatible model: real HTTP, real SSE, and answers from a script (R14.2).
+"""A scripted OpenAI-compatible model: real HTTP, real SSE, and responses from a script.
 
 It is as strict as the real thing: a Request beyond the script is refused and noted, a wrong key is a 401. At its end a `strict` one
 complains of that, and of turns that nobody asked for.
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import uvicorn
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -23,12 +25,266 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from temporalio import activity
 
-from perdure.authoring.agent import Agent
-from perdure.testing.completions import completion, error, event, frame, segments, usage_of
-from perdure.testing.dialects import Answer, write_answer
-from perdure.testing.turns import RUN_HEADER, TOKEN, ChatRequest, Fault, Pace, Script, Turn
-from perdure.values.jsons import JsonObject
+from perdure.agents.agent import Agent
+from perdure.models.dialects.common import written_names
+from perdure.models.dialects.script import script_names
+from perdure.models.dialects.script_writer import write_call, write_output
+from perdure.models.dialects.tools import function_names
+from perdure.values.json import JsonObject
 from perdure.values.messages import merge_data
+
+TOKEN = 4
+"""Characters that count as one token, in pacing and in `usage`."""
+
+
+RUN_HEADER = "x-perdure-run"
+"""Which run asks, as far as the client says it: see `ScriptedModel.client`."""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One request that was answered; `number` counts from 1."""
+
+    number: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def run_id(self) -> str:
+        """The run that asks, a delegate's too; empty where the client does not say."""
+        return self.headers.get(RUN_HEADER, "")
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.body.get("messages", [])
+        return messages
+
+    @property
+    def shown(self) -> str:
+        """Everything that the model was shown, native calls and their results too, as JSON where it is not text."""
+        calls = [
+            f"{call['function']['name']} {call['function']['arguments']}"
+            for message in self.messages
+            for call in message.get("tool_calls", ())
+        ]
+        return "\n".join([self.text, *calls, json.dumps(self.body.get("tools", []), ensure_ascii=False)])
+
+    @property
+    def text(self) -> str:
+        """Everything that the model was shown, as one text."""
+        return "\n".join(str(message.get("content") or "") for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
+
+    first_token: float = 0.0
+    """Seconds until the first."""
+    per_token: float = 0.0
+    """Seconds for each."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong once `after` characters of the answer were sent.
+
+    `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
+    """
+
+    kind: Literal["cut", "hang", "silent"]
+    after: int = 0
+
+
+Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
+"""What a model says: text, a Solution, or what a function makes of the request."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer. A dict is written as compact JSON; a callable answers what it is asked.
+
+    `status` other than 200 is an error reply with `content` as its message. `gate` holds the stream back after `gate_after`
+    characters until the event is set.
+    """
+
+    content: Content = ""
+    tool_calls: Sequence[tuple[str, str]] = ()
+    """Native tool calls in place of content: name and arguments as JSON text."""
+    dialect: str | None = None
+    """In which a Solution is written, where it is not the model's."""
+    refusal: str = ""
+    """Why it answers nothing, in place of content."""
+    reasoning: str = ""
+    """What it thinks before, as servers send it beside the answer (`reasoning_content`)."""
+    finish_reason: str = "stop"
+    status: int = 200
+    """HTTP status; from 400 on the content is the error's message."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fault: Fault | None = None
+    usage: bool | tuple[int, int] | Mapping[str, Any] = True
+    """Whether tokens are told; or the prompt and completion tokens to tell; or what else is told of them, such as those that were cached."""
+    raw: Sequence[str | bytes] = ()
+    """The whole body as it goes over the wire, piece by piece, in place of anything made here; with `status` and `headers`."""
+    media_type: str = "text/event-stream"
+    """Of `raw`."""
+    gate: asyncio.Event | None = None
+    gate_after: int = 0
+
+
+Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+"""Turns in the order of the requests (a `Turn`, a Solution or text each), or a function that answers every request."""
+
+
+def cut(content: Content, after: int) -> Turn:
+    """The connection breaks after so many tokens of the answer (of `TOKEN` characters each)."""
+    return Turn(content, fault=Fault("cut", after * TOKEN))
+
+
+def rate_limited(retry_after: float = 1.0) -> Turn:
+    """429: too many requests, to be asked again after so many seconds."""
+    return Turn("rate limit reached", status=429, headers={"retry-after": f"{retry_after:g}"})
+
+
+def server_error(status: int = 500) -> Turn:
+    """The server fails."""
+    return Turn("the server had an error", status=status)
+
+
+def refusal(reason: str) -> Turn:
+    """The model refuses to answer."""
+    return Turn(refusal=reason)
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """What a model says: text, native calls as name and arguments in JSON, why it refuses, and what it thinks before."""
+
+    text: str = ""
+    tool_calls: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
+    reasoning: str = ""
+
+
+def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
+    """Text as it is; a Solution in the dialect."""
+    if isinstance(content, str):
+        return ModelAnswer(content)
+    if dialect == "script" and content.keys() <= {"calls", "output"}:
+        return ModelAnswer(write_script(content, kinds))
+    if dialect == "tools" and content.keys() <= {"calls", "output"}:
+        return write_native(content)
+    return ModelAnswer(_json(content))
+
+
+def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
+    calls, output = solution.get("calls") or [], solution.get("output")
+    names = written_names(script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
+    lines = [write_call(call, names=names, kinds=kinds) for call in calls]
+    return "\n".join([*lines, *([write_output(output, kinds=kinds)] if output is not None else [])]) + "\n"
+
+
+def write_native(solution: dict[str, Any]) -> ModelAnswer:
+    """Native calls, and the output as text beside them; a text as it is, anything else as JSON."""
+    calls, output = solution.get("calls") or [], solution.get("output")
+    names = written_names(function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
+    native = [
+        (names[str(call.get("_tool"))], _json({key: value for key, value in call.items() if key != "_tool"}))
+        for call in calls
+    ]
+    text = "" if output is None else output if isinstance(output, str) else _json(output)
+    return ModelAnswer(text, tuple(native))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def frame(asked: ChatRequest) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{asked.number}", "object": "chat.completion.chunk", "created": 0, "model": asked.model}
+
+
+def event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None = None) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return f"data: {json.dumps(frame(asked) | {'choices': [choice]}, ensure_ascii=False)}\n\n"
+
+
+def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], dict[str, Any]]]]:
+    """The answer's pieces that are streamed bit by bit, each with how a bit of it is said; a call's name counts too."""
+    segments: list[tuple[str, Callable[[str], dict[str, Any]]]] = []
+    if answer.reasoning:
+        segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
+    if answer.refusal:
+        segments.append((answer.refusal, lambda text: {"refusal": text}))
+    elif answer.text or not answer.tool_calls:
+        segments.append((answer.text, lambda text: {"content": text}))
+    for index, (name, arguments) in enumerate(answer.tool_calls):
+        segments.append((name, _opening(asked, index, name)))
+        segments.append((arguments, _going_on(index)))
+    return segments
+
+
+def _opening(asked: ChatRequest, index: int, name: str) -> Callable[[str], dict[str, Any]]:
+    """A call's first bit has its id and its whole name; the time that a longer name takes passes in empty bits."""
+    told = False
+
+    def say(_: str) -> dict[str, Any]:
+        nonlocal told
+        call = {"index": index, "function": {"arguments": ""}}
+        if not told:
+            told = True
+            call |= {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": ""}}
+        return {"tool_calls": [call]}
+
+    return say
+
+
+def _call_id(asked: ChatRequest, index: int) -> str:
+    return f"call_{asked.number}_{index}"
+
+
+def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    if answer.refusal:
+        message["refusal"] = answer.refusal
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": arguments}}
+            for index, (name, arguments) in enumerate(answer.tool_calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
+    return frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
+
+
+def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> dict[str, Any]:
+    shown = len(json.dumps(asked.messages, ensure_ascii=False)) + sum(
+        len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
+    )
+    written = len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
+    prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
+    if isinstance(turn.usage, tuple):
+        prompt, completion = turn.usage
+    told: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    return told | dict(turn.usage if isinstance(turn.usage, Mapping) else {})
+
+
+def _going_on(index: int) -> Callable[[str], dict[str, Any]]:
+    return lambda text: {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def error(status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
+    return JSONResponse(body, status_code=status, headers=dict(headers or {}))
 
 
 class ScriptedModel:
@@ -175,7 +431,7 @@ class ScriptedModel:
             )
         content = turn.content(asked) if callable(turn.content) else turn.content
         answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
-        answer = Answer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
+        answer = ModelAnswer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
         if turn.status != 200:
             return error(turn.status, answer.text, "scripted", turn.headers)
         usage = usage_of(asked, answer, turn)
@@ -189,7 +445,7 @@ class ScriptedModel:
         return StreamingResponse(self._watched(asked, answer, turn, usage), media_type="text/event-stream")
 
     async def _watched(
-        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, Any]
+        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]
     ) -> AsyncIterator[str]:
         try:
             async for event in self._stream(asked, answer, turn, usage):
@@ -200,7 +456,7 @@ class ScriptedModel:
             raise
 
     async def _stream(
-        self, asked: ChatRequest, answer: Answer, turn: Turn, usage: dict[str, Any]
+        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]
     ) -> AsyncIterator[str]:
         start, sent = time.monotonic(), 0
         yield event(asked, {"role": "assistant", "content": ""})

@@ -1,1 +1,1 @@
-"""What a tool is: its definition, `@tool`, its schema and meta-properties."""
+"""Tools: definitions, the `@tool` decorator, and what a call sends to its activity."""

@@ -1,4 +1,4 @@
-"""Tools that the engine itself carries out, with no worker held: a sleep, and a question to a person.
+"""Tools that the engine carries out itself: a sleep, and a question to a person.
 
 Every worker offers them; a call of one is recognised by its activity's key, under `perdure.`.
 """
@@ -10,8 +10,8 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.tools.tool import ASK_PERSON, KEEP, SLEEP_UNTIL, Tool, parse_tool
-from perdure.values.durations import LONGEST
-from perdure.values.jsons import Json, JsonObject, shorten
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.limits import LONGEST
 
 ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
     "sleep_until": {

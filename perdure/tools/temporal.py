@@ -1,4 +1,4 @@
-"""Tools made of what a Temporal user has: by function or class with the schema of its signature, or by name with one given (R13.6)."""
+"""Tools made from a user's own activities, workflows, and Nexus operations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import Unpack
 
 from perdure.errors import ToolDefinitionError, ToolError
-from perdure.tools.existing import Existing
-from perdure.tools.functions import ToolFunction, described, meta_properties, plain_schema, read_signature
-from perdure.tools.tool import parse_tool
-from perdure.values.jsons import JsonObject
+from perdure.tools.decorator import ToolFunction, described, meta_properties, plain_schema, read_signature
+from perdure.tools.tool import Existing, parse_tool
+from perdure.values.json import JsonObject
 
 _ACTIVITY: Final = "__temporal_activity_definition"
 _WORKFLOW: Final = "__temporal_workflow_definition"

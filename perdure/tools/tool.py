@@ -1,4 +1,4 @@
-"""A tool: a JSON Schema that names a capability, and what the engine knows about it (R1, R12.1, R12.5).
+"""A tool: the JSON Schema that names a capability, and what the engine knows about it.
 
 A definition is one object. Keys without `_` describe the parameters as JSON Schema does (`properties`, `required`, …); keys
 with `_` are meta-properties. Either spelling of a fixed meta-property is read: `"_outputPath": "†state.x"` or
@@ -16,16 +16,74 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
-from perdure.tools.existing import Existing
-from perdure.tools.rules import check_rule
-from perdure.values.durations import LONGEST, Seconds
-from perdure.values.jsons import JsonObject, shorten
-from perdure.values.limits import MAX_RETRIES
-from perdure.values.output_paths import parse_output_path
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
 from perdure.values.problems import close_names, first_problem
-from perdure.values.schemas import Schema
-from perdure.values.schemas.nullable import or_null
+from perdure.values.references import parse_output_path
+from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
+
+
+def check_rule(rule: Any) -> str | None:
+    """What is wrong with an exception to an approval policy, if anything is (R7.1)."""
+    if rule in ("never", "always"):
+        return None
+    if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
+        return (
+            f'{shorten(rule, 60)} is no rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
+        )
+    problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
+    return f"the condition is no JSON Schema: {problem}" if problem else None
+
+
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+class Existing(BaseModel):
+    """What a call of the tool is, in place of the engine's own activity. Only the worker's code says it, no agent file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["activity", "workflow", "operation"]
+    name: str = Field(min_length=1)
+    """The activity's or workflow's type, the operation's name."""
+    arguments: list[str] | None = None
+    """Parameters in the order in which they are given; `None`: all of them together are the one argument."""
+    defaults: JsonObject = Field(default_factory=dict)
+    """Of parameters that a call may leave out and one behind them does not."""
+    id: str | None = None
+    """Of a workflow: `order-{number}` with the call's parameters; `None`: the run's and the call's."""
+    endpoint: str = ""
+    """Of an operation."""
+    service: str = ""
+
+    @property
+    def title(self) -> str:
+        """For messages, and for whoever approves."""
+        return f"the {'Nexus operation' if self.kind == 'operation' else self.kind} {self.name}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether its time is waiting, as a delegate's is, and not the run's own work (R9.5): it may take days."""
+        return self.kind != "activity"
+
+    def given(self, params: JsonObject) -> list[Any]:
+        """What it is given for a call's parameters; those at the end that were left out it fills in itself."""
+        if self.arguments is None:
+            return [params]
+        last = max((index for index, name in enumerate(self.arguments) if name in params), default=-1)
+        return [params.get(name, self.defaults.get(name)) for name in self.arguments[: last + 1]]
+
+    def workflow_id(self, params: JsonObject, default: str) -> str:
+        """The child's id."""
+        if self.id is None:
+            return default
+        return _PLACE.sub(lambda found: _word(params.get(found[1], found[0])), self.id)
+
+
+def _word(value: Json) -> str:
+    return value if isinstance(value, str) else str(value)
+
 
 RESERVED_PREFIX: Final = "perdure."
 """Names of the engine's own activities; no tool may be called so."""
@@ -350,3 +408,9 @@ def _queue(definition: JsonObject) -> Any:
 def _have(names: Iterable[str], name: str = "") -> str:
     known = close_names(name, names, limit=8) if name else sorted(names)[:8]
     return f"; it has {', '.join(known)}" if known else "; it has none (load some with --tools)"
+
+
+def known_as(tool: Tool) -> tuple[str, ...]:
+    """What the agent calls it, and last the code behind it; of a delegate its agent's name."""
+    code = tool.calls.name if tool.calls is not None else tool.delegate or tool.activity or tool.name
+    return tuple(dict.fromkeys((tool.name, tool.activity or code, code)))

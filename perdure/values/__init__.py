@@ -1,1 +1,1 @@
-"""What is written and remembered: JSON, paths, references, templates, schemas, messages and the state they add up to."""
+"""Values: JSON, references, templates, formulas, schemas, state, messages, provenance, and their limits."""

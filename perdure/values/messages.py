@@ -1,19 +1,141 @@
-"""Messages: the typed items of context, and the data that they add up to (section 2)."""
+"""Messages: the typed items of a context, chat history, and the data that they merge to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from perdure.errors import AgentError, Problem
-from perdure.values.history import ChatMessage, check_history
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.problems import none_of, problem_at, problems_of
+from perdure.values.provenance import NAME
 from perdure.values.references import MISSING, Missing
-from perdure.values.schemas.nullable import or_null
-from perdure.values.state import Tree, Write
+from perdure.values.schemas import or_null
+from perdure.values.state import ValueTree, Write
+
+T = TypeVar("T")
+
+
+class ChatFunction(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+    arguments: str | JsonObject = "{}"
+
+
+class ChatCall(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+    id: str
+    type: Literal["function"] = "function"
+    function: ChatFunction
+
+
+class ChatMessage(BaseModel):
+    """One message as it was exchanged with a model; what else stood beside these keys stays with it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Any] | None = None
+    tool_calls: list[ChatCall] | None = None
+    tool_call_id: str | None = None
+    sources: list[Annotated[str, Field(pattern=NAME)]] = Field(default_factory=list, alias="_sources", exclude=True)
+    """Where it comes from, `!` before what others wrote (R15.1); no model is sent this. Left out it is the agent file's own."""
+
+    @property
+    def text(self) -> str:
+        """Its content as text; of parts those that are text."""
+        if isinstance(self.content, list):
+            parts = [part.get("text") for part in self.content if isinstance(part, dict)]
+            return "\n".join(part for part in parts if isinstance(part, str))
+        return self.content or ""
+
+    def as_json(self) -> JsonObject:
+        """As a server takes it: `arguments` as text, without keys that say nothing."""
+        message = {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
+        message.setdefault("content", None)
+        for call in message.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            call["function"]["arguments"] = arguments if isinstance(arguments, str) else dumps(arguments)
+        return message
+
+    def as_text(self) -> JsonObject:
+        """The same for a model that does not call functions natively: its calls, and their results, in words."""
+        if self.role == "tool":
+            return {"role": "user", "content": f"# result of {self.tool_call_id}\n{self.text}"}
+        if not self.tool_calls:
+            return self.as_json()
+        calls = self.as_json()["tool_calls"]
+        lines = [
+            f"# called {call['function']['name']} as {call['id']}\n{call['function']['arguments']}" for call in calls
+        ]
+        return {"role": "assistant", "content": "\n".join([*([self.text] if self.text else []), *lines])}
+
+
+def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context") -> None:
+    """Raises `AgentError` with the index of a call without its result, or a result without its call.
+
+    `messages` are those that the model reads, with their indexes. Results stand directly after the message that calls: no
+    server takes them elsewhere.
+    """
+    asked, open_calls = 0, dict[str, None]()
+    for index, message in messages:
+        is_result = isinstance(message, ChatMessage) and message.role == "tool"
+        if is_result and message.tool_call_id not in open_calls:
+            raise _wrong(where, index, f"is the result of {message.tool_call_id!r}, a call that was not made before it")
+        if is_result:
+            del open_calls[message.tool_call_id]
+            continue
+        _check_open(open_calls, asked, where)
+        calls = message.tool_calls or [] if isinstance(message, ChatMessage) else []
+        asked, open_calls = index, dict.fromkeys(call.id for call in calls)
+        if len(open_calls) < len(calls):
+            raise _wrong(where, index, "has two calls of one id")
+    _check_open(open_calls, asked, where)
+
+
+def _check_open(open_calls: Iterable[str], index: int, where: str) -> None:
+    if missing := ", ".join(map(repr, open_calls)):
+        words = f"has a call without its result: {missing}; it stands in a 'tool' message after it"
+        raise _wrong(where, index, words)
+
+
+def _wrong(where: str, index: int, words: str) -> AgentError:
+    return AgentError.of([problem_at((where, index), words)])
+
+
+NEWEST: Final = 24_000
+"""Characters of a history that are left where it was too long: what the smallest models of today take, with as much beside it."""
+_LEFT_OUT: Final = ChatMessage(role="user", content="[what was said before this is left out: it was too long]")
+
+
+def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
+    """The items with only the newest of the history among them (R9.7). It begins where nothing is the result of a call before it.
+
+    `shown`: characters of a result that are shown.
+    """
+    history = [
+        at
+        for at, item in enumerate(items)
+        if isinstance(item, ChatMessage) and item.role not in ("system", "developer")
+    ]
+    room, first = NEWEST, len(items)
+    for at in reversed(history):
+        item = items[at]
+        assert isinstance(item, ChatMessage)
+        room -= min(len(item.text), shown if item.role == "tool" else NEWEST)
+        room -= sum(len(dumps(call.function.arguments)) for call in item.tool_calls or ())
+        if room < 0:
+            break
+        if item.role != "tool":
+            first = at
+    if not history or first <= history[0]:
+        return list(items)
+    gone = {at for at in history if at < first}
+    kept = [item for at, item in enumerate(items) if at not in gone]
+    return [*kept[: history[0]], _LEFT_OUT, *kept[history[0] :]]
+
 
 _RESERVED = frozenset({"type", "kind", "schema", "description", "_instance"})
 
@@ -188,7 +310,7 @@ def is_message(item: Json) -> bool:
     return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
 
 
-class Merged(BaseModel):
+class MergedMessages(BaseModel):
     """All messages of one kind and one instance as the model sees them: one object, with its schema (R2.6)."""
 
     kind: str
@@ -201,13 +323,15 @@ class Merged(BaseModel):
     """Index of the last of them: where it stands for the model (R2.7)."""
 
 
-def merge_data(messages: Iterable[Message]) -> list[Merged]:
+def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
     """Merge by kind and instance, in the order of first appearance; later data wins, objects merge deeply (R2.6)."""
-    merged: dict[tuple[str, str | None], Merged] = {}
+    merged: dict[tuple[str, str | None], MergedMessages] = {}
     for place, message in enumerate(messages):
         if not isinstance(message, AnyData):
             continue
-        into = merged.setdefault((message.kind, message.instance), Merged(kind=message.kind, instance=message.instance))
+        into = merged.setdefault(
+            (message.kind, message.instance), MergedMessages(kind=message.kind, instance=message.instance)
+        )
         into.place = place
         if message.given:
             into.value = deep_merge(into.value if into.exists else MISSING, message.data)
@@ -224,6 +348,33 @@ def deep_merge(first: Json | Missing, second: Json) -> Json:
     """Two JSON values as one: objects merge deeply, anything else is replaced."""
     if first is MISSING:
         return second
-    tree = Tree({"value": first})
+    tree = ValueTree({"value": first})
     tree.apply(Write(path=("value",), value=second, method="merge"))
     return tree.value["value"]
+
+
+Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
+Told: TypeAlias = Literal["reasoning", "tools"]
+"""What goes before an answer: what the model thought, a line for each call."""
+MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
+
+
+class SessionRules(BaseModel):
+    """What is left out is for those above to say, or the default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Mode | None = None
+    """What a message without a mode does; `steer`, and `followup` while the run waits for a person."""
+    cap: int | None = Field(default=None, ge=1, le=1_000)
+    """Messages that may wait; 20."""
+    quiet: float | None = Field(default=None, ge=0, le=3_600)
+    """Seconds without another message after which those collected begin a run; 0.5."""
+    context_tokens: int | None = Field(default=None, ge=1_000)
+    """Tokens of a context from which on the conversation is compacted; 100,000, or less where a model has refused that (R10.11)."""
+    verbose: tuple[Told, ...] | None = None
+    """What is delivered before an answer, to people whose messages name a route; nothing (R10.16)."""
+
+    def over(self, below: SessionRules) -> SessionRules:
+        """These, and where they say nothing those below."""
+        return below.model_copy(update=self.model_dump(exclude_none=True))

@@ -1,4 +1,4 @@
-"""References and expressions: `†state.items[0].name || (†input.a && †input["odd key"])` (R3.1 to R3.5).
+"""References, expressions of references, output paths, and values found by path.
 
     expression := conjunction ("||" conjunction)*
     conjunction := atom ("&&" atom)*
@@ -12,9 +12,10 @@ stays what it is.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.values.jsons import Json, path_step
+from perdure.values.json import Json, path_step
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -61,7 +62,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class FirstOf:
     """`a || b`: the first that exists (R3.3)."""
 
     items: tuple[Expression, ...]
@@ -71,16 +72,16 @@ class Either:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class AllOf:
     """`a && b`: all must exist; the value is the last's (R3.3)."""
 
     items: tuple[Expression, ...]
 
     def __str__(self) -> str:
-        return " && ".join(f"({item})" if isinstance(item, Either) else str(item) for item in self.items)
+        return " && ".join(f"({item})" if isinstance(item, FirstOf) else str(item) for item in self.items)
 
 
-Expression: TypeAlias = Reference | Either | Both
+Expression: TypeAlias = Reference | FirstOf | AllOf
 
 
 def references(expression: Expression) -> Iterator[Reference]:
@@ -100,7 +101,7 @@ def evaluate(expression: Expression, lookup: Callable[[Reference], Json | Missin
     for item in expression.items:
         value = evaluate(item, lookup)
         found = value is not MISSING
-        if found == isinstance(expression, Either):
+        if found == isinstance(expression, FirstOf):
             break
     return value
 
@@ -160,13 +161,13 @@ class _Parser:
         items = [self.both()]
         while self.take("||"):
             items.append(self.both())
-        return items[0] if len(items) == 1 else Either(tuple(items))
+        return items[0] if len(items) == 1 else FirstOf(tuple(items))
 
     def both(self) -> Expression:
         items = [self.atom()]
         while self.take("&&"):
             items.append(self.atom())
-        return items[0] if len(items) == 1 else Both(tuple(items))
+        return items[0] if len(items) == 1 else AllOf(tuple(items))
 
     def atom(self) -> Expression:
         if self.take("("):
@@ -220,3 +221,136 @@ class _Parser:
 
 def _excerpt(text: str, limit: int = 60) -> str:
     return repr(text if len(text) <= limit else text[:limit] + "…")
+
+
+_CLAIMED: Final = 20
+"""Paths that are looked for where an output path cannot be read."""
+
+
+def show(path: Path) -> str:
+    """The path as a reference to state."""
+    return str(Reference("state", path))
+
+
+Alternatives: TypeAlias = tuple[tuple[Path, ...], ...]
+"""An output path: alternatives, each of one or more paths that are written together (R4.3)."""
+
+
+def parse_output_path(text: str) -> Alternatives:
+    """`†state.a && †state.b` writes both; `†state.a || †state.b` is a branch (R4.3).
+
+    Raises `ReferenceSyntaxError` for anything malformed, and for a path outside the state.
+    """
+    expression = parse_expression(text)
+    items = expression.items if isinstance(expression, FirstOf) else (expression,)
+    return tuple(_once(_output_paths(item, text)) for item in items)
+
+
+def claimed_paths(text: str) -> tuple[Path, ...]:
+    """Every path that an output path names, also where it cannot be read as a whole."""
+    text = text.replace(",", " ")  # "†state.a, †state.b" is a slip that models make
+    places = islice((at for at, character in enumerate(text) if character == DAGGER), _CLAIMED)
+    found = (reference_at(text, at) for at in places)
+    return _once(reference.path for reference in found if reference is not None and reference.kind == "state")
+
+
+def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """A path that is named twice is one path, however its indexes are written."""
+    first: dict[tuple[str, ...], Path] = {}
+    for path in paths:
+        first.setdefault(tuple(map(str, path)), path)
+    return tuple(first.values())
+
+
+def _output_paths(expression: Expression, text: str) -> list[Path]:
+    if isinstance(expression, FirstOf):
+        raise ReferenceSyntaxError(f"a branch inside '&&' is no output path: {text!r}")
+    if isinstance(expression, AllOf):
+        return [path for item in expression.items for path in _output_paths(item, text)]
+    if expression.kind != "state":
+        raise ReferenceSyntaxError(f"{expression} cannot be written: an output path starts with †state")
+    return [expression.path]
+
+
+class UnknownValue:
+    """The type of `UNKNOWN`: a value that a dry run has not computed (R5.6). Every path into it exists."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = UnknownValue()
+
+
+def step_into(value: Json, part: str | int) -> Json | Missing:
+    """One step: `[n]` and `.n` index arrays, names look up keys (R3.2)."""
+    if isinstance(value, dict):
+        return value.get(str(part), MISSING)
+    if isinstance(value, list):
+        index = array_index(part)
+        return value[index] if index is not None and index < len(value) else MISSING
+    return UNKNOWN if value is UNKNOWN else MISSING
+
+
+def array_index(part: str | int) -> int | None:
+    """The array index that a step means, or `None` if it can only be a key."""
+    if isinstance(part, int):
+        return part
+    return int(part) if part.isdigit() and part.isascii() and len(part) <= 9 else None
+
+
+def get(value: Json, path: Path) -> Json | Missing:
+    """The value at the path, or `MISSING`."""
+    for part in path:
+        value = step_into(value, part)
+        if value is MISSING:
+            break
+    return value
+
+
+def overlaps(first: Path, second: Path) -> bool:
+    """Whether one path is the other, its prefix or its extension (R5.1)."""
+    count = min(len(first), len(second))
+    first, second = first[:count], second[:count]
+    return first == second or list(map(str, first)) == list(map(str, second))
+
+
+def way_into(value: Json, path: Path) -> tuple[int, Json]:
+    """How many steps of the path can be gone, and the value that stands there."""
+    for at, part in enumerate(path):
+        deeper = step_into(value, part)
+        if deeper is MISSING:
+            return at, value
+        value = deeper
+    return len(path), value
+
+
+def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
+    """The existing paths nearest to one that leads nowhere, best first, as references (R5.5).
+
+    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper. The path
+    itself is none of them, also where a call will write it. None where it leads into what has no parts: see `way_into`.
+    """
+    at, value = way_into(value, path[:-1])
+    prefix = root + "".join(path_step(part) for part in path[:at])
+    wanted = str(path[at]) if path else ""
+    beside = [name for name, _ in _children(value) if name.strip('.[]"') != wanted]
+    below = {
+        name + step: step.strip('.[]"')
+        for name, child in _children(value)
+        for step, _ in _children(child)
+    }  # fmt: skip
+    close = difflib.get_close_matches(wanted, [name.strip('.[]"') for name in beside], n=limit, cutoff=0.5)
+    ranked = [name for match in close for name in beside if name.strip('.[]"') == match]
+    ranked += [name for name, last in below.items() if last == wanted]
+    ranked += [name for name in beside if name not in ranked]
+    return [prefix + name for name in ranked[:limit]]
+
+
+def _children(value: Json, limit: int = 50) -> Iterator[tuple[str, Json]]:
+    if isinstance(value, dict):
+        for key, _ in zip(value, range(limit), strict=False):
+            yield path_step(key), value[key]
+    elif isinstance(value, list):
+        for index, item in enumerate(value[:limit]):
+            yield f"[{index}]", item

@@ -1,19 +1,22 @@
-"""Parameters with references and formulas in them: parsed once into a tree, resolved by lookup (R3.1, R16.3)."""
+"""Templates: parameters that hold references and formulas, parsed once and resolved by lookup."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Final, TypeAlias
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
+from perdure.values.formula_functions import EvaluationSteps
 from perdure.values.formulas import Formula, parse_formula
-from perdure.values.formulas.steps import Steps
-from perdure.values.jsons import Json, JsonObject
+from perdure.values.json import MAX_PASSED, Json, JsonObject, depth_of, dumps, shorten
+from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, said
 from perdure.values.references import (
     DAGGER,
+    MISSING,
+    UNKNOWN,
     Expression,
     Missing,
     Reference,
@@ -21,7 +24,162 @@ from perdure.values.references import (
     parse_expression,
     references,
 )
-from perdure.values.texts import Texts
+from perdure.values.sizes import Sizes, TooManyBytesError
+
+_REMEMBERED: Final = 512
+"""Characters of a text from which on it is remembered: below that making it again is as fast."""
+_MADE: Final = 16
+_DEEP: Final = 20_000
+"""Bytes of a value from which on its depth is remembered."""
+_DEPTHS: Final = 256
+"""Values of which it is."""
+_JOINED: Final = 200
+"""Bytes of text that take as long to make of a value, and to join, as one step of a check."""
+
+
+class TextBudget:
+    """The texts of one plan, or of one output.
+
+    One may have `most` bytes, as much as any value but no more than `MAX_TEXT`, and all together `total`. `sizes` knows what the
+    values measure.
+
+    A value is known by its identity: it must not be changed once it was embedded. What is made counts as steps of `checks`, so
+    that what does not fit into a task goes with the next (R18.5).
+    """
+
+    def __init__(
+        self,
+        most: int = MAX_PAYLOAD,
+        sizes: Sizes | None = None,
+        checks: CheckBudget | None = None,
+        *,
+        total: int = MAX_TEXTS,
+    ) -> None:
+        self._whole, self._most, self._total = most, min(most, MAX_TEXT), total
+        self._sizes = Sizes() if sizes is None else sizes
+        self._checks = CheckBudget() if checks is None else checks
+        # The value is kept beside its text, so that its id cannot be used again while it counts; the oldest first.
+        self._made: dict[int, tuple[Json, str]] = {}
+        self._kept = 0
+        self._joined = 0
+        self._deep: dict[int, tuple[Json, int]] = {}
+
+    def join(self, parts: Sequence[Json | Missing]) -> str:
+        """The parts as one text: a text as it is, any other value as JSON, what is not known as `…`.
+
+        Raises `TooLargeError`, and has built nothing, where the text would be larger than it may be, by itself or with those before.
+        """
+        known = ["…" if part is UNKNOWN or part is MISSING else part for part in parts]
+        if (short := _short(known)) is not None:
+            self._joined += len(short)
+            return short
+        self._check(sum(map(self._least, known)))
+        texts = [part if isinstance(part, str) else self._text(part) for part in known]
+        size = 2 + sum(self._sizes.of(text) - 2 for text in texts)
+        self._check(size)
+        text = "".join(texts)
+        self._sizes.note(text, size)
+        self._joined += size
+        self._checks.taken += size // _JOINED
+        return text
+
+    def check_whole(self, value: Json) -> None:
+        """Raises `TooLargeError` for parameters that are more than a call may have: a value may be read a thousand times."""
+        if (size := self._sizes.of(value)) > self._whole:
+            raise TooLargeError(
+                f"the parameters have {said(size)} with their references resolved; {self._whole:,} is the most"
+            )
+
+    def placed(self, value: Json | Missing, level: int) -> Json | Missing:
+        """The value, to stand `level` levels deep. Raises `TooLargeError` where that would be nested too deeply to be read back."""
+        if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:
+            raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with what it refers to")
+        return value
+
+    def _depth(self, value: Json) -> int:
+        """Levels of a value. Of what is large it is remembered: it may stand in something else the next time."""
+        if (size := self._sizes.of(value)) < _DEEP:
+            return depth_of(value)
+        if (known := self._deep.get(id(value))) is not None:
+            return known[1]
+        self._checks.taken += size // _MADE
+        inside = value.values() if isinstance(value, dict) else value
+        nested = [child for child in inside if isinstance(child, dict | list)]
+        measured = [child for child in nested if self._sizes.knows(child)]
+        depth = depth_of(nested if not measured else [child for child in nested if not self._sizes.knows(child)])
+        for child in measured:
+            if depth <= MAX_PASSED:
+                depth = max(depth, 1 + self._depth(child))
+        if len(self._deep) == _DEPTHS:
+            del self._deep[next(iter(self._deep))]
+        self._deep[id(value)] = value, depth
+        return depth
+
+    def computed(self, formula: Formula, values: Sequence[Json], steps: EvaluationSteps) -> Json:
+        """What the formula gives, within `steps`, which count like a check's.
+
+        Raises `FormulaError`, with the formula in it, and `TooLargeError` where that is larger than any value may be, or where
+        what all formulas and texts have made would be.
+        """
+        before = steps.left
+        try:
+            value, made = formula.measured(values, steps, self._sizes, self._whole)
+        except FormulaError as error:
+            raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
+        except TooManyBytesError:
+            raise TooLargeError(
+                f"{clip(formula.text, 200)!r} gives a value of more than {said(self._whole)}, which is the most"
+            ) from None
+        finally:
+            self._checks.taken += before - max(steps.left, 0)
+        self._check(made)
+        self._joined += made
+        return value
+
+    def _least(self, part: Json) -> int:
+        """Bytes that the part has at least: as JSON it is a text that has to be quoted once more."""
+        return self._sizes.of(part) - (2 if isinstance(part, str) else 0)
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise TooLargeError(
+                f"a text would have {said(size)} with what is embedded in it, and {self._most:,} is the most"
+            )
+        if self._joined + size > self._total:
+            raise TooLargeError(
+                f"the texts here that values are embedded in would have {said(self._joined + size)} together, and "
+                f"{self._total:,} is the most"
+            )
+
+    def _text(self, value: Json) -> str:
+        made = self._made.get(id(value))
+        if made is not None:
+            return made[1]
+        text = dumps(value)
+        self._checks.taken += len(text) // _MADE
+        if len(text) >= _REMEMBERED:
+            self._made[id(value)] = value, text
+            self._kept += len(text)
+            while self._kept > MAX_TEXTS_KEPT and len(self._made) > 1:
+                self._kept -= len(self._made.pop(next(iter(self._made)))[1])
+        return text
+
+
+def _short(parts: Sequence[Json]) -> str | None:
+    """The parts as one text if it is so short that there is nothing to measure: most are."""
+    left = _REMEMBERED
+    texts = []
+    for part in parts:
+        if not isinstance(part, str):
+            if not isinstance(part, int | float):
+                return None
+            part = dumps(part)
+        left -= len(part)
+        if left < 0:
+            return None
+        texts.append(part)
+    return "".join(texts)
+
 
 _ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
 """`††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
@@ -72,12 +230,12 @@ class Template:
     computes: bool = False
     """Whether there is a formula in it, perhaps one that reads nothing."""
 
-    def resolve(self, lookup: Lookup, texts: Texts | None = None) -> Json:
+    def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Json:
         """The value with every reference replaced. Call it only when every site's expression has a value.
 
         `texts` makes those that values are embedded in; all formulas share one budget of steps. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
         """
-        return _resolve(self.node, lookup, Texts() if texts is None else texts, Steps(), 0)
+        return _resolve(self.node, lookup, TextBudget() if texts is None else texts, EvaluationSteps(), 0)
 
     def references(self) -> Iterator[Reference]:
         for site in self.sites:
@@ -110,17 +268,17 @@ EMPTY_TEMPLATE: Final = Template({}, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TemplateProblem:
     """A malformed reference or formula: where in the parameters, and what is wrong (R3.5, R16.3)."""
 
     path: tuple[str | int, ...]
     error: ReferenceSyntaxError | FormulaError
 
 
-def parse_template(value: Json) -> tuple[Template, list[Problem]]:
+def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     """Read a JSON value for references; every malformed one is listed, and stands for itself in the template."""
     sites: list[Site] = []
-    problems: list[Problem] = []
+    problems: list[TemplateProblem] = []
     formulas: list[Formula] = []
 
     def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
@@ -135,7 +293,7 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
         try:
             node = parse_string(item)
         except ReferenceSyntaxError as error:
-            problems.append(Problem(path, error))
+            problems.append(TemplateProblem(path, error))
             return _Literal(item)
         if isinstance(node, _Text):
             sites.extend(Site(path, part) for part in node.parts if not isinstance(part, str))
@@ -150,7 +308,7 @@ def parse_template(value: Json) -> tuple[Template, list[Problem]]:
         try:
             formula = parse_formula(text)
         except FormulaError as error:
-            problems.append(Problem(path, error))
+            problems.append(TemplateProblem(path, error))
             return _Literal(item)
         formulas.append(formula)
         sites.extend(Site(path, reference) for reference in formula.references)
@@ -290,7 +448,7 @@ def _closing_brace(text: str, start: int) -> int:
     raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
 
 
-def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps, level: int) -> Json:
+def _resolve(node: _Node, lookup: Lookup, texts: TextBudget, steps: EvaluationSteps, level: int) -> Json:
     if isinstance(node, dict):
         return {key: _resolve(child, lookup, texts, steps, level + 1) for key, child in node.items()}
     if isinstance(node, list):
@@ -308,3 +466,118 @@ def _resolve(node: _Node, lookup: Lookup, texts: Texts, steps: Steps, level: int
         value = texts.computed(node.formula, [evaluate(value, lookup) for value in node.values], steps)
         return texts.placed(value, level)
     return texts.placed(evaluate(node, lookup), level)
+
+
+# `marked` is what a person is shown of something written with references, `written` what they send in the engine's own writing.
+
+REF: Final = "_ref"
+DATA: Final = "_data"
+"""In a plan, `{"_data": {"_ref": "…"}}` stands for an object that only looks like a mark."""
+
+
+def marked(value: Json) -> Json:
+    """Something written with references, with each string that holds any marked; every other string stands for itself.
+
+    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A formula,
+    `{"_expr": "…"}`, is a mark of its own.
+    """
+    if is_formula(value):
+        return value
+    if isinstance(value, dict):
+        if looks_computed(value):
+            return {DATA: parse_template(value)[0].resolve(_nothing)}
+        shown = {key: marked(item) for key, item in value.items()}
+        return {DATA: shown} if _is_mark(shown) or (len(shown) == 1 and DATA in shown) else shown
+    if isinstance(value, list):
+        return [marked(item) for item in value]
+    if not isinstance(value, str) or DAGGER not in value:
+        return value
+    template, malformed = parse_template(value)
+    if malformed:
+        return value
+    return {REF: value} if template.sites else template.resolve(_nothing)
+
+
+def _nothing(_: object) -> Json:
+    return None
+
+
+def _is_mark(value: JsonObject) -> bool:
+    return len(value) == 1 and isinstance(value.get(REF), str)
+
+
+def written(value: Json, held: Collection[str] | None = None) -> Json:
+    """What a person sends, as it is written where references are read: only what they mark is one.
+
+    Of a plan, which they were shown as `marked` writes it, everything comes back as it was. Of a call they were shown values:
+    `held` are then the texts of marks that stood in these; whoever wrote that data meant nothing by them, so they stay data.
+    Raises `ReferenceSyntaxError` for a mark without a reference in it.
+    """
+    if isinstance(value, list):
+        return [written(item, held) for item in value]
+    if not isinstance(value, dict):
+        return as_data(value)
+    if held is None and len(value) == 1 and isinstance(value.get(DATA), dict):
+        data = value[DATA]
+        return as_data(data) if looks_computed(data) else {key: written(item) for key, item in data.items()}
+    if looks_computed(value):
+        return value if held is None else as_data(value)
+    text = value.get(REF)
+    if not isinstance(text, str) or not _is_mark(value) or text in (held or ()):
+        return {key: written(item, held) for key, item in value.items()}
+    if not has_reference(text):
+        raise ReferenceSyntaxError(f'{{"{REF}": {shorten(text, 60)}}} holds no reference such as †state.name')
+    return text
+
+
+def held_marks(value: Json) -> Iterator[str]:
+    """The texts of what looks like a mark in a value that is data."""
+    if isinstance(value, list):
+        for item in value:
+            yield from held_marks(item)
+    elif isinstance(value, dict):
+        if _is_mark(value):
+            yield str(value[REF])
+        for item in value.values():
+            yield from held_marks(item)
+
+
+def marked_call(call: Json) -> Json:
+    """A call as written, with the references in its parameters marked. Paths and conditions are what their keys say already."""
+    return _each_parameter(call, marked)
+
+
+def written_call(call: Json, held: Collection[str] | None = None) -> Json:
+    """A call as a person writes it, back again. Raises `ReferenceSyntaxError`."""
+    return _each_parameter(call, lambda value: written(value, held))
+
+
+def _each_parameter(call: Json, change: Callable[[Json], Json]) -> Json:
+    if not isinstance(call, dict):
+        return call
+    return {
+        key: [_each_parameter(inner, change) for inner in value]
+        if key == "_body" and isinstance(value, list)
+        else change(value)
+        if _is_read(key, value)
+        else value
+        for key, value in call.items()
+    }
+
+
+def _is_read(key: str, value: Json) -> bool:
+    """Whether references are read there: of the meta-properties only in the items of `_each`, or where it is marked."""
+    return not key.startswith("_") or (key == "_each" and not isinstance(value, str))
+
+
+def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
+    """Only the parameters that differ, as an edit sends them; `null` for one that is not wanted any more."""
+    gone = {key: None for key in offered if key not in wanted}
+    return gone | {
+        key: value for key, value in wanted.items() if key not in offered or _text(value) != _text(offered[key])
+    }
+
+
+def _text(value: Json) -> str:
+    """What is the same for the same JSON, which Python's equality is not: `1` and `true`."""
+    return dumps(value, sort_keys=True)

@@ -15,7 +15,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.openai_support import Door, door, says
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.clients]

@@ -12,8 +12,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.client.selection import Selection
-from perdure.gateway.mcp import mcp_door
-from perdure.testing.turns import ChatRequest
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.testing.scripted_model import ChatRequest
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import gateway, write_agents
 from tests.gateway.test_mcp_door import add, serving
@@ -95,7 +95,7 @@ async def test_mcps_own_conformance_suite(dev_server: WorkflowEnvironment, tmp_p
     async with (
         harness(dev_server.client, [add], suite_answer) as it,
         # The suite has no option for a token: it is for servers of one machine, as a gateway without tokens is.
-        gateway(dev_server.client, [mcp_door], task_queue=it.task_queue, agents=agents) as at,
+        gateway(dev_server.client, [mcp_adapter], task_queue=it.task_queue, agents=agents) as at,
     ):
         suite = ["--import", "./conformance.mjs", SUITE, "server", "--suite", "all", "--url", f"{at.address}/mcp"]
         expected = ["--expected-failures", "mcp_not_offered.yml", "--output-dir", str(tmp_path / "results")]

@@ -11,8 +11,8 @@ from typing import Any
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
-from perdure.gateway.openai import openai_door
-from perdure.testing.turns import Script
+from perdure.gateway.openai.adapter import openai_adapter
+from perdure.testing.scripted_model import Script
 from tests.gateway.support import Served, gateway, write_agents, write_tokens
 from tests.support import Harness, harness
 
@@ -67,7 +67,7 @@ async def door(
     }
     async with (
         harness(client, functions, script, agents=given["agents"], **options) as it,
-        gateway(client, [openai_door], task_queue=it.task_queue, **given) as served,
+        gateway(client, [openai_adapter], task_queue=it.task_queue, **given) as served,
         AsyncExitStack() as stack,
     ):
         base, most = f"{served.address}/v1", {"max_retries": 0, "timeout": 60}

@@ -15,8 +15,8 @@ from temporalio.client import Client
 
 from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
-from perdure.gateway.door import DoorMaker, Gateway
-from perdure.gateway.serving import served
+from perdure.gateway.adapter import DoorMaker, Gateway
+from perdure.gateway.server import served
 from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
 from tests.patience import HANG

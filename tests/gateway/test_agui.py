@@ -17,8 +17,8 @@ from temporalio.client import Client as Temporal
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.gateway.agui import agui_door
-from perdure.testing.turns import Script, Turn, cut
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.testing.scripted_model import Script, Turn, cut
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui_telling import Client
 from tests.support import Harness, harness
@@ -99,7 +99,7 @@ async def played(
     async with (
         harness(client, [pay], script) as it,
         gateway(
-            client, [agui_door], task_queue=it.task_queue, agents=agents, gateway_tokens=folder / "tokens.json"
+            client, [agui_adapter], task_queue=it.task_queue, agents=agents, gateway_tokens=folder / "tokens.json"
         ) as served,
     ):
         yield Played(served, it, tokens)
@@ -249,7 +249,7 @@ async def test_a_question_is_answered_through_another_gateway(dev_server: Workfl
         assert (await it.refused(threadId=thread, resume=[answer]))[0] == 422
         answer["payload"] = {"answer": "42"}
         given: dict[str, Any] = {"agents": tmp_path / "agents", "gateway_tokens": tmp_path / "tokens.json"}
-        async with gateway(dev_server.client, [agui_door], task_queue=it.it.task_queue, **given) as other:
+        async with gateway(dev_server.client, [agui_adapter], task_queue=it.it.task_queue, **given) as other:
             second = await Played(other, it.it, it.tokens).ask(threadId=thread, resume=[answer])
         assert text(second) == second[-1]["result"] == "42"
 
@@ -290,7 +290,7 @@ async def test_r15_1_the_context_of_a_page_is_data_that_others_wrote(
         harness(dev_server.client, [pay], [*PAYS, *PAYS], approval_floor="untrusted") as it,
         gateway(
             dev_server.client,
-            [agui_door],
+            [agui_adapter],
             task_queue=it.task_queue,
             agents=agents,
             gateway_tokens=tmp_path / "tokens.json",

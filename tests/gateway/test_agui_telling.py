@@ -10,11 +10,10 @@ from ag_ui.core import BaseEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.gateway.agui.patches import patch
-from perdure.gateway.agui.reading import Asked
-from perdure.gateway.agui.telling import Telling
-from perdure.run.events.kinds import Event, Topic
-from perdure.run.wire import RunView
+from perdure.gateway.agui.events import AguiEvents, patch
+from perdure.gateway.agui.requests import AguiRequest
+from perdure.runs.events import Event, Topic
+from perdure.runs.wire import RunView
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("a/~", max_size=2),
@@ -121,7 +120,7 @@ def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
 
 @given(st.lists(STATES, min_size=1, max_size=5))
 def test_a_client_has_the_state(states: list[dict[str, Any]]) -> None:
-    telling, client = Telling(Asked("t", "r", None, []), "abcdef-1"), Client([])
+    telling, client = AguiEvents(AguiRequest("t", "r", None, []), "abcdef-1"), Client([])
     for state in states:
         for told in telling.state(state):
             client.take(told)
@@ -168,7 +167,7 @@ def test_only_what_counts_stays(made: tuple[list[Event], list[str], str], data: 
     events, counted, answer = made
     has: list[dict[str, Any]] = [{"id": "m1", "role": "user", "content": "Go."}]
     for at in (data.draw(st.integers(0, len(events))), len(events)):
-        telling, client = Telling(Asked("t", "r", None, [], has), "abcdef-1"), Client(has)
+        telling, client = AguiEvents(AguiRequest("t", "r", None, [], has), "abcdef-1"), Client(has)
         client.take(telling.begin())
         for each in events[:at]:
             for told in telling.take(each):
@@ -199,7 +198,7 @@ def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
     events = [delta(1, 1, "x"), superseded, delta(1, 2, "x"), end(1, 2, "x"), delta(2, 1, ""), delta(2, 1, "xx")]
     has: list[dict[str, Any]] = [{"id": "m1", "role": "user", "content": "Go."}]
     for seen in (events, [*events, end(2, 1, "xx")]):
-        telling, client = Telling(Asked("t", "r", None, [], has), "abcdef-1"), Client(has)
+        telling, client = AguiEvents(AguiRequest("t", "r", None, [], has), "abcdef-1"), Client(has)
         for each in seen:
             for told in telling.take(each):
                 client.take(told)

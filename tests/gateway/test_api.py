@@ -16,8 +16,7 @@ from jsonschema import Draft202012Validator
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.gateway.api import api
-from perdure.gateway.api.door import OPERATIONS
+from perdure.gateway.api.adapter import OPERATIONS, api
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
@@ -208,7 +207,7 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
 async def test_r10_1_what_no_worker_answers_ends_in_time(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.client.sessions.ANSWERS_WITHIN", 1.0)
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 1.0)
     [token] = write_tokens(tmp_path / "tokens.json", (some_name("t"), "ann", ALL))
     given = {"agents": write_agents(tmp_path / "agents", ECHO), "gateway_tokens": tmp_path / "tokens.json"}
     at = f"/v1/sessions/{some_name()}"

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from perdure.gateway import Door, Gateway, caller_of, streams
-from perdure.gateway import serving as module
+from perdure.gateway import caller_of, streams
+from perdure.gateway import server as module
+from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.app import create_app
-from perdure.gateway.serving import served
+from perdure.gateway.server import served
 from perdure.gateway.streams import EventStream, frame
 from perdure.hosting.settings import load
 from tests.gateway.support import gateway
@@ -30,7 +31,7 @@ class Flood:
         self.made = 0
         self.ended = asyncio.Event()
 
-    def __call__(self, gateway: Gateway) -> Door:
+    def __call__(self, gateway: Gateway) -> Adapter:
         async def frames() -> AsyncGenerator[str, None]:
             try:
                 while True:
@@ -45,7 +46,7 @@ class Flood:
         async def hello(_: Request) -> Response:
             return PlainTextResponse("hello")
 
-        return Door("flood", [Route("/flood", stream), Route("/hello", hello)])
+        return Adapter("flood", [Route("/flood", stream), Route("/hello", hello)])
 
 
 async def opened(address: str, limit: int = 65_536) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

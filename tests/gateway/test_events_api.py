@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.gateway.api import api
+from perdure.gateway.api.adapter import api
 from tests.gateway.support import gateway, some_name
 from tests.gateway.test_api import ALL, GREETER, quoted, served, until
 from tests.patience import HANG

@@ -12,8 +12,8 @@ import pytest
 from perdure import Agent, Perdure, Run
 from perdure.activities.visibility import add_attributes
 from perdure.hosting.server import embedded_server
-from perdure.run.wire import ATTRIBUTES
-from perdure.testing.turns import ChatRequest, Turn
+from perdure.runs.wire import ATTRIBUTES
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import harness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.soak]

@@ -17,13 +17,13 @@ from starlette.routing import Route
 
 from perdure import errors
 from perdure.errors import PerdureError
-from perdure.gateway import Door, Gateway, HttpError, caller_of
+from perdure.gateway import caller_of
+from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import Rates, read_json
+from perdure.gateway.errors import STATUS, HttpError, problem_of
 from perdure.gateway.health import health
-from perdure.gateway.problems import STATUS, problem_of
 from perdure.gateway.streams import EventStream, frame
-from perdure.gateway.token_file import TokenFile
-from perdure.gateway.tokens import new_token
+from perdure.gateway.tokens import TokenFile, new_token
 from tests.gateway.support import bearer, gateway, secret_of, write_tokens
 from tests.support import logged
 
@@ -31,7 +31,7 @@ ONE = f'{{"id": "a", "sha256": "{0:064d}", "sender": "s"}}'
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def echo(gateway: Gateway) -> Door:
+def echo(gateway: Gateway) -> Adapter:
     """A door for these tests."""
 
     async def who(request: Request) -> Response:
@@ -59,7 +59,7 @@ def echo(gateway: Gateway) -> Door:
 
         return EventStream(gateway, caller_of(request), frames())
 
-    return Door(
+    return Adapter(
         "echo",
         [
             Route("/who", who),

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.gateway.api.door import OPERATIONS
+from perdure.gateway.api.adapter import OPERATIONS
 from tests.gateway.test_api import GREETER, served
 from tests.support import DONE
 

@@ -17,14 +17,15 @@ from perdure.client.errors import no_answer
 from perdure.client.perdure import Perdure
 from perdure.client.selection import Selection
 from perdure.errors import RunError, ServerError
-from perdure.gateway import Door, Gateway, bounds
-from perdure.gateway.agui import agui_door
-from perdure.gateway.api import api
+from perdure.gateway import bounds
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.api.adapter import api
 from perdure.gateway.app import tokens_of
+from perdure.gateway.errors import problem_of
 from perdure.gateway.guards import Guards
-from perdure.gateway.mcp import mcp_door
-from perdure.gateway.openai import openai_door
-from perdure.gateway.problems import problem_of
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.gateway.openai.adapter import openai_adapter
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.gateway.test_bounds import opened
 from tests.patience import HANG
@@ -40,7 +41,7 @@ class Slow:
         self.came = asyncio.Semaphore(0)
         self.go = asyncio.Event()
 
-    def __call__(self, _: Gateway) -> Door:
+    def __call__(self, _: Gateway) -> Adapter:
         async def read(request: Request) -> Response:
             return PlainTextResponse(f"{len(await request.body())}")
 
@@ -49,7 +50,7 @@ class Slow:
             await self.go.wait()
             return PlainTextResponse("done")
 
-        return Door("slow", [Route("/read", read, methods=["POST"]), Route("/wait", wait), Route("/", wait)])
+        return Adapter("slow", [Route("/read", read, methods=["POST"]), Route("/wait", wait), Route("/", wait)])
 
 
 async def test_an_origin_that_is_none_is_refused() -> None:
@@ -104,7 +105,7 @@ async def test_bodies_of_many_parts_hold_nobody_up(tmp_path: Any) -> None:
     measured by `make bench ARGS=gateway`)."""
     [token] = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["send", "read"]))
     agents = write_agents(tmp_path / "agents", ECHO)
-    doors = [api, openai_door, agui_door, mcp_door]
+    doors = [api, openai_adapter, agui_adapter, mcp_adapter]
     async with gateway(None, doors, gateway_tokens=tmp_path / "tokens.json", agents=agents) as it:
         head = {**bearer(token), "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         for path, body in HUGE.values():

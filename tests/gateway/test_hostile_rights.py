@@ -13,10 +13,10 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import hook
-from perdure.gateway.agui import agui_door
-from perdure.gateway.api import api
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.api.adapter import api
 from perdure.hooks import MessageReceived
-from perdure.pages.door import pages, sign_in
+from perdure.pages.adapter import pages, sign_in
 from perdure.sessions.wire import session_id
 from tests.gateway.openai_support import SHOPPER, door
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
@@ -76,7 +76,7 @@ async def test_r10_9_no_adapter_adds_rights(dev_server: WorkflowEnvironment, tmp
     who = [("acme", f"s{n}", rights) for n, rights in enumerate(RIGHTS)]
     async with (
         door(dev_server.client, tmp_path, echo, agents=[ECHO], who=who, functions=[note]) as it,
-        gateway(dev_server.client, [sign_in, api, agui_door, pages], **it.given, task_queue=it.it.task_queue) as at,
+        gateway(dev_server.client, [sign_in, api, agui_adapter, pages], **it.given, task_queue=it.it.task_queue) as at,
     ):
         for token, client, (_, sender, rights) in zip(it.tokens, it.clients, who, strict=True):
             at.http.headers.update(bearer(token))

@@ -14,9 +14,9 @@ from temporalio.testing import WorkflowEnvironment
 
 import perdure.errors
 from perdure.errors import PerdureError
-from perdure.gateway.api.door import OPERATIONS
+from perdure.gateway.api.adapter import OPERATIONS
 from perdure.gateway.callers import RIGHTS
-from perdure.gateway.problems import KINDS
+from perdure.gateway.errors import KINDS
 from tests.gateway.test_api import GREETER, pay, served
 from tests.patience import HANG
 from tests.support import ROOT, agent

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.gateway.agui import agui_door
-from perdure.gateway.api import api
-from perdure.gateway.mcp import mcp_door
-from perdure.gateway.openai import openai_door
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.api.adapter import api
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.gateway.openai.adapter import openai_adapter
 from perdure.sessions.wire import KEY_WORKFLOW
 from tests.gateway.openai_support import SHOPPER, WEATHER, says
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
@@ -44,7 +44,7 @@ async def all_doors(
     tenant = some_name("t")
     ann, bob = write_tokens(folder / "tokens.json", (tenant, "ann", ["*"]), (tenant, "bob", ["*"]))
     agents = write_agents(folder / "agents", SHOPPER)
-    doors = [api, openai_door, mcp_door, agui_door]
+    doors = [api, openai_adapter, mcp_adapter, agui_adapter]
     async with (
         harness(server.client, [], answers, agents=agents) as it,
         gateway(

@@ -21,8 +21,8 @@ from mcp.types import INVALID_PARAMS
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.gateway.mcp import mcp_door
-from perdure.testing.turns import ChatRequest
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
 from tests.patience import HANG
 from tests.support import ROOT, harness
@@ -83,7 +83,11 @@ async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[
     async with (
         harness(server.client, [add, pay], answer) as it,
         gateway(
-            server.client, [mcp_door], task_queue=it.task_queue, agents=agents, gateway_tokens=tmp_path / "tokens.json"
+            server.client,
+            [mcp_adapter],
+            task_queue=it.task_queue,
+            agents=agents,
+            gateway_tokens=tmp_path / "tokens.json",
         ) as at,
     ):
         yield at, tokens
@@ -213,7 +217,7 @@ async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_
     async with serving(dev_server, tmp_path) as (at, tokens):
         perdure = at.gateway.perdure
         given = {"agents": tmp_path / "agents", "gateway_tokens": tmp_path / "tokens.json"}
-        async with gateway(dev_server.client, [mcp_door], task_queue=perdure.task_queue, **given) as other:
+        async with gateway(dev_server.client, [mcp_adapter], task_queue=perdure.task_queue, **given) as other:
             begun = await post(at, tokens[0], {**INITIALIZE, "id": 0})
             session = begun.headers["mcp-session-id"]
             assert said(begun)["result"]["serverInfo"]["version"] == version("perdure")

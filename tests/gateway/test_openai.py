@@ -15,8 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.errors import MessageRefusedError
-from perdure.gateway.openai import openai_door
-from perdure.testing.turns import Turn, cut
+from perdure.gateway.openai.adapter import openai_adapter
+from perdure.testing.scripted_model import Turn, cut
 from tests.gateway.openai_support import EVERYTHING, SHOPPER, WEATHER, door, says
 from tests.gateway.support import gateway
 
@@ -359,7 +359,7 @@ async def test_text_comes_while_it_is_written(dev_server: WorkflowEnvironment, t
     turn = Turn(says(words), gate=(gate := asyncio.Event()), gate_after=200)
     async with (
         door(dev_server.client, tmp_path, [turn], model_timeout=60) as it,
-        gateway(dev_server.client, [openai_door], task_queue=it.it.task_queue, **it.given) as other,
+        gateway(dev_server.client, [openai_adapter], task_queue=it.it.task_queue, **it.given) as other,
         AsyncOpenAI(base_url=f"{other.address}/v1", api_key=it.tokens[0], max_retries=0) as elsewhere,
     ):
         told, later, after, id = "", "", -1, ""

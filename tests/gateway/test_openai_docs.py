@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.testing.turns import ChatRequest
+from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.openai_support import door, says
 from tests.support import ROOT
 

@@ -17,12 +17,12 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, hook, refuse, tool
-from perdure.cli.viewing.render import run_table
+from perdure.cli.run_view import run_table
 from perdure.errors import RunError
-from perdure.gateway.openai import openai_door
+from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hooks import BeforeAgentStart
-from perdure.pages.door import pages, sign_in
-from perdure.testing.turns import ChatRequest, Turn, refusal
+from perdure.pages.adapter import pages, sign_in
+from perdure.testing.scripted_model import ChatRequest, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
 from tests.gateway.support import gateway
 
@@ -44,7 +44,7 @@ async def test_a_run_that_waits_outlives_its_gateway(dev_server: WorkflowEnviron
     script = [{"calls": [weather("Rome")]}, says("{†state.rome}")]
     async with door(dev_server.client, tmp_path, script) as it:
         async with (
-            gateway(dev_server.client, [openai_door], task_queue=it.it.task_queue, **it.given) as first,
+            gateway(dev_server.client, [openai_adapter], task_queue=it.it.task_queue, **it.given) as first,
             AsyncOpenAI(base_url=f"{first.address}/v1", api_key=it.tokens[0], max_retries=0) as client,
         ):
             asked = await client.responses.create(model="shopper", input="Weather?", tools=TOOLS)
@@ -79,7 +79,7 @@ async def test_a_gateway_that_ends_says_where_the_run_goes_on(dev_server: Workfl
 
     async with door(dev_server.client, tmp_path, [Turn(answer, gate=gate)], model_timeout=60) as it:
         async with (
-            gateway(dev_server.client, [openai_door], task_queue=it.it.task_queue, **it.given) as first,
+            gateway(dev_server.client, [openai_adapter], task_queue=it.it.task_queue, **it.given) as first,
             AsyncOpenAI(base_url=f"{first.address}/v1", api_key=it.tokens[0], max_retries=0) as client,
         ):
             waiting = asyncio.ensure_future(client.responses.create(model="shopper", input="Go."))

@@ -16,9 +16,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.activities.visibility import SearchAttributes
-from perdure.pages.door import pages, sign_in
+from perdure.pages.adapter import pages, sign_in
 from perdure.testing import ScriptedModel
-from perdure.testing.turns import ChatRequest, Pace
+from perdure.testing.scripted_model import ChatRequest, Pace
 from tests.gateway.support import Served, gateway, some_name, write_agents, write_tokens
 from tests.patience import HANG
 from tests.support import harness

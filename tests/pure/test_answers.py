@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import Reader, Solution, ToolDelta
-from perdure.model.dialects.scanning import CallScanner, CommentFilter
-from perdure.model.dialects.thoughts import call_as_text, last_marks_removed
-from perdure.model.wire import Vocabulary
-from perdure.values.jsons import loads, without_comments
+from perdure.models.dialects.common import (
+    CallScanner,
+    CommentFilter,
+    Solution,
+    SolutionStreamReader,
+    ToolDelta,
+    call_as_text,
+    last_marks_removed,
+)
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.values.json import loads, without_comments
 from tests.cpu import Cpu
 from tests.pure.strategies import json_values
 
@@ -25,8 +31,8 @@ LINES = "x = add(a=1)\noutput(ok=True)\n"
 ADDED = {**CALL, "_outputPath": "†state.x"}
 
 
-def reader(dialect: str) -> Reader:
-    return DIALECTS[dialect].reader(Vocabulary())
+def reader(dialect: str) -> SolutionStreamReader:
+    return DIALECTS[dialect].reader(ReaderVocabulary())
 
 
 def read(dialect: str, text: str, size: int = 5) -> tuple[Solution, list[Any]]:
@@ -331,7 +337,7 @@ def test_r18_6_blanks_without_end_cost_what_they_are_long(blanks: str) -> None:
 
 
 def test_r18_6_a_long_f_string_is_refused_before_it_is_parsed() -> None:
-    reader = DIALECTS["script"].reader(Vocabulary())
+    reader = DIALECTS["script"].reader(ReaderVocabulary())
     cpu = Cpu()
     reader.push("act(f'" + "{a}" * 100_000 + "')\n")
     (call,) = reader.close("stop").calls

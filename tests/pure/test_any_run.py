@@ -9,18 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.model.wire import RequestResult
-from perdure.plan.outcomes import Failed, Outcome, Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.fitting import fit
-from perdure.run.running import Run
-from perdure.run.snapshots import carried, restore, snapshot
-from perdure.run.views.run import run_view
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Failed, Outcome, Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.run import Run, carried, restore, snapshot
+from perdure.runs.views import fit, run_view
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
-from perdure.values.limits.sending import first_fitting
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes, first_fitting
 
 NOW = "2026-01-01T00:00:00"
 
@@ -55,12 +51,12 @@ def played(dialect: str, steps: list[Step], limit: int) -> tuple[Run, int]:
         }
     )
     tool = parse_tool({"name": "t", "properties": {"x": {}, "y": {}}}, activities=["t"], registered=True)
-    prepared = Prepared(tools=[tool], models=Models(fast="m", smart="m"), max_payload=limit)
+    prepared = PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"), max_payload=limit)
     run = Run(agent, Context(agent, None, has_input=False), prepared)
     largest = 0
     for number, step in enumerate(steps, 1):
         run.situation()
-        run.begin_request(Choice("m", "only"))
+        run.begin_request(ModelChoice("m", "only"))
         largest = max(largest, len(run.request_context(number).model_dump_json(by_alias=True).encode()))
         plan = run.open_plan(number)
         raws: list[dict[str, Any]] = []

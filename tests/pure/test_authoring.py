@@ -12,15 +12,15 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Agent, tool
-from perdure.authoring import options
+from perdure.agents import options
+from perdure.approvals.policy import Policy
 from perdure.errors import AgentError, OutputError, PerdureError
-from perdure.model.usage import Price
-from perdure.people.policies import Policy
-from perdure.run import agents
-from perdure.run.agents import parse_agent
-from perdure.run.delegates import merge_upfront
+from perdure.models.usage import Price
+from perdure.runs import agent
+from perdure.runs.agent import parse_agent
+from perdure.runs.delegates import merge_upfront
 from perdure.tools.tool import parse_tool
-from perdure.values.rules import Rules
+from perdure.values.messages import SessionRules
 from tests.support import ROOT
 
 
@@ -168,17 +168,17 @@ def test_what_is_wrong_is_one_line_when_it_is_written(wrong: Any, line: str) -> 
 @pytest.mark.parametrize(
     ("typed", "read"),
     [
-        (options.AgentOptions, agents.Config),
-        (options.ModelOptions, agents.Models),
-        (options.SamplingOptions, agents.Sampling),
-        (options.ModelSamplingOptions, agents.ModelSampling),
+        (options.AgentOptions, agent.Config),
+        (options.ModelOptions, agent.Models),
+        (options.SamplingOptions, agent.Sampling),
+        (options.ModelSamplingOptions, agent.ModelSampling),
         (options.ApprovalOptions, Policy),
         (options.PriceOptions, Price),
-        (options.SessionOptions, Rules),
+        (options.SessionOptions, SessionRules),
     ],
 )
 def test_every_key_of_config_is_a_keyword(typed: Any, read: type[BaseModel]) -> None:
-    """A new key of `config` is one line in `perdure/authoring/options.py`."""
+    """A new key of `config` is one line in `perdure/agents/options.py`."""
     assert set(get_type_hints(typed)) == set(read.model_fields)
 
 

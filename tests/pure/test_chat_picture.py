@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.cli.chatting.picture import Picture
-from perdure.run.events.kinds import TOPICS, Event, Topic
+from perdure.cli.chat_view import ChatView
+from perdure.runs.events import TOPICS, Event, Topic
 from tests.pure.strategies import json_values
 
 RUN = "session-1/a-1"
@@ -18,16 +18,16 @@ def event(topic: Topic, phase: str, run_id: str = RUN, **data: Any) -> Event:
     return Event(topic, phase, "2026-01-01T00:00:00.000+00:00", run_id, data)
 
 
-def shown(picture: Picture, *events: Event) -> list[str]:
+def shown(picture: ChatView, *events: Event) -> list[str]:
     return [line.plain for each in events for line in picture.take(each)]
 
 
-def below(picture: Picture, width: int = 80, room: int = 20) -> str:
+def below(picture: ChatView, width: int = 80, room: int = 20) -> str:
     return "\n".join(line.plain for line in picture.live(width, room))
 
 
 def test_an_answer_is_written_below_and_stays_once() -> None:
-    picture = Picture()
+    picture = ChatView()
     deltas = [event("assistant", "delta", text=text) for text in ("Hel", "lo", " you")]
     assert shown(picture, event("lifecycle", "start"), event("request", "start", model="m"), *deltas[:2]) == []
     assert picture.works
@@ -39,7 +39,7 @@ def test_an_answer_is_written_below_and_stays_once() -> None:
 
 
 def test_what_does_not_count_is_gone_and_what_was_said_beside_calls_stays() -> None:
-    picture = Picture()
+    picture = ChatView()
     shown(picture, event("lifecycle", "start"), event("assistant", "delta", text="wrong"))
     shown(picture, event("assistant", "superseded", reason="again"))
     assert below(picture) == ""
@@ -50,7 +50,7 @@ def test_what_does_not_count_is_gone_and_what_was_said_beside_calls_stays() -> N
 
 
 def test_calls_run_below_and_what_came_of_them_stays() -> None:
-    picture = Picture()
+    picture = ChatView()
     call: dict[str, Any] = {"call": "1.0", "tool": "look"}
     shown(picture, event("lifecycle", "start"), event("tool", "start", **call, params={"at": "a: b"}))
     assert below(picture) == "  1.0 look(at=a: b)"
@@ -65,7 +65,7 @@ def test_calls_run_below_and_what_came_of_them_stays() -> None:
 
 
 def test_what_waits_is_asked_until_it_is_decided() -> None:
-    picture = Picture()
+    picture = ChatView()
     offer: dict[str, Any] = {"call": "1.0", "tool": "pay", "params": {}, "reason": "pay is dangerous"}
     shown(picture, event("lifecycle", "start"), event("approval", "start", **offer))
     assert "1.0 pay waits for you  [a]pprove, [r]eject REASON" in below(picture)
@@ -77,7 +77,7 @@ def test_what_waits_is_asked_until_it_is_decided() -> None:
 
 
 def test_messages_of_others_are_shown_and_ones_own_stand_there_already() -> None:
-    picture = Picture(own={"m1"})
+    picture = ChatView(own={"m1"})
     said = [
         event("message", "accepted", run_id="", messageId=id, sender="bob", text="hi\x1b[31m") for id in ("m1", "m2")
     ]
@@ -101,7 +101,7 @@ def test_messages_of_others_are_shown_and_ones_own_stand_there_already() -> None
     st.integers(0, 40),
 )
 def test_whatever_happens_it_is_never_higher_than_there_is_room(events: list[Any], width: int, room: int) -> None:
-    picture = Picture(reasoning=True)
+    picture = ChatView(reasoning=True)
     for (topic, phase), data in events:
         picture.take(event(topic, phase, **data))
         lines = picture.live(width, room)

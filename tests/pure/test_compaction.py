@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 
-from perdure.model.dialects import DIALECTS
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.running import Run
-from perdure.run.wire import CallView, Prepared, RunResult
-from perdure.sessions.compaction import compacted, cut_of, due, problem
-from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, run_entry
-from perdure.sessions.identifiers import changed, identifiers
-from perdure.sessions.steps import estimate
-from perdure.sessions.transcript import Carried, Transcript
+from perdure.models.dialects.registry import DIALECTS
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.run import Run
+from perdure.runs.wire import CallView, PreparedWorker, RunResult
+from perdure.sessions.compaction import changed, compacted, cut_of, due, identifiers, problem
+from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, estimate, run_entry
+from perdure.sessions.transcript import Transcript, TranscriptSnapshot
 from perdure.sessions.wire import message_key
 from perdure.values.limits import AT_HAND, MAX_SEGMENT
 from perdure.values.messages import parse_messages
@@ -171,11 +168,11 @@ def test_r9_7_a_conversation_that_was_too_long_is_told_by_its_newest_part(dialec
         {"role": "user", "content": "now"},
     ]
     agent = parse_agent({"name": "desk", "config": {"dialect": dialect}, "context": context})
-    run = Run(agent, Context(agent), Prepared(tools=[], models=Models()))
+    run = Run(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
     run.situation()
-    run.begin_request(Choice("m", "r"))
+    run.begin_request(ModelChoice("m", "r"))
     whole = run.request_context(1).messages
-    run.ask_again(Choice("m", "too long"), tight=True)
+    run.ask_again(ModelChoice("m", "too long"), tight=True)
     tight = run.request_context(1).messages
     assert len(tight) < 0.7 * len(whole)
     assert tight[0] == whole[0]
@@ -290,7 +287,7 @@ class Random:
         while old := transcript.old():
             transcript.let_go(old[-1].n)
         if self.random.random() < 0.05:
-            self.transcript = Transcript(Carried.model_validate_json(transcript.carried().model_dump_json()))
+            self.transcript = Transcript(TranscriptSnapshot.model_validate_json(transcript.carried().model_dump_json()))
         return self.transcript.last > before
 
 
@@ -315,9 +312,9 @@ def check_shown(chat: list[Any], messages: list[Any], dialect: str) -> None:
     agent = parse_agent(
         {"name": "desk", "config": {"dialect": dialect}, "context": [*chat, {"role": "user", "content": "now"}]}
     )
-    run = Run(agent, Context(agent), Prepared(tools=[], models=Models()))
+    run = Run(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
     run.situation()
-    run.begin_request(Choice("m", "r"))
+    run.begin_request(ModelChoice("m", "r"))
     said = run.request_context(1).messages
     if dialect == "tools":
         assert said[-1 - len(chat) : -1] == [message.as_json() for message in messages]

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Returned
+from perdure.plan.calls import Call, Returned
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
-from perdure.run.outputs import resolve_output
+from perdure.runs.output import resolve_output
 from perdure.tools.tool import resolve_tools
 from perdure.values.state import State
-from perdure.values.texts import Texts
+from perdure.values.templates import TextBudget
 
 ANY = {"properties": {"x": {}, "n": {"type": "number"}}}
 TOOLS = resolve_tools(["load", "act"], {"load": {"name": "load", **ANY}, "act": {"name": "act", **ANY}})
@@ -116,8 +115,8 @@ def test_r16_2_a_dry_run_takes_conditions_to_hold() -> None:
 def test_r16_3_an_output_computes() -> None:
     values = {"state": {"l": CPU}, "input": {}}
     output = {"total": {"_expr": "sum(x for x in state.l.cpu if x > 92) + len(state.l.cpu)"}, "all": "†state.l.cpu"}
-    assert resolve_output(output, values, Texts()) == ({"total": 193, "all": CPU["cpu"]}, [])
-    assert "division by zero" in resolve_output({"x": {"_expr": "1 / 0"}}, values, Texts())[1][0]
+    assert resolve_output(output, values, TextBudget()) == ({"total": 193, "all": CPU["cpu"]}, [])
+    assert "division by zero" in resolve_output({"x": {"_expr": "1 / 0"}}, values, TextBudget())[1][0]
 
 
 def test_r18_5_formulas_count_against_their_task() -> None:

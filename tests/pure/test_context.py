@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from perdure.authoring.files import read_agent
+from perdure.agents.files import read_agent
 from perdure.errors import AgentError, JsonError
-from perdure.model.wire import RequestResult
-from perdure.plan.outcomes import Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import auto
-from perdure.run.running import Run
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Returned
+from perdure.runs.agent import Context, Models, auto, parse_agent
+from perdure.runs.run import Run
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import loads_commented
-from perdure.values.schemas.nullable import or_null
+from perdure.values.json import loads_commented
+from perdure.values.schemas import or_null
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
 CALLED: list[dict[str, Any]] = [
@@ -35,7 +34,7 @@ CALLED: list[dict[str, Any]] = [
 
 def run_of(*context: dict[str, Any], **more: Any) -> Run:
     agent = parse_agent({"name": "a", "context": list(context), "config": more.pop("config", {})})
-    return Run(agent, Context(agent, **more), Prepared(tools=[TOOL], models=Models()))
+    return Run(agent, Context(agent, **more), PreparedWorker(tools=[TOOL], models=Models()))
 
 
 def chat(run: Run) -> list[dict[str, Any]]:
@@ -126,7 +125,7 @@ def test_r2_8_history_is_sent_as_it_was_where_functions_are_native() -> None:
 def test_conversions_and_races_are_told_to_the_model_once_and_hold_no_output_back() -> None:
     typed = parse_tool({"name": "typed", "properties": {"n": {"type": "integer"}}}, activities=["typed"])
     agent = parse_agent({"name": "a", "context": [{"type": "text", "text": "go"}]})
-    run = Run(agent, Context(agent), Prepared(tools=[typed], models=Models()))
+    run = Run(agent, Context(agent), PreparedWorker(tools=[typed], models=Models()))
     chat(run)
 
     def play(number: int, output: int | None, *values: str | int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from perdure.client.lists import ListedRun
-from perdure.pages.costs import Spent, added_up
+from perdure.client.selection import ListedRun
+from perdure.pages.costs import DailyCost, added_up
 from perdure.pages.site import spent
 
 DAY = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ def run(agent: str, cost: float | None, tokens: int | None) -> ListedRun:
 
 def test_r17_5_runs_without_a_price_are_counted_in_tokens() -> None:
     rows = added_up([run("a", 0.5, 10), run("a", None, 1_000), run("b", None, 2_000), run("c", None, None)])
-    assert rows == [Spent("2026-11-22", "a", 2, 0.5, 1_000), Spent("2026-11-22", "b", 1, None, 2_000)]
+    assert rows == [DailyCost("2026-11-22", "a", 2, 0.5, 1_000), DailyCost("2026-11-22", "b", 1, None, 2_000)]
 
 
 def test_r17_5_a_cost_is_in_dollars_where_the_price_is_known() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import temporalio.bridge
 
-from perdure.run.views.observing import METRICS
+from perdure.runs.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "perdure.yml"

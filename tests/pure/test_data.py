@@ -7,25 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import ToolDelta
-from perdure.model.usage import RunUsage
-from perdure.model.wire import RequestResult
-from perdure.people.decisions import parse_decision
-from perdure.people.policies import Policy
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Outcome, Rejected, Returned
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.policy import Policy
+from perdure.models.dialects.common import ToolDelta
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import RequestResult
+from perdure.models.usage import RunUsage
+from perdure.plan.calls import Call, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import auto
-from perdure.run.delegates import child_document
-from perdure.run.loops import LoopInput, LoopState
-from perdure.run.running import Run
-from perdure.run.wire import Prepared
-from perdure.testing.dialects import write_answer
+from perdure.runs.agent import Context, Models, auto, parse_agent
+from perdure.runs.delegates import child_document
+from perdure.runs.loops import LoopInput, LoopState
+from perdure.runs.run import Run
+from perdure.runs.wire import PreparedWorker
+from perdure.testing.scripted_model import write_answer
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, resolve_tools
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 from perdure.values.state import State, Write
 from tests.pure.test_marks import BAIT, SECRET, VALUES, decide, offered
 
@@ -95,7 +93,7 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
     }
     agent = parse_agent(document)
     context = Context(agent, {"text": given_text}, has_input=True)
-    run = Run(agent, context, Prepared(tools=list(TOOLS.values()), models=Models()))
+    run = Run(agent, context, PreparedWorker(tools=list(TOOLS.values()), models=Models()))
     run.begin_request(auto(run.situation()))
     plan = run.open_plan(1)
     sent = {"x": page, "y": f"so {text(given_text)}", "z": [word]}
@@ -185,7 +183,7 @@ def test_in_a_later_request_that_writes_an_edited_call_once_more(page: Any, type
 def test_in_what_people_say_to_the_model(reason: str) -> None:
     def prompt(said: str) -> str:
         agent = parse_agent({"name": "a", "context": [{"type": "state", "state": {"secret": SECRET}}], "schema": True})
-        run = Run(agent, Context(agent), Prepared(tools=list(TOOLS.values()), models=Models()))
+        run = Run(agent, Context(agent), PreparedWorker(tools=list(TOOLS.values()), models=Models()))
         run.begin_request(auto(run.situation()))
         plan = run.open_plan(1)
         call = plan.add({"_tool": "send", "x": 1})

@@ -12,9 +12,7 @@ import pytest
 import yaml
 
 from perdure.hosting.server import find_program
-from perdure.hosting.settings import Settings, load
-from perdure.hosting.settings.model import CONFIG
-from perdure.hosting.settings.reading import variable
+from perdure.hosting.settings import CONFIG, Settings, load, variable
 from tests.support import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -10,26 +10,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.model.composing import compose
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import Solution, ToolDelta
-from perdure.model.dialects.asking import Ask
-from perdure.model.dialects.script import HOW_TO_SCRIPT, script_names
-from perdure.model.dialects.scripts.reader import ScriptReader
-from perdure.model.dialects.scripts.writer import write_call
-from perdure.model.dialects.tools import function_names
-from perdure.model.dialects.tools_reader import ToolsReader
-from perdure.model.strictness import make_strict
-from perdure.model.wire import Vocabulary
+from perdure.models.dialects.common import DialectRequest, Solution, ToolDelta
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.dialects.script import HOW_TO_SCRIPT, ScriptReader, script_names
+from perdure.models.dialects.script_writer import write_call
+from perdure.models.dialects.tools import ToolsReader, function_names
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.schemas import compose, make_strict
 from perdure.plan.plan import Plan
-from perdure.run.agents import Context, parse_agent
-from perdure.run.outputs import Outputs, resolve_output
-from perdure.testing.dialects import write_answer
+from perdure.runs.agent import Context, parse_agent
+from perdure.runs.output import Outputs, resolve_output
+from perdure.testing.scripted_model import write_answer
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.output_paths import parse_output_path
+from perdure.values.references import parse_output_path
 from perdure.values.state import State
-from perdure.values.templates import as_data, parse_template
-from perdure.values.texts import Texts
+from perdure.values.templates import TextBudget, as_data, parse_template
 from tests.pure.strategies import json_values
 
 TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]
@@ -144,11 +139,11 @@ def meaning(call: dict[str, Any]) -> Any:
 @example(output={"ª": None}, sizes=[3])
 def test_r6_4_an_output_in_script_means_what_it_means_elsewhere(output: Any, sizes: list[int]) -> None:
     solution, _, _ = read("script", {"calls": [], "output": as_data(output)}, sizes)
-    assert resolve_output(solution.output, {}, Texts()) == (output, [])
+    assert resolve_output(solution.output, {}, TextBudget()) == (output, [])
 
 
 def script(text: str, kinds: list[str] | None = None, tools: list[str] | None = None) -> Solution:
-    reader = ScriptReader(Vocabulary(kinds=kinds or [], names={name: name for name in tools or []}))
+    reader = ScriptReader(ReaderVocabulary(kinds=kinds or [], names={name: name for name in tools or []}))
     reader.push(text)
     return reader.close("stop")
 
@@ -281,14 +276,14 @@ PYTHON = st.lists(st.sampled_from(FRAGMENTS), max_size=60).map("".join)
 
 @given(text=st.one_of(PYTHON, st.text(max_size=80)), size=st.integers(1, 17))
 def test_r9_2_no_text_makes_the_script_reader_raise(text: str, size: int) -> None:
-    reader = ScriptReader(Vocabulary())
+    reader = ScriptReader(ReaderVocabulary())
     early: list[Any] = []
     for piece in pieces(text, [size]):
         early += reader.push(piece)
     solution = reader.close("stop")
     assert early == solution.calls[: len(early)]
     json.dumps(solution.calls).encode()
-    whole = ScriptReader(Vocabulary())
+    whole = ScriptReader(ReaderVocabulary())
     whole.push(text)
     assert whole.close("stop").calls == solution.calls
 
@@ -312,7 +307,7 @@ def test_no_deltas_make_the_tools_reader_raise(deltas: list[ToolDelta]) -> None:
 
 
 def test_a_call_starts_when_its_line_closes_not_before() -> None:
-    reader = ScriptReader(Vocabulary())
+    reader = ScriptReader(ReaderVocabulary())
     assert reader.push('x = f(a="(",\n') == []
     assert reader.push("  b=[1,\n 2])") == []
     assert reader.push("\n") == [{"_tool": "f", "a": "(", "b": [1, 2], "_outputPath": "†state.x"}]
@@ -366,7 +361,7 @@ def test_joined_references_under_an_if_are_refused() -> None:
 
 
 def test_r16_5_a_compound_statement_starts_when_it_closes() -> None:
-    reader = ScriptReader(Vocabulary())
+    reader = ScriptReader(ReaderVocabulary())
     assert reader.push("for h in hosts:\n    a = f(x=h)\n\n    # and\n    g(x=a)\n\n") == []
     (loop, call) = reader.push("c = f(x=(\n1))\n")
     assert (loop["_tool"], [inner["_tool"] for inner in loop["_body"]]) == ("_for", ["f", "g"])
@@ -525,7 +520,7 @@ def tool(**definition: Any) -> Tool:
 
 def test_the_script_prompt_shows_signatures() -> None:
     text = DIALECTS["script"].tools_text(
-        Ask(
+        DialectRequest(
             tools={
                 "t": tool(
                     description="Does it.",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError, StateError
-from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.calls import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import parse_tool
 from perdure.values.references import MISSING, Reference, parse_expression

@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.people import digests
-from perdure.people.desk import Desk
-from perdure.people.digests import Digests, approval_digest, digest
-from perdure.people.policies import Guard, Policy
+from perdure.approvals import decisions
+from perdure.approvals.decisions import Digests, approval_digest, digest
+from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.queue import ApprovalQueue
 from perdure.plan.plan import Plan
-from perdure.run.views.run import waiting_entry
+from perdure.runs.views import waiting_entry
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import dumps, loads
+from perdure.values.json import dumps, loads
 from perdure.values.state import State, Write
 from tests.cpu import Cpu
 from tests.pure.strategies import json_values
@@ -33,7 +33,7 @@ def test_r7_2_a_digest_is_of_the_value_and_of_nothing_else(values: list[Any], la
 
 
 def test_r7_2_no_value_looks_like_the_digest_of_another() -> None:
-    inside = Digests()._written(LARGE, digests._DEEP - 1)
+    inside = Digests()._written(LARGE, decisions._DEEP - 1)
     assert inside.startswith("#")
     assert digest({"p": inside}) != digest({"p": LARGE})
 
@@ -41,7 +41,7 @@ def test_r7_2_no_value_looks_like_the_digest_of_another() -> None:
 def test_r18_5_what_five_hundred_offers_show_is_looked_through_once() -> None:
     tool = parse_tool({"name": "t", "properties": {"x": {}, "n": {}}}, activities=["t"])
     plan = Plan(1, tools={"t": tool}, state=State([Write(path=(), value={"v": list(range(270_000))})]))
-    desk = Desk(guard=Guard(policy=Policy(ask="always")))
+    desk = ApprovalQueue(guard=Guard(policy=Policy(ask="always")))
     for n in range(500):
         plan.add({"_tool": "t", "x": ["†state.v"], "n": n})
     for call in plan.take_ready():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from perdure.tools.wire import idempotency_key
+from perdure.tools.invocation import idempotency_key
 
 
 def test_r6_7_a_key_names_the_effect_and_not_the_place_alone() -> None:

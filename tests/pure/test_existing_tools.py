@@ -12,9 +12,8 @@ from temporalio import activity, workflow
 
 from perdure import ToolContext, activity_tool, nexus_tool, tool, workflow_tool
 from perdure.errors import ToolDefinitionError
-from perdure.tools.existing import Existing
-from perdure.tools.functions import ToolFunction, tool_function
-from perdure.tools.tool import resolve_tools
+from perdure.tools.decorator import ToolFunction, tool_function
+from perdure.tools.tool import Existing, resolve_tools
 
 
 @dataclass

@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CursorError
-from perdure.run.events.cursor import Cursor, parse_cursor
-from perdure.run.events.feed import Feed, SessionFeed
-from perdure.run.events.journal import Journal
-from perdure.run.events.kinds import Event, Topic
-from perdure.run.events.stream import Live, Stream
-from perdure.run.events.wire import Noted, Piece, Written
+from perdure.runs.event_journal import EventJournal
+from perdure.runs.event_stream import EventBuffer, LiveState, RunEventReader, SessionEventReader
+from perdure.runs.events import Cursor, Event, JournalEntry, TextPiece, Topic, WrittenText, parse_cursor
 from tests.reader import Reader
 
 AT = "2026-01-01T00:00:00.000Z"
@@ -27,9 +24,9 @@ class World:
     """A run, or a session: what it notes, and what its Request's activity tells meanwhile."""
 
     window: int = 1_000
-    journal: Journal = field(default_factory=Journal)
+    journal: EventJournal = field(default_factory=EventJournal)
     noted: list[tuple[str, str]] = field(default_factory=list)
-    written: Written | None = None
+    written: WrittenText | None = None
     final: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Request → the attempt and the text that counts."""
 
@@ -38,8 +35,8 @@ class World:
         self.journal.note(topic, phase, AT, run_id, **data)
 
     def write(self, request: int, attempt: int, text: str) -> None:
-        piece = Piece(start=max(0, len(text) - self.window), text=text[-self.window :])
-        self.written = Written(request=request, attempt=attempt, assistant=piece, reasoning=piece)
+        piece = TextPiece(start=max(0, len(text) - self.window), text=text[-self.window :])
+        self.written = WrittenText(request=request, attempt=attempt, assistant=piece, reasoning=piece)
 
     def answer(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
         self.written = None
@@ -58,7 +55,7 @@ class World:
         """Continue as new, with a part of the journal."""
         carried = self.journal.carried()
         carried.events = carried.events[-3:]
-        self.journal = Journal(carried)
+        self.journal = EventJournal(carried)
 
     def end(self) -> None:
         self.note("lifecycle", "end", status="completed")
@@ -97,11 +94,11 @@ class Relay:
     """A stream, and how it is fed: a look, what happens meanwhile, and the pages that were asked for after it."""
 
     def __init__(self) -> None:
-        self.stream = Stream()
-        self._looked: Live | None = None
+        self.stream = EventBuffer()
+        self._looked: LiveState | None = None
 
     def look(self, world: World) -> None:
-        self._looked = Live(AT, world.written)
+        self._looked = LiveState(AT, world.written)
 
     def fetch(self, world: World, limit: int) -> None:
         if self._looked is None:
@@ -117,7 +114,7 @@ def test_r10_14_each_event_and_each_word_once_whatever_is_cut_and_wherever_is_re
     data: st.DataObject, deeds: list[Deed], window: int
 ) -> None:
     world, relays, reader = World(window=window), [Relay(), Relay()], Reader()
-    feed, relay = Feed("r"), relays[0]
+    feed, relay = RunEventReader("r"), relays[0]
     doing = iter(deeds)
     draw = st.tuples(
         st.sampled_from(["look", "look", "look", "read", "hop"]), st.booleans(), st.integers(0, 3), st.integers(1, 5)
@@ -130,14 +127,14 @@ def test_r10_14_each_event_and_each_word_once_whatever_is_cut_and_wherever_is_re
                 next(doing, lambda _: None)(world)
             which.fetch(world, limit)
         elif move == "hop":
-            relay, feed = which, Feed("r", parse_cursor(reader.cursor) if reader.cursor else None)
+            relay, feed = which, RunEventReader("r", parse_cursor(reader.cursor) if reader.cursor else None)
         read(feed, relay, reader, limit, 1 + meanwhile if other else 100)
     for deed in doing:
         deed(world)
     relay = Relay()
     relay.look(world)
     relay.fetch(world, 100)
-    feed = Feed("r", parse_cursor(reader.cursor) if reader.cursor else None)
+    feed = RunEventReader("r", parse_cursor(reader.cursor) if reader.cursor else None)
     while not feed.ended:
         read(feed, relay, reader, 3, 100)
     assert reader.next == len(world.noted)
@@ -147,7 +144,7 @@ def test_r10_14_each_event_and_each_word_once_whatever_is_cut_and_wherever_is_re
             assert reader.texts.get(request, (text[0], "")) == text or request in reader.jumped
 
 
-def read(feed: Feed, relay: Relay, reader: Reader, limit: int, most: int) -> None:
+def read(feed: RunEventReader, relay: Relay, reader: Reader, limit: int, most: int) -> None:
     """Take what is there, and go away after so many events: the next begins where the last one says."""
     if not relay.stream.begun:
         return
@@ -177,7 +174,7 @@ def test_r10_14_a_session_has_the_events_of_its_runs_between_their_start_and_end
     seen: list[Event] = []
     cursor = Cursor(session=0)
     while True:
-        feed = SessionFeed(cursor)
+        feed = SessionEventReader(cursor)
         for _ in range(data.draw(st.integers(2, 6))):  # what the session says as well is gone past in silence
             if feed.lost:
                 feed.follow(streams[""].run_id(feed.cursor.run))
@@ -209,19 +206,19 @@ def test_r10_14_a_session_has_the_events_of_its_runs_between_their_start_and_end
         assert told == {run_id: world.noted[1:-1] for run_id, world in runs_.items()}
 
 
-def stream_of(world: World) -> Stream:
-    stream = Stream()
+def stream_of(world: World) -> EventBuffer:
+    stream = EventBuffer()
     stream.add(world.journal.page())
     return stream
 
 
-def delta(feed: Feed, stream: Stream) -> list[tuple[str, str, Any]]:
+def delta(feed: RunEventReader, stream: EventBuffer) -> list[tuple[str, str, Any]]:
     events = feed.take(stream.since(feed.cursor.events), stream.live)
     return [(event.topic, event.phase, event.data.get("text", event.data.get("reason"))) for event in events]
 
 
 def test_another_attempt_supersedes_what_was_seen_and_the_end_gives_what_is_missing() -> None:
-    world, relay, feed = World(), Relay(), Feed("r")
+    world, relay, feed = World(), Relay(), RunEventReader("r")
     world.note("request", "start", number=1)
 
     def looked() -> list[tuple[str, str, Any]]:
@@ -252,7 +249,7 @@ def test_another_attempt_supersedes_what_was_seen_and_the_end_gives_what_is_miss
 
 
 def test_what_was_told_and_was_a_thought_does_not_count() -> None:
-    world, relay, feed = World(), Relay(), Feed("r")
+    world, relay, feed = World(), Relay(), RunEventReader("r")
     world.note("request", "start", number=1)
     world.write(1, 1, "I will")
     relay.look(world)
@@ -269,10 +266,10 @@ def test_what_was_told_and_was_a_thought_does_not_count() -> None:
 
 
 def test_who_has_missed_what_is_not_kept_is_told_what_and_goes_on() -> None:
-    journal = Journal()
+    journal = EventJournal()
     for number in range(1_500):
         journal.note("tool", "start", AT, call=f"1.{number}", tool="t", params={})
-    stream, feed = Stream(), Feed("r", Cursor(3))
+    stream, feed = EventBuffer(), RunEventReader("r", Cursor(3))
     stream.add(journal.page(0))
     snapshot, first, *_ = feed.take(stream.since(3))
     assert (snapshot.topic, snapshot.phase, snapshot.data) == ("lifecycle", "snapshot", {"first": 3, "next": 500})
@@ -280,36 +277,36 @@ def test_who_has_missed_what_is_not_kept_is_told_what_and_goes_on() -> None:
 
 
 def test_an_update_is_told_where_it_changes() -> None:
-    stream, feed = Stream(), Feed("r")
-    journal = Journal()
+    stream, feed = EventBuffer(), RunEventReader("r")
+    journal = EventJournal()
     journal.note("tool", "start", AT, call="1.0", tool="t", params={})
-    half = Noted(topic="tool", phase="update", at=AT, data={"call": "1.0", "tool": "t", "progress": "half"})
+    half = JournalEntry(topic="tool", phase="update", at=AT, data={"call": "1.0", "tool": "t", "progress": "half"})
     for _ in range(2):
-        stream.look(Live(AT, updates=(half,)))
+        stream.look(LiveState(AT, updates=(half,)))
         stream.add(journal.page(stream.next))
         told = [(event.phase, event.cursor) for event in feed.take(stream.since(feed.cursor.events), stream.live)]
         assert told in ([("start", "1"), ("update", "1")], [])
     journal.note("tool", "end", AT, call="1.0", tool="t", status="done")
-    stream.look(Live(AT, updates=(half,)))
+    stream.look(LiveState(AT, updates=(half,)))
     stream.add(journal.page(stream.next))
-    assert [event.phase for event in Feed("r", Cursor(1)).take(stream.since(1), stream.live)] == ["end"]
+    assert [event.phase for event in RunEventReader("r", Cursor(1)).take(stream.since(1), stream.live)] == ["end"]
 
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_the_end_of_a_long_text_gives_what_it_has_of_it(cut: bool) -> None:
-    journal = Journal()
+    journal = EventJournal()
     text = "word " * (20_000 if cut else 2_000)
     journal.note("assistant", "end", AT, request=1, attempt=1, text=text, accepted=True)
-    stream = Stream()
+    stream = EventBuffer()
     stream.add(journal.page())
-    given_text, end = Feed("r").take(stream.since(0))
+    given_text, end = RunEventReader("r").take(stream.since(0))
     assert text.startswith(given_text.data["text"])
     assert (given_text.data["text"] == text) is not cut
     assert (end.data.get("cut") == ["text"]) is cut
 
 
 def test_what_a_session_says_stands_where_it_happened_and_is_said_once() -> None:
-    session, run = Journal(), Journal()
+    session, run = EventJournal(), EventJournal()
     session.note("lifecycle", "start", "10:00", "s/1", agent="a", number=1)
     run.note("lifecycle", "start", "10:00", agent="a")
     run.note("request", "start", "10:01", number=1, model="m", reason="first")
@@ -318,7 +315,7 @@ def test_what_a_session_says_stands_where_it_happened_and_is_said_once() -> None
     run.note("message", "taken", "10:03", messageId="m2", request=2)
     session.note("message", "accepted", "10:04", messageId="m3", sender="ann", text="later")
     run.note("request", "start", "10:05", number=2, model="m", reason="again")
-    feed = SessionFeed(Cursor(session=1, run=1))
+    feed = SessionEventReader(Cursor(session=1, run=1))
     feed.follow("s/1")
     found = feed.take(session.page(1), run.page())
     assert [(event.at, event.topic, event.phase, event.cursor) for event in found] == [
@@ -331,12 +328,12 @@ def test_what_a_session_says_stands_where_it_happened_and_is_said_once() -> None
 
 
 def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
-    old, new = Journal(), Journal()
+    old, new = EventJournal(), EventJournal()
     for journal in (old, new):
         for number in range(3):
             journal.note("tool", "start", "", call=f"1.{number}")
     old.note("tool", "end", "", call="1.0")
-    stream, feed = Stream(), Feed("r")
+    stream, feed = EventBuffer(), RunEventReader("r")
     stream.add(old.page())
     assert feed.take(stream.since(0))[-1].cursor == "4"
     new.reset("")
@@ -349,20 +346,20 @@ def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
     told = feed.take(stream.since(feed.cursor.events))
     assert [f"{each.topic} {each.phase}" for each in told] == ["lifecycle reset", *["approval start"] * 3]
     assert told[0].cursor == "4r1"
-    assert Feed("r", parse_cursor("2")).take(stream.since(2))[0].cursor == "3r1", (
+    assert RunEventReader("r", parse_cursor("2")).take(stream.since(2))[0].cursor == "3r1", (
         "nothing before the point is told twice"
     )
     assert not stream.go_back(new.page().resets)
 
 
 def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
-    journal = Journal()
+    journal = EventJournal()
     journal.note("request", "start", "", number=1)
-    live = Live("", Written(request=1, attempt=1, assistant=Piece(text="Hel")))
-    feed = Feed("r")
+    live = LiveState("", WrittenText(request=1, attempt=1, assistant=TextPiece(text="Hel")))
+    feed = RunEventReader("r")
     assert feed.take(journal.page(), live)[-1].data["text"] == "Hel"
     journal.reset("")
-    again = Live("", Written(request=1, attempt=1, assistant=Piece(text="Hi")))
+    again = LiveState("", WrittenText(request=1, attempt=1, assistant=TextPiece(text="Hi")))
     told = feed.take(journal.page(1), again)
     assert [f"{each.topic} {each.phase}" for each in told] == [
         "assistant superseded",

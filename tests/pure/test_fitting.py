@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.model.wire import RequestView
-from perdure.run.fitting import fit, fit_waiting
-from perdure.run.wire import CallView, RunResult, RunView, WaitingView
+from perdure.approvals.requests import WaitingView
+from perdure.models.requests import RequestView
+from perdure.runs.views import fit, fit_waiting
+from perdure.runs.wire import CallView, RunResult, RunView
 from perdure.values.limits import MAX_PAYLOAD
-from perdure.values.limits.fitting import cut_to
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes, cut_to
 from tests.cpu import Cpu
 
 

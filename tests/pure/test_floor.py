@@ -8,20 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.approvals.decisions import approval_digest, parse_decision
+from perdure.approvals.policy import ASKS, Guard, Policy, ToolOwner, floor_problem, parse_policy, stricter
+from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import ToolDefinitionError
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.digests import approval_digest
-from perdure.people.policies import ASKS, Giver, Guard, Policy, floor_problem, parse_policy, stricter
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Returned
+from perdure.plan.calls import Call, Returned
 from perdure.plan.plan import Plan
-from perdure.run.views.run import waiting_view
+from perdure.runs.views import waiting_view
 from perdure.tools.definitions import with_own_names
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
-from perdure.values.sources import MODEL
-from perdure.values.sources.origins import Origins
+from perdure.values.provenance import MODEL, Origins
 from perdure.values.state import State
 from tests.pure.test_policies import META, POLICIES
 
@@ -72,7 +69,7 @@ def test_nothing_runs_below_the_floor(
         policies[0], floor=floor, change=parse_policy(change), remembered=data.draw(st.just([]) | st.just(["t"]))
     )
     workers = [data.draw(FLOORS) for _ in range(2)]
-    desk = Desk(given_on(data.draw(st.integers(0, 2)), top, policies[1:], floor, workers))
+    desk = ApprovalQueue(given_on(data.draw(st.integers(0, 2)), top, policies[1:], floor, workers))
 
     def new_plan() -> Plan:
         return Plan(1, tools=offered, state=State())
@@ -107,7 +104,7 @@ def check(floor: Any, there: Any, call: Call, seen: dict[str, Any]) -> None:
         assert person, "and so does the worker that has the code"
 
 
-def decide(data: st.DataObject, desk: Desk, call: Call, seen: dict[str, Any]) -> bool:
+def decide(data: st.DataObject, desk: ApprovalQueue, call: Call, seen: dict[str, Any]) -> bool:
     """Something becomes of a call that waits; whether it runs."""
     what = data.draw(
         st.sampled_from(["approve", "edit", "replace", "reject", "timeout", "policy", "remember", "program"])
@@ -134,7 +131,7 @@ def decide(data: st.DataObject, desk: Desk, call: Call, seen: dict[str, Any]) ->
     return verdict.outcome is None
 
 
-def decide_plan(data: st.DataObject, desk: Desk, plan: Plan, seen: dict[str, Any]) -> Plan:
+def decide_plan(data: st.DataObject, desk: ApprovalQueue, plan: Plan, seen: dict[str, Any]) -> Plan:
     what = data.draw(st.sampled_from(["approve", "edit", "timeout"]))
     if what == "timeout":
         return plan if desk.time_out(desk.waiting["1"], 5).outcome is None else Plan(1, tools={}, state=State())
@@ -181,7 +178,7 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     ):
         plan.add(raw)
     plan.close()
-    desk = Desk(Guard(Policy(ask="always")))
+    desk = ApprovalQueue(Guard(Policy(ask="always")))
     offers = [offer for call in plan.take_ready() if (offer := desk.offer_call(plan, call, TIME))]
     views = [
         waiting_view(offer, "a", desk.guard, lambda number: Plan(number, tools=tools, state=State()))
@@ -195,7 +192,7 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     for name in ("read", *(f"t{n}" for n in range(5))):
         plan.add({"_tool": name})
     plan.close()
-    whole = Desk(Guard(Policy(scope="plan"))).offer_plan(plan, TIME)
+    whole = ApprovalQueue(Guard(Policy(scope="plan"))).offer_plan(plan, TIME)
     assert whole is not None
     assert len(whole.runs) == 6
     assert whole.reason.endswith("; t3 runs wipe; and 1 more")
@@ -208,7 +205,7 @@ def test_a_formula_in_an_approved_plan_is_not_seen_before_it_is_computed() -> No
     def new_plan() -> Plan:
         return Plan(1, tools=tools, state=State())
 
-    desk, plan = Desk(Guard(Policy(scope="plan"), floor="dangerous"), new_plan=new_plan), new_plan()
+    desk, plan = ApprovalQueue(Guard(Policy(scope="plan"), floor="dangerous"), new_plan=new_plan), new_plan()
     for value in ({"_expr": "'/'.join(['', 'etc'])"}, "/tmp"):
         plan.add({"_tool": "wipe", "x": value})
     plan.close()
@@ -248,7 +245,7 @@ def test_a_policy_that_is_tightened_goes_before_what_was_remembered() -> None:
 def test_a_program_that_decides_signs_with_its_own_name() -> None:
     """The attack: a program lets a call pass as if a person had, and wants not to be asked about the dangerous one again."""
     tools = resolve_tools(["plain", "wipe"], CODE)
-    desk = Desk(Guard(Policy(ask="always", approver="mine:decide"), floor="dangerous"))
+    desk = ApprovalQueue(Guard(Policy(ask="always", approver="mine:decide"), floor="dangerous"))
     plan = Plan(1, tools=tools, state=State())
     for name in tools:
         plan.add({"_tool": name, "x": 1})
@@ -268,7 +265,7 @@ def test_a_program_that_decides_signs_with_its_own_name() -> None:
 def test_what_is_not_given_is_not_kept() -> None:
     guard = Guard(Policy(tools={"t": "always"}))
     assert guard.given([]) == []
-    below = Guard(givers=[Giver(tools=["t", "u"], policy=Policy())])
+    below = Guard(givers=[ToolOwner(tools=["t", "u"], policy=Policy())])
     assert [each.tools for each in below.given(["u", "v"])] == [["u"], ["u", "v"]]
 
 

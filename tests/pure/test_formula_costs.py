@@ -11,12 +11,9 @@ from typing import Any, Final
 import pytest
 
 from perdure.errors import FormulaError, TooLargeError
-from perdure.values.formulas import parse_formula
-from perdure.values.formulas.functions import FUNCTIONS, METHODS
-from perdure.values.formulas.operators import COMPARISONS, OPERATORS
-from perdure.values.formulas.reading import Reader
-from perdure.values.formulas.steps import Steps
-from perdure.values.texts import Texts
+from perdure.values.formula_functions import COMPARISONS, FUNCTIONS, METHODS, OPERATORS, EvaluationSteps
+from perdure.values.formulas import FormulaParser, parse_formula
+from perdure.values.templates import TextBudget
 
 ROUNDS: Final = 8_000_000
 """Of a loop that only counts: as much of a processor as one kind may take, 0.3 s on one that does nothing else."""
@@ -207,11 +204,11 @@ def _seconds(text: str, most: int) -> float:
         for step in reference.path:
             value = value[step]
         values.append(value)
-    steps = Steps(most)
+    steps = EvaluationSteps(most)
     began = time.process_time()
     try:
         while True:
-            Texts().computed(formula, values, steps)
+            TextBudget().computed(formula, values, steps)
     except (FormulaError, TooLargeError):
         return time.process_time() - began
 
@@ -227,7 +224,7 @@ def _counting() -> float:
 def test_r18_9_every_kind_of_node_is_timed() -> None:
     assert {kind for kinds in BOUNDS.values() for kind in kinds} <= CASES.keys()
     known = {name.lower() for name in vars(ast)}
-    assert {name[1:] for name in dir(Reader) if name[:1] == "_" and name[1:] in known} == set(NODES)
+    assert {name[1:] for name in dir(FormulaParser) if name[:1] == "_" and name[1:] in known} == set(NODES)
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 
 from perdure.errors import FormulaError, TooLargeError
 from perdure.plan.plan import Plan
-from perdure.run.outputs import resolve_output
+from perdure.runs.output import resolve_output
+from perdure.values.formula_functions import EvaluationSteps
 from perdure.values.formulas import parse_formula
-from perdure.values.formulas.steps import Steps
-from perdure.values.jsons import dumps
-from perdure.values.limits.sizes import Sizes, TooManyBytesError
-from perdure.values.paths import get
-from perdure.values.references import MISSING
+from perdure.values.json import dumps
+from perdure.values.references import MISSING, get
+from perdure.values.sizes import Sizes, TooManyBytesError
 from perdure.values.state import State
-from perdure.values.templates import parse_template
-from perdure.values.texts import Texts
+from perdure.values.templates import TextBudget, parse_template
 from tests.cpu import Cpu
 from tests.soak import times
 
@@ -38,7 +36,7 @@ DATA: dict[str, Any] = {
 }
 
 
-def value(text: str, data: Any = DATA, steps: Steps | None = None) -> Any:
+def value(text: str, data: Any = DATA, steps: EvaluationSteps | None = None) -> Any:
     formula = parse_formula(text)
     values = [get(data[reference.kind], reference.path) for reference in formula.references]
     assert MISSING not in [found for found in values if not isinstance(found, list | dict)]
@@ -234,7 +232,7 @@ def test_r18_5_each_part_of_a_formula_is_paid_for(text: str) -> None:
     """Time goes by steps: a million of them may take 0.5 s, on a machine that does something else as well 2."""
     formula = parse_formula(f"len([0 for i in range(16000) if [{text}]])")
     values = {"t": LONG, "o": {LONG: 1}, "l": [f"{LONG[1:]}a", f"{LONG[1:]}b"]}
-    steps = Steps()
+    steps = EvaluationSteps()
     cpu = Cpu()
     with contextlib.suppress(FormulaError):
         formula.evaluate([get(values, each.path) for each in formula.references], steps)
@@ -250,7 +248,7 @@ def test_r18_5_the_formulas_of_one_call_share_their_steps() -> None:
 
 
 def test_r18_1_what_a_formula_gives_is_measured() -> None:
-    texts = Texts(total=4_000_000)
+    texts = TextBudget(total=4_000_000)
     doubled, _ = parse_template({"_expr": NESTED})
     with pytest.raises(TooLargeError, match=r"gives a value of more than 1,900,000 bytes, which is the most"):
         doubled.resolve(lambda _: None, texts)
@@ -400,7 +398,7 @@ WRITTEN = st.lists(
 def never_past_its_bounds(text: str) -> None:
     try:
         formula = parse_formula(text)
-        steps = Steps()
+        steps = EvaluationSteps()
         got = formula.evaluate([SMALL] * len(formula.references), steps)
     except FormulaError:
         return
@@ -441,7 +439,7 @@ def test_r18_9_a_value_of_shared_parts_is_refused_wherever_it_stands() -> None:
         assert call.error is not None
         assert call.error.code == "params_too_large"
         assert "gives a value of more than 1,900,000 bytes, which is the most" in call.error.message
-    made, wrong = resolve_output({"x": formula}, {}, Texts())
+    made, wrong = resolve_output({"x": formula}, {}, TextBudget())
     assert made is None
     assert "more than 1,900,000 bytes" in wrong[0]
 

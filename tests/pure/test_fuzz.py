@@ -11,22 +11,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from perdure.approvals.decisions import KINDS, parse_decision
+from perdure.approvals.policy import ASKS, Guard, parse_policy
+from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import MAX_PROBLEM, MAX_TOLD, CallError, DecisionError, PerdureError
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import ToolDelta
-from perdure.model.dialects.asking import Ask
-from perdure.model.dialects.solution import parse_solution
-from perdure.model.intake import Intake
-from perdure.model.wire import Delivery
-from perdure.people.decisions import KINDS, parse_decision
-from perdure.people.desk import Desk
-from perdure.people.policies import ASKS, Guard, parse_policy
-from perdure.plan.calls import ENDED
-from perdure.plan.outcomes import Failed, Returned
+from perdure.models.dialects.common import DialectRequest, ToolDelta
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.dialects.solution import parse_solution
+from perdure.models.requests import CallDelivery
+from perdure.models.response_stream import Intake
+from perdure.plan.calls import ENDED, Failed, Returned
 from perdure.plan.plan import Plan
-from perdure.run.agents import Context, parse_agent
-from perdure.run.outputs import Outputs
-from perdure.testing.dialects import write_answer
+from perdure.runs.agent import Context, parse_agent
+from perdure.runs.output import Outputs
+from perdure.testing.scripted_model import write_answer
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.messages import TYPES
 from perdure.values.state import State, Write
@@ -241,7 +239,7 @@ def check_schema(schema: Any, meta: dict[str, Any], values: list[Any]) -> None:
     except PerdureError as error:
         assert str(error)
         return
-    asked = Ask({"t": tool}, kinds=["input"])
+    asked = DialectRequest({"t": tool}, kinds=["input"])
     for how in DIALECTS.values():
         assert isinstance(how.tools_text(asked), str)
         json.dumps(how.parameters(asked))
@@ -290,7 +288,7 @@ def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str
         return Plan(1, tools=TOOLS, state=State([Write(path=("a",), value={"b": 1})]), data={"input": {"x": 1}})
 
     plan, intake, time = new_plan(), Intake(1), "2026-01-01T00:00:00Z"
-    desk = Desk(Guard(parse_policy({"ask": "always", "scope": scope})), new_plan=new_plan)
+    desk = ApprovalQueue(Guard(parse_policy({"ask": "always", "scope": scope})), new_plan=new_plan)
     for call in offered:
         plan.add(call)
     plan.close()
@@ -303,7 +301,7 @@ def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str
                 desk.released()
             elif name == "calls":
                 with contextlib.suppress(ValidationError):  # `read_one` takes it for nothing
-                    intake.deliver(Delivery.model_validate(said))
+                    intake.deliver(CallDelivery.model_validate(said))
             else:
                 desk.apply(desk.judge(parse_decision(said, KIND_OF.get(name))))
         except DecisionError as error:

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from perdure.model.wire import RequestResult
-from perdure.plan.outcomes import Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.past.wire import SNAPSHOT_FORM
-from perdure.run.running import Run
-from perdure.run.snapshots import Attempts, carried, snapshot
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.records import SNAPSHOT_FORM
+from perdure.runs.run import Attempts, Run, carried, snapshot
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
+from perdure.values.json import pack
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
-from perdure.values.packing import pack
 from perdure.values.state import Write
 from tests.cpu import Cpu
 
@@ -35,11 +33,13 @@ def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[Run, lis
         }
     )
     tool = parse_tool({"name": "read", "properties": {"n": {"type": "integer"}}}, activities=["read"], registered=True)
-    run = Run(agent, Context(agent, None, has_input=False), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    run = Run(
+        agent, Context(agent, None, has_input=False), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"))
+    )
     dice, results, largest = Random(1), [], 0
     for number in range(1, requests + 1):
         run.situation()
-        run.begin_request(Choice("m", "only"))
+        run.begin_request(ModelChoice("m", "only"))
         if number % 10 == 0 or number == requests:
             largest = max(largest, len(run.request_context(number).model_dump_json(by_alias=True).encode()))
         plan = run.open_plan(number)
@@ -92,7 +92,7 @@ def test_r18_5_what_is_too_much_to_carry_on_is_not_packed_again_and_again() -> N
 def test_r18_3_an_output_that_reads_one_value_a_thousand_times_is_refused_before_it_is_walked_through() -> None:
     run, _, _ = grown("solution", 1, 10)
     run.state.append(Write(path=("big",), value=[0] * 250_000))
-    run.begin_request(Choice("m", "only"))
+    run.begin_request(ModelChoice("m", "only"))
     plan = run.open_plan(2)
     plan.close()
     cpu = Cpu()

@@ -12,25 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.requests import ApprovalVerdict, IncomingMessage
 from perdure.errors import CallError, DecisionError
-from perdure.model.dialects import DIALECTS
-from perdure.model.wire import Delivery, RequestResult
-from perdure.people.decisions import parse_decision
-from perdure.people.offers import Verdict
-from perdure.people.wire import Said
-from perdure.plan.calls import Call
-from perdure.plan.held.keeping import written_anew
-from perdure.plan.outcomes import Failed, Rejected, Returned
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import CallDelivery, RequestResult
+from perdure.plan.calls import Call, Failed, Rejected, Returned
 from perdure.plan.plan import Plan
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.inner import Decided, Ended, InnerLoop, Stage
-from perdure.run.past.wire import Progress
-from perdure.run.running import Run
-from perdure.run.stopping import Limit
-from perdure.run.telling import inbox
-from perdure.run.views.run import run_view
-from perdure.run.wire import Prepared
+from perdure.plan.steering import written_anew
+from perdure.runs import context as context_module
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.limits import Limit
+from perdure.runs.records import RunProgress
+from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage
+from perdure.runs.run import Run
+from perdure.runs.views import run_view
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State
 
@@ -47,9 +44,9 @@ class World:
         policy = {"ask": "never", **config.pop("approval", {})}
         document = {"name": "a", "context": [], "config": {"dialect": dialect, "approval": policy, **config}}
         agent = parse_agent(document)
-        self.run = Run(agent, Context(agent), Prepared(tools=TOOLS, models=Models()))
+        self.run = Run(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
         self.run.desk.guard.policy = agent.config.approval
-        self.loop: InnerLoop
+        self.loop: RequestLoop
         self.written: list[Any] = []
         self.started: list[str] = []
         self.task = 0
@@ -59,13 +56,13 @@ class World:
     def ask(self) -> None:
         """The next Request begins."""
         self.run.situation()
-        self.run.begin_request(Choice("m", "test"))
+        self.run.begin_request(ModelChoice("m", "test"))
         goes_on = self.run.plan is not None
         self.run.open_plan(self.number)
         if goes_on:
             self.loop.go_on()
         else:
-            self.loop = InnerLoop(self.run)
+            self.loop = RequestLoop(self.run)
 
     @property
     def number(self) -> int:
@@ -76,14 +73,14 @@ class World:
         return {call.id: call.status for call in run_view(self.run, "r").calls}
 
     def steer(self, id: str) -> None:
-        inbox.accept(self.run.progress, {"id": id, "text": f"message {id}"})
+        context_module.accept(self.run.progress, {"id": id, "text": f"message {id}"})
         if self.run.plan is not None:
             self.loop.steer()
 
     def write(self, *calls: Any) -> list[str]:
         """The model writes these; what starts."""
         first = self.loop.intake.received
-        self.loop.deliver(Delivery(number=self.number, attempt=1, first=first, calls=list(calls)))
+        self.loop.deliver(CallDelivery(number=self.number, attempt=1, first=first, calls=list(calls)))
         self.written = [*self.written, *calls] if first else [*calls]
         return self.step()
 
@@ -100,7 +97,7 @@ class World:
         self.loop.forsaken.clear()
         starts = [start.call.id for start in self.loop.starts("now") if start.call is not None]
         self.started += starts
-        if self.loop.stage in (Stage.SETTLED, Stage.REVISED):
+        if self.loop.stage in (RequestStage.SETTLED, RequestStage.REVISED):
             assert self.run.plan is not None
             self.over = self.run.close_request(self.run.plan, self.loop.result, cut=self.loop.cut)
             if not self.over:
@@ -110,7 +107,7 @@ class World:
 
     def end(self, id: str, error: bool = False) -> list[str]:
         outcome = Failed(CallError("bad", "it failed")) if error else Returned(f"of {id}")
-        self.loop.report(Ended(self.loop.running[id], outcome))
+        self.loop.report(CallEnded(self.loop.running[id], outcome))
         return self.step()
 
     def approve(self, id: str) -> None:
@@ -167,7 +164,7 @@ def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
     }
     assert world.statuses == done
     assert {call.reason for call in world.run.past.calls if call.status == "skipped"} == {"dropped by Request 2"}
-    assert [(each.id, each.request) for each in inbox.heard(world.run.progress)] == [("m1", 2)]
+    assert [(each.id, each.request) for each in context_module.heard(world.run.progress)] == [("m1", 2)]
 
 
 def test_r10_5_only_what_is_safe_starts_until_the_model_has_answered() -> None:
@@ -242,7 +239,7 @@ def test_r10_5_what_the_model_never_names_waits_for_its_person_and_the_run_with_
         assert not world.loop.may_begin(call)
         return
     if approved == "rejected":
-        world.loop.report(Ended(call, Rejected("not wanted")))
+        world.loop.report(CallEnded(call, Rejected("not wanted")))
         world.step()
     else:
         if approved == "after":
@@ -303,7 +300,7 @@ def test_r10_5_a_plan_that_is_shown_as_a_whole_shows_what_no_request_has_named()
         world.answer()
         world.answer(see("b"))
         assert [call.id for call in world.run.desk.waiting["3"].calls] == ["1.0", "3.0"]
-        world.loop.report(Decided(Verdict(decided)))
+        world.loop.report(PlanDecided(ApprovalVerdict(decided)))
         world.step()
         assert world.statuses["1.0"] == ("running" if decided is None else "rejected")
 
@@ -460,9 +457,9 @@ def test_r10_5_the_last_request_is_told_and_what_is_held_is_not_run() -> None:
         "1.0": ("running", ""),
         "1.1": ("skipped", limit.words),
     }
-    world.loop.report(Ended(world.loop.running["1.0"], Returned(1)))
+    world.loop.report(CallEnded(world.loop.running["1.0"], Returned(1)))
     world.loop.work(100, "")
-    assert world.loop.stage is Stage.SETTLED
+    assert world.loop.stage is RequestStage.SETTLED
 
 
 def test_r10_6_what_ran_when_the_run_ended_is_unknown_unless_it_is_safe() -> None:
@@ -494,15 +491,15 @@ def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
         {"id": "1", "text": 5},
     ):
         with pytest.raises(DecisionError):
-            inbox.accept(progress, raw)
-    assert inbox.accept(progress, {"id": "1", "text": "x"}) is not None
-    assert inbox.accept(progress, {"id": "1", "text": "x"}) is None
-    assert inbox.withdraw(progress, "1") == {"id": "1", "withdrawn": True}
-    assert inbox.heard(progress) == []
-    inbox.accept(progress, {"id": "1", "text": "y"})
-    inbox.hold(progress)
+            context_module.accept(progress, raw)
+    assert context_module.accept(progress, {"id": "1", "text": "x"}) is not None
+    assert context_module.accept(progress, {"id": "1", "text": "x"}) is None
+    assert context_module.withdraw(progress, "1") == {"id": "1", "withdrawn": True}
+    assert context_module.heard(progress) == []
+    context_module.accept(progress, {"id": "1", "text": "y"})
+    context_module.hold(progress)
     with pytest.raises(DecisionError, match="Request 1 holds the message 1"):
-        inbox.withdraw(progress, "1")
+        context_module.withdraw(progress, "1")
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -513,7 +510,7 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
     for _ in range(120):
         number, before = world.number, len(world.started)
         what = random.choice(["write", "write", "end", "end", "end", "answer", "steer"])
-        if what in ("write", "answer") and world.loop.stage is not Stage.STREAMING:
+        if what in ("write", "answer") and world.loop.stage is not RequestStage.STREAMING:
             continue  # it is whole already
         if what == "steer":
             world.steer(f"m{sent}")
@@ -539,11 +536,11 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
     while world.loop.running or (world.run.plan and not world.run.plan.settled and world.number < 10_000):
         if world.loop.running:
             world.end(next(iter(world.loop.running)))
-        elif world.loop.stage is Stage.STREAMING:
+        elif world.loop.stage is RequestStage.STREAMING:
             world.answer(output={"last": True})
             if not (world.run.plan and world.run.plan.calls):
                 break
-    heard = inbox.heard(world.run.progress)
+    heard = context_module.heard(world.run.progress)
     assert [each.id for each in heard] == [f"m{n}" for n in range(sent)]
     assert all(each.request for each in heard)
     ids = [call.id for call in world.run.past.calls]
@@ -558,8 +555,8 @@ def _tool(world: World, id: str) -> str:
 
 def test_r10_7_a_message_is_taken_back_by_its_sender() -> None:
     """In a plain run too: the gateway says who asks, but for who has the right to take back what others have said."""
-    progress = Progress(inbox=[Said(id="m1", text="pay", sender="ann")])
+    progress = RunProgress(inbox=[IncomingMessage(id="m1", text="pay", sender="ann")])
     with pytest.raises(DecisionError, match="no message 'm1'"):
-        inbox.withdraw(progress, {"id": "m1", "sender": "sue"})
-    assert inbox.withdraw(progress, {"id": "m1", "sender": "ann"}) == {"id": "m1", "withdrawn": True}
+        context_module.withdraw(progress, {"id": "m1", "sender": "sue"})
+    assert context_module.withdraw(progress, {"id": "m1", "sender": "ann"}) == {"id": "m1", "withdrawn": True}
     assert progress.inbox == []

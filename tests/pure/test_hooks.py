@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from perdure import hook, refuse
 from perdure.errors import HookDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, ToolResultPersist
-from perdure.hooks.answers import Hearing, HookAnswerError, told
-from perdure.hooks.functions import hook_functions
-from perdure.hooks.matching import Hooks, matches
-from perdure.hooks.table import HOOKS
-from perdure.hooks.wire import HookAnswer, HookRef
+from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, matches, told
+from perdure.hooks.decorator import hook_functions
+from perdure.hooks.events import HOOKS, HookAnswer, HookRef
 from perdure.plan.calls import Call
-from perdure.plan.revisions import take_changed
-from perdure.run.documents import with_system_text
+from perdure.plan.validation import take_changed
+from perdure.runs.agent import with_system_text
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import Json
+from perdure.values.json import Json
 from perdure.values.limits import MAX_REASON
-from perdure.values.sources.origins import Origins
+from perdure.values.provenance import Origins
 from perdure.values.templates import parse_template
 from tests.cpu import Cpu
 
@@ -56,7 +54,7 @@ def ref(event: str, name: str = "a:b", *, closed: bool = True, tools: list[str] 
 
 
 def test_each_hook_is_given_what_those_before_it_have_made_and_a_refusal_ends_it() -> None:
-    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
     hearing.hear(ref("before_tool_call", "m:one"), None)
     hearing.hear(ref("before_tool_call", "m:two"), hearing.event.changed(params={"a": 2}))
     hearing.hear(ref("before_tool_call", "m:three"), hearing.event)
@@ -67,16 +65,16 @@ def test_each_hook_is_given_what_those_before_it_have_made_and_a_refusal_ends_it
 
 def test_of_parameters_only_what_was_changed_goes_back() -> None:
     event = BeforeToolCall(params={"large": "x" * 1_000, "a": 1, "b": 2})
-    hearing = Hearing(event, 10_000)
+    hearing = HookedEvent(event, 10_000)
     hearing.hear(ref("before_tool_call"), event.changed(params={"large": "x" * 1_000, "a": True, "c": None}))
     answer = told(event, hearing)
     assert (answer.changed, answer.gone) == ({"params": {"a": True, "c": None}}, ["b"])
-    unchanged = Hearing(AfterToolCall(result=1), 100)
+    unchanged = HookedEvent(AfterToolCall(result=1), 100)
     assert told(AfterToolCall(result=1), unchanged) is unchanged.answer
 
 
 def test_what_is_no_answer_changes_nothing() -> None:
-    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
     for said, words in (
         ({"a": 2}, "it returned dict, but must return the event"),
         (AfterToolCall(), "it returned AfterToolCall"),
@@ -86,19 +84,19 @@ def test_what_is_no_answer_changes_nothing() -> None:
         with pytest.raises(HookAnswerError, match=words):
             hearing.hear(ref("before_tool_call"), said)
     with pytest.raises(HookAnswerError, match="must return nothing"):
-        Hearing(AgentEnd(), 100).hear(ref("agent_end"), AgentEnd())
+        HookedEvent(AgentEnd(), 100).hear(ref("agent_end"), AgentEnd())
     with pytest.raises(HookAnswerError, match="cannot be refused"):
-        Hearing(AgentEnd(), 100).hear(ref("agent_end"), refuse("no"))
+        HookedEvent(AgentEnd(), 100).hear(ref("agent_end"), refuse("no"))
     assert hearing.answer.changed is None
 
 
 @pytest.mark.parametrize("params", [None, "x", ["all"]])
 def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> None:
-    hearing = Hearing(BeforeToolCall(params={"a": 1}), 100)
+    hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
     with pytest.raises(HookAnswerError, match="has no params that BeforeToolCall can have"):
         hearing.hear(ref("before_tool_call"), hearing.event.model_copy(update={"params": params}))
     assert (hearing.event.as_json()["params"], hearing.answer.changed) == ({"a": 1}, None)
-    after = Hearing(AfterToolCall(), 100)
+    after = HookedEvent(AfterToolCall(), 100)
     with pytest.raises(HookAnswerError, match="has a key that is no text, but int"):
         after.hear(ref("after_tool_call"), after.event.changed(result={1: 2}))
 
@@ -134,7 +132,7 @@ def deep(levels: int, width: int = 1) -> list[Any]:
     ids=["cyclic", "deep", "shared", "huge", "surrogate", "digits", "object", "set", "bytes", "keys"],
 )
 def test_a_result_that_no_history_can_hold_is_no_answer(result: Any, words: str) -> None:
-    hearing, cpu = Hearing(AfterToolCall(result=1), 10_000), Cpu()
+    hearing, cpu = HookedEvent(AfterToolCall(result=1), 10_000), Cpu()
     with pytest.raises(HookAnswerError, match=words):
         hearing.hear(ref("after_tool_call"), hearing.event.model_copy(update={"result": result}))
     assert cpu.laps() < 50
@@ -143,7 +141,7 @@ def test_a_result_that_no_history_can_hold_is_no_answer(result: Any, words: str)
 
 @pytest.mark.parametrize("reason", ["x" * 10**6, 5, None, "\ud800", ["a"]])
 def test_a_refusal_is_a_short_text_whatever_its_hook_makes_it_of(reason: Any) -> None:
-    hearing = Hearing(BeforeToolCall(), 100)
+    hearing = HookedEvent(BeforeToolCall(), 100)
     for made in (refuse(reason), Refused(reason)):
         hearing.hear(ref("before_tool_call"), made)
         assert HookAnswer.model_validate_json(hearing.answer.model_dump_json()).refused == hearing.answer.refused
@@ -152,7 +150,7 @@ def test_a_refusal_is_a_short_text_whatever_its_hook_makes_it_of(reason: Any) ->
 
 
 def test_what_fails_refuses_or_is_gone_past() -> None:
-    hearing = Hearing(AfterToolCall(), 100)
+    hearing = HookedEvent(AfterToolCall(), 100)
     hearing.fail(ref("after_tool_call", closed=False), "is slow")
     assert ([each.hook for each in hearing.answer.failed], hearing.over) == (["a:b"], False)
     hearing.fail(ref("after_tool_call"), "is slow")

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.model.wire import Delivery, RequestResult
-from perdure.people.offers import Verdict
-from perdure.people.policies import Policy
-from perdure.plan.outcomes import Rejected, Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.fitting import fit
-from perdure.run.inner import Decided, Ended, InnerLoop, Stage, Stopped
-from perdure.run.running import Run
-from perdure.run.stopping import Limit, WorkClock
-from perdure.run.views.run import run_view
-from perdure.run.wire import Prepared
+from perdure.approvals.policy import Policy
+from perdure.approvals.requests import ApprovalVerdict
+from perdure.models.requests import CallDelivery, RequestResult
+from perdure.plan.calls import Rejected, Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.limits import Limit, WorkClock
+from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage
+from perdure.runs.run import Run
+from perdure.runs.views import fit, run_view
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from tests.cpu import Cpu
 
@@ -31,14 +29,14 @@ LONG = parse_tool({"name": "lists", "properties": {"x": LISTS}, "_activity": "t"
 LATE = Limit("deadline", "the run has worked for 600 s")
 
 
-def loop_of(**config: Any) -> InnerLoop:
+def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
-    run = Run(agent, Context(agent), Prepared(tools=[TOOL, LONG], models=Models()))
+    run = Run(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
     run.desk.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.situation()
-    run.begin_request(Choice("m", "test"))
+    run.begin_request(ModelChoice("m", "test"))
     run.open_plan(1)
-    return InnerLoop(run)
+    return RequestLoop(run)
 
 
 def call(index: int, reads: int | None = None) -> dict[str, Any]:
@@ -46,14 +44,14 @@ def call(index: int, reads: int | None = None) -> dict[str, Any]:
     return {"_tool": "t", **read, "_outputPath": f"†state.s{index}"}
 
 
-def delivered(*calls: Any, first: int = 0) -> Delivery:
-    return Delivery(number=1, attempt=1, first=first, calls=list(calls))
+def delivered(*calls: Any, first: int = 0) -> CallDelivery:
+    return CallDelivery(number=1, attempt=1, first=first, calls=list(calls))
 
 
 class Driver:
     """Carries out what the loop starts, as a workflow does."""
 
-    def __init__(self, loop: InnerLoop) -> None:
+    def __init__(self, loop: RequestLoop) -> None:
         self.loop = loop
         self.task = 0
 
@@ -64,7 +62,7 @@ class Driver:
         return ["plan" if start.call is None else start.call.id for start in self.loop.starts("")]
 
     def end(self, call_id: str, value: Any = 1) -> list[str]:
-        self.loop.report(Ended(self.loop.running[call_id], Returned(value)))
+        self.loop.report(CallEnded(self.loop.running[call_id], Returned(value)))
         return self.step()
 
 
@@ -72,14 +70,14 @@ def test_r6_3_calls_start_while_the_model_writes_and_the_request_settles_with_th
     loop = loop_of()
     driver = Driver(loop)
     loop.deliver(delivered(call(0), call(1, reads=0)))
-    assert (driver.step(), loop.stage) == (["1.0"], Stage.STREAMING)
+    assert (driver.step(), loop.stage) == (["1.0"], RequestStage.STREAMING)
     assert driver.end("1.0") == ["1.1"]
     assert not loop.waits
     loop.answer(RequestResult(calls=[call(0), call(1, reads=0), call(2)], output={}))
-    assert (driver.step(), loop.stage) == (["1.2"], Stage.DRAINING)
+    assert (driver.step(), loop.stage) == (["1.2"], RequestStage.DRAINING)
     driver.end("1.1")
     driver.end("1.2")
-    assert loop.stage is Stage.SETTLED
+    assert loop.stage is RequestStage.SETTLED
     assert loop.result.output == {}
     assert [each.id for each in loop.ended] == ["1.0", "1.1", "1.2"]
 
@@ -91,17 +89,17 @@ def test_r7_6_a_plan_that_is_shown_as_a_whole_starts_when_it_was_decided(rejecte
     loop.deliver(delivered(call(0)))
     assert driver.step() == []
     loop.answer(RequestResult(calls=[call(0), call(1)]))
-    assert (driver.step(), loop.stage, loop.waits) == (["plan"], Stage.ANSWERED, True)
-    loop.report(Decided(Verdict(Rejected("no") if rejected else None)))
+    assert (driver.step(), loop.stage, loop.waits) == (["plan"], RequestStage.ANSWERED, True)
+    loop.report(PlanDecided(ApprovalVerdict(Rejected("no") if rejected else None)))
     assert driver.step() == ([] if rejected else ["1.0", "1.1"])
-    assert loop.stage is (Stage.SETTLED if rejected else Stage.DRAINING)
+    assert loop.stage is (RequestStage.SETTLED if rejected else RequestStage.DRAINING)
 
 
 def test_r7_6_nothing_runs_of_a_plan_whose_answer_broke_off() -> None:
     loop = loop_of(approval={"scope": "plan"})
     driver = Driver(loop)
     loop.answer(RequestResult(calls=[call(0)], problem={"code": "x", "message": "x"}))
-    assert (driver.step(), loop.stage) == ([], Stage.SETTLED)
+    assert (driver.step(), loop.stage) == ([], RequestStage.SETTLED)
     assert loop.plan.calls[0].status == "rejected"
 
 
@@ -115,7 +113,7 @@ def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
     edited = desk.new_plan()
     edited.extend([call(0), call(1)])
     edited.close()
-    loop.report(Decided(Verdict(plan=edited)))
+    loop.report(PlanDecided(ApprovalVerdict(plan=edited)))
     assert driver.step() == ["1.0", "1.1"]
     assert loop.plan is edited
     assert loop._run.plan is edited
@@ -130,12 +128,12 @@ def test_r9_5_a_limit_settles_what_is_left(answered: bool) -> None:
     if answered:
         loop.answer(RequestResult(calls=[call(0), call(1), call(2, reads=0)]))
         driver.step()
-    loop.report(Stopped(LATE))
+    loop.report(LimitReached(LATE))
     driver.step()
     assert loop.limit is LATE
-    loop.report(Ended(loop.running["1.1"], Returned(1)))  # just in time, while the others were cancelled
+    loop.report(CallEnded(loop.running["1.1"], Returned(1)))  # just in time, while the others were cancelled
     loop.stop(LATE, "")
-    assert loop.stage is Stage.SETTLED
+    assert loop.stage is RequestStage.SETTLED
     assert [each.status for each in loop.plan.calls] == ["failed", "done", "skipped"]
     assert (loop.result.problem is None) is answered
 
@@ -156,7 +154,7 @@ def test_r6_7_each_call_starts_once_whatever_comes_when(reads: list[int | None],
     calls = [call(n, read if read is None or read < n else None) for n, read in enumerate(reads)]
     loop = loop_of()
     driver, started, sent, answered = Driver(loop), list[str](), 0, False
-    while loop.stage is not Stage.SETTLED:
+    while loop.stage is not RequestStage.SETTLED:
         if not answered and dice.random() < 0.5:
             first, sent = sent, dice.randint(sent, len(calls))
             loop.deliver(delivered(*calls[first:sent], first=first))
@@ -164,7 +162,7 @@ def test_r6_7_each_call_starts_once_whatever_comes_when(reads: list[int | None],
             answered = True
             loop.answer(RequestResult(calls=calls))
         elif loop.running:
-            loop.report(Ended(dice.choice(list(loop.running.values())), Returned(1)))
+            loop.report(CallEnded(dice.choice(list(loop.running.values())), Returned(1)))
         started += driver.step()
     assert sorted(started) == sorted(f"1.{n}" for n in range(len(calls)))
 
@@ -233,7 +231,7 @@ def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: lis
         now += passes
         worked += 0 if idle and idle == set(loop.running) else passes
         assert clock.worked(now) == pytest.approx(worked)
-    assert (loop.stage, loop.waits) == (Stage.SETTLED, False)
+    assert (loop.stage, loop.waits) == (RequestStage.SETTLED, False)
 
 
 def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
@@ -261,7 +259,7 @@ def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
                 break
     finally:
         gc.unfreeze()
-    assert loop.stage is Stage.SETTLED
+    assert loop.stage is RequestStage.SETTLED
     assert loop._run.count == 5_051
     assert max(tasks) < 25, "half of what a task may take"
     assert max(looks) < 25

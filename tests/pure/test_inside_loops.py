@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Outcome, Rejected, Returned
+from perdure.plan.calls import Call, Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 from perdure.values.references import Reference
 from perdure.values.state import State, Write
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.plan.outcomes import Returned
+from perdure.plan.calls import Returned
 from perdure.plan.plan import Plan
-from perdure.run.agents import Context, parse_agent
+from perdure.runs.agent import Context, parse_agent
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State, Write
 

@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.model.intake import Intake
-from perdure.model.wire import Delivery, RequestResult
+from perdure.models.requests import CallDelivery, RequestResult
+from perdure.models.response_stream import Intake
 
 
 @st.composite
-def deliveries(draw: st.DrawFn) -> list[Delivery]:
+def deliveries(draw: st.DrawFn) -> list[CallDelivery]:
     """Slices of the answers of two attempts, in any order, some twice."""
     slices = st.tuples(st.sampled_from([1, 2]), st.integers(0, 6), st.integers(0, 4))
     return [
-        Delivery(
+        CallDelivery(
             number=1,
             attempt=attempt,
             first=first,
@@ -31,7 +31,7 @@ def whole(attempt: int) -> list[Any]:
 
 
 @given(deliveries(), st.sampled_from([1, 2]))
-def test_each_call_of_one_attempt_is_taken_once_and_in_order(arriving: list[Delivery], answers: int) -> None:
+def test_each_call_of_one_attempt_is_taken_once_and_in_order(arriving: list[CallDelivery], answers: int) -> None:
     intake = Intake(1)
     taken = [call for delivery in arriving for call in intake.deliver(delivery)]
     owners = [delivery.attempt for delivery in arriving if delivery.calls]
@@ -45,7 +45,7 @@ def test_each_call_of_one_attempt_is_taken_once_and_in_order(arriving: list[Deli
 
 @given(deliveries(), st.sampled_from([1, 2]), deliveries())
 def test_what_arrives_after_the_request_was_closed_adds_nothing(
-    before: list[Delivery], answers: int, after: list[Delivery]
+    before: list[CallDelivery], answers: int, after: list[CallDelivery]
 ) -> None:
     intake = Intake(1)
     for delivery in before:
@@ -57,7 +57,7 @@ def test_what_arrives_after_the_request_was_closed_adds_nothing(
 
 
 @given(deliveries(), deliveries())
-def test_nor_after_it_was_interrupted(before: list[Delivery], after: list[Delivery]) -> None:
+def test_nor_after_it_was_interrupted(before: list[CallDelivery], after: list[CallDelivery]) -> None:
     intake = Intake(1)
     taken = [call for delivery in before for call in intake.deliver(delivery)]
     intake.interrupted("gone")
@@ -66,14 +66,14 @@ def test_nor_after_it_was_interrupted(before: list[Delivery], after: list[Delive
 
 
 @given(deliveries())
-def test_what_belongs_to_another_request_is_dropped(arriving: list[Delivery]) -> None:
+def test_what_belongs_to_another_request_is_dropped(arriving: list[CallDelivery]) -> None:
     intake = Intake(2)
     assert [intake.deliver(delivery) for delivery in arriving] == [[]] * len(arriving)
 
 
 def test_an_interruption_tells_how_much_was_released() -> None:
     intake = Intake(1)
-    intake.deliver(Delivery(number=1, attempt=1, first=0, calls=[1, 2]))
+    intake.deliver(CallDelivery(number=1, attempt=1, first=0, calls=[1, 2]))
     missing, result = intake.close(intake.interrupted("gone"))
     assert missing == []
     assert result.problem is not None

@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CursorError
-from perdure.run.events.clipping import clipped
-from perdure.run.events.cursor import Cursor, parse_cursor
-from perdure.run.events.journal import Journal
-from perdure.run.events.kinds import TOPICS, Event, as_topic
-from perdure.run.events.wire import CarriedEvents, EventsPage
-from perdure.values.jsons import Json, dumps, loads
+from perdure.runs.event_journal import EventJournal
+from perdure.runs.events import TOPICS, CarriedEvents, Cursor, Event, EventsPage, as_topic, clipped, parse_cursor
+from perdure.values.json import Json, dumps, loads
 from perdure.values.limits import (
     CARRIED_EVENTS,
     CARRIED_EVENTS_SIZE,
@@ -26,13 +23,13 @@ from perdure.values.limits import (
     KEPT_EVENTS_SIZE,
     MAX_EVENT_DATA,
 )
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes
 from tests.pure.strategies import json_values
 
 AT = "2026-11-22T12:00:00.000+00:00"
 
 
-def noting(journal: Journal, number: int, text: str = "") -> None:
+def noting(journal: EventJournal, number: int, text: str = "") -> None:
     journal.note("tool", "start", AT, call=f"1.{number}", tool="t", params={"number": number, "text": text})
 
 
@@ -44,7 +41,7 @@ def numbers(page: EventsPage) -> list[int]:
 def test_a_reader_that_comes_often_enough_sees_each_event_once_over_any_number_of_executions(
     executions: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    journal, count, seen, at = Journal(), 0, [], 0
+    journal, count, seen, at = EventJournal(), 0, [], 0
     for length, looks in executions:
         for _ in range(length):
             noting(journal, count)
@@ -55,7 +52,7 @@ def test_a_reader_that_comes_often_enough_sees_each_event_once_over_any_number_o
             seen += numbers(page)
             at = page.next
             assert at == page.first + len(page.events)
-        journal = Journal(CarriedEvents.model_validate(journal.carried().as_json()))  # it goes on as new
+        journal = EventJournal(CarriedEvents.model_validate(journal.carried().as_json()))  # it goes on as new
     while (page := journal.page(at, 7)).events:
         assert page.first in (at, page.kept_from)
         at, seen = page.next, seen + numbers(page)
@@ -68,7 +65,7 @@ def test_a_reader_that_comes_often_enough_sees_each_event_once_over_any_number_o
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 6_000), max_size=80), st.integers(-5, 3_000))
 def test_whatever_is_noted_it_keeps_the_newest_that_fit_and_says_from_where(lengths: list[int], first: int) -> None:
-    journal = Journal()
+    journal = EventJournal()
     for number in range(1_500):
         noting(journal, number, "x" * lengths[number % len(lengths)] if lengths else "")
     page = journal.page(first)
@@ -90,11 +87,11 @@ def test_whatever_is_noted_it_keeps_the_newest_that_fit_and_says_from_where(leng
 
 
 def test_who_asks_for_what_an_execution_before_still_has_is_told_so() -> None:
-    journal = Journal()
+    journal = EventJournal()
     for number in range(CARRIED_EVENTS + 50):
         noting(journal, number)
     assert not journal.page().earlier
-    later = Journal(journal.carried())
+    later = EventJournal(journal.carried())
     assert later.kept_from >= 50
     assert (later.page(10).earlier, later.page(later.kept_from).earlier) == (True, False)
     for number in range(2_000):
@@ -131,7 +128,7 @@ def test_a_clipped_value_fits_is_json_and_is_the_value_where_it_is_whole(value: 
     ids=["text", "object", "list", "keys", "nested", "key", "number", "deep"],
 )
 def test_whatever_is_large_is_cut_keeps_its_form_and_says_so(value: Json) -> None:
-    journal = Journal()
+    journal = EventJournal()
     journal.note("tool", "end", AT, call="1.0", tool="t", status="done", result=value, error=None)
     data = journal.page().events[0].data
     assert len(dumps(data)) <= MAX_EVENT_DATA
@@ -152,7 +149,7 @@ def test_values_of_a_run_are_only_named_until_somebody_reads_them_and_keep_image
     sizes, image = Sizes(), "iVBORw0KGgo" + "A" * 900
     rows = [{"number": number, "text": "x" * 30} for number in range(100)]
     large = {"image": image, "rows": [image] * 30}
-    journals = [Journal(), Journal()]
+    journals = [EventJournal(), EventJournal()]
     for journal in journals:
         for result in (rows, {"image": image}, large, "short"):
             journal.note("tool", "end", AT, call="1.0", tool="t", status="done", result=result, of=sizes)
@@ -173,7 +170,7 @@ def test_values_of_a_run_are_only_named_until_somebody_reads_them_and_keep_image
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_file_in_an_event_is_described_before_anything_is_cut(around: str, beside: bool) -> None:
     """Two pictures of 33 KB with one beginning are two, each of its whole size (R10.18)."""
-    journal, sizes = Journal(), Sizes()
+    journal, sizes = EventJournal(), Sizes()
     files = [bytes(range(256)) * 130 + bytes([last]) for last in range(2)]
     if not beside:
         files = [b"\x89PNG\r\n\x1a\n" + each for each in files]
@@ -191,7 +188,7 @@ def test_a_file_in_an_event_is_described_before_anything_is_cut(around: str, bes
 
 
 def test_a_page_holds_what_an_answer_does_and_the_next_one_goes_on() -> None:
-    journal, seen, pages = Journal(), 0, 0
+    journal, seen, pages = EventJournal(), 0, 0
     for number in range(400):
         noting(journal, number, "x" * 1_700)
     while (page := journal.page(seen)).events:
@@ -202,7 +199,7 @@ def test_a_page_holds_what_an_answer_does_and_the_next_one_goes_on() -> None:
 
 
 def test_what_was_noted_does_not_change_with_what_it_is_of() -> None:
-    journal, params = Journal(), {"list": [1], "object": {"a": 1}}
+    journal, params = EventJournal(), {"list": [1], "object": {"a": 1}}
     journal.note("tool", "start", AT, call="1.0", tool="t", params=params)
     params["list"].append(2)  # type: ignore[attr-defined]
     params["object"]["a"] = 2  # type: ignore[index]
@@ -210,7 +207,7 @@ def test_what_was_noted_does_not_change_with_what_it_is_of() -> None:
 
 
 def test_the_text_of_an_answer_is_kept_whole_up_to_what_a_reply_may_have() -> None:
-    journal = Journal()
+    journal = EventJournal()
     for text in ("y" * 64_000, "y" * 70_000):
         journal.note("assistant", "end", AT, request=1, attempt=1, text=text, accepted=True)
     whole, cut = (each.data for each in journal.page().events)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import TooLargeError
-from perdure.values.jsons import loads
+from perdure.values.json import loads
 from tests.cpu import Cpu
 
 MOST = 20_000

@@ -8,14 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.approvals.requests import RunWaits
 from perdure.errors import MessageRefusedError
-from perdure.people.wire import RunWaits
-from perdure.sessions.fates import fate
-from perdure.sessions.lanes.lane import Lane
-from perdure.sessions.lanes.queued import Accepted, Begin, Busy, Carry, Idle, LaneState, Queued, Until
+from perdure.sessions.message_queue import (
+    AcceptedMessage,
+    BeginRun,
+    MessageQueue,
+    Queued,
+    QueueIdle,
+    QueueState,
+    RunActive,
+    RunCommand,
+    WaitUntil,
+)
 from perdure.sessions.transcript import Transcript
-from perdure.sessions.wire import Message, Withdrawal, message_key, session_id
-from perdure.values.rules import MODES, Rules
+from perdure.sessions.views import fate
+from perdure.sessions.wire import Message, MessageWithdrawal, message_key, session_id
+from perdure.values.messages import MODES, SessionRules
 
 SESSION = session_id("acme", "desk")
 ALL = ["*"]
@@ -26,13 +35,13 @@ def ann(id: str) -> str:
     return message_key("ann", id)
 
 
-def lane(**rules: Any) -> Lane:
-    return Lane(SESSION, Rules(**rules))
+def lane(**rules: Any) -> MessageQueue:
+    return MessageQueue(SESSION, SessionRules(**rules))
 
 
 def say(
-    lane: Lane, text: str, now: float = 0.0, *, id: str | None = None, sender: str = "ann", **more: Any
-) -> Accepted:
+    lane: MessageQueue, text: str, now: float = 0.0, *, id: str | None = None, sender: str = "ann", **more: Any
+) -> AcceptedMessage:
     rights = more.pop("rights", [])
     message = Message(
         message_id=id or (text.strip().replace("\n", " ")[:100] or "blank"),
@@ -44,16 +53,16 @@ def say(
     return lane.accept(message, now, f"t{now}")
 
 
-def begin(lane: Lane, now: float = 0.0) -> list[str]:
+def begin(lane: MessageQueue, now: float = 0.0) -> list[str]:
     """Start the run that is to begin; what it begins with."""
     step = lane.next(now)
-    assert isinstance(step, Begin), step
+    assert isinstance(step, BeginRun), step
     lane.begun()
     return [each.text for each in step.run.messages]
 
 
 def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_somebody_says_otherwise() -> None:
-    def waits(lane: Lane, count: int, now: bool, number: int = 1) -> None:
+    def waits(lane: MessageQueue, count: int, now: bool, number: int = 1) -> None:
         lane.waits(RunWaits(run_id=lane.run_id(number), count=count, waits=now))
 
     asking = lane()
@@ -131,7 +140,7 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
     assert taken.text == "yours"
     assert fate(it, transcript, "m1", "bob").state == "withdrawn"
     assert fate(it, transcript, "m1", "ann").state == "queued"
-    it.judge_withdrawal(Withdrawal(message_id="m1", sender="eve", rights=["withdraw"], of="ann"))
+    it.judge_withdrawal(MessageWithdrawal(message_id="m1", sender="eve", rights=["withdraw"], of="ann"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,7 @@ def test_r10_1_what_is_no_message_is_refused(wrong: dict[str, Any], words: str) 
     it = lane()
     with pytest.raises(MessageRefusedError, match=words):
         say(it, wrong.pop("text", "hi"), **wrong)
-    assert it.state == LaneState()
+    assert it.state == QueueState()
 
 
 def test_r10_4_followups_are_taken_one_by_one_in_their_order() -> None:
@@ -162,9 +171,9 @@ def test_r10_4_followups_are_taken_one_by_one_in_their_order() -> None:
     ]
     for text in "abc":
         assert begin(it) == [text]
-        assert it.next(0.0) == Busy()
+        assert it.next(0.0) == RunActive()
         it.ended()
-    assert it.next(0.0) == Idle()
+    assert it.next(0.0) == QueueIdle()
 
 
 def test_r10_4_a_steer_goes_to_the_run_under_way() -> None:
@@ -202,7 +211,7 @@ def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
     it = lane(mode="collect")
     receipts = [say(it, "a", 0.0).receipt, say(it, "b", 0.4).receipt]
     assert [(r.done, r.run_id) for r in receipts] == [("collected", f"{SESSION}/1")] * 2
-    assert it.next(0.5) == Until(0.9)
+    assert it.next(0.5) == WaitUntil(0.9)
     assert [each.at for each in it.state.queue] == [0.0, 0.4]
     assert begin(it, 0.9) == ["a", "b"]
     say(it, "c", 1.0)
@@ -210,13 +219,13 @@ def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
     assert other.why is not None
     assert "other rights" in other.why
     say(it, "e", 1.1, route="mail", rights=["stop"])
-    assert it.next(1.2) == Busy()
+    assert it.next(1.2) == RunActive()
     it.ended()
     assert begin(it, 1.2) == ["c"]  # nobody can join it any more, so it waits for nothing
     it.ended()
     assert begin(it, 1.2) == ["d"]
     it.ended()
-    assert it.next(1.2) == Until(1.6)
+    assert it.next(1.2) == WaitUntil(1.6)
 
 
 def test_r10_4_collected_messages_that_fill_the_queue_begin() -> None:
@@ -280,7 +289,7 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     assert say(it, "d", sender="bob", rights=["refunds", "stop"]).steer
     it.ended({ann("d"): 2})
     step = it.next(0)
-    assert isinstance(step, Begin)
+    assert isinstance(step, BeginRun)
     assert step.run.rights == []  # a run has its starter's
 
 
@@ -307,7 +316,7 @@ def test_r10_9_commands_need_the_right_to_them() -> None:
     it.ended()
     nothing = say(it, "/stop", id="again", rights=["stop"])
     assert (nothing.cancel, nothing.receipt.why, nothing.receipt.run_id) == (False, "nothing runs", None)
-    assert it.next(0) == Idle()
+    assert it.next(0) == QueueIdle()
 
 
 def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
@@ -319,24 +328,24 @@ def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
     assert (after.done, after.position, after.why) == ("queued", 2, "/new waits before it")
     it.ended()
     step = it.next(0)
-    assert isinstance(step, Carry)
+    assert isinstance(step, RunCommand)
     assert step.command.text == "/new"
     assert begin(it) == ["b"]
     it.ended()
     assert say(it, "/reset", rights=ALL).receipt.done == "reset"
-    assert isinstance(it.next(0), Carry)
-    assert it.next(0) == Idle()
+    assert isinstance(it.next(0), RunCommand)
+    assert it.next(0) == QueueIdle()
 
 
-def take_back(it: Lane, id: str, sender: str = "ann", rights: list[str] | None = None) -> Queued | None:
-    return it.withdraw(it.judge_withdrawal(Withdrawal(message_id=id, sender=sender, rights=rights or [])))
+def take_back(it: MessageQueue, id: str, sender: str = "ann", rights: list[str] | None = None) -> Queued | None:
+    return it.withdraw(it.judge_withdrawal(MessageWithdrawal(message_id=id, sender=sender, rights=rights or [])))
 
 
 def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
     it = lane()
     say(it, "a")
     assert take_back(it, "a") is not None
-    assert it.next(0) == Idle()
+    assert it.next(0) == QueueIdle()
     assert take_back(it, "a") is None  # once more is the same
     say(it, "b")
     begin(it)
@@ -406,15 +415,15 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(ev
             over |= {each.message_id for each in [*running.steered[: event[1]], *running.messages]}
             it.ended(held)
         elif event[0] == "anew":  # over a continue-as-new
-            it = Lane(SESSION, it.rules, LaneState.model_validate_json(it.state.model_dump_json()))
+            it = MessageQueue(SESSION, it.rules, QueueState.model_validate_json(it.state.model_dump_json()))
         step = it.next(now)
-        if isinstance(step, Carry):
+        if isinstance(step, RunCommand):
             over.add(step.command.message_id)
             step = it.next(now)
-            while isinstance(step, Carry):
+            while isinstance(step, RunCommand):
                 over.add(step.command.message_id)
                 step = it.next(now)
-        if isinstance(step, Begin) and event[0] == "begin":
+        if isinstance(step, BeginRun) and event[0] == "begin":
             it.begun()
             numbers.append(step.run.number)
         state = it.state
@@ -425,6 +434,6 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(ev
         if state.running is not None:
             assert [each.seq for each in state.running.messages] == sorted(each.seq for each in state.running.messages)
         assert len(set(numbers)) == len(numbers)
-        assert not (isinstance(step, Idle) and state.queue)
-        if isinstance(step, Until):
+        assert not (isinstance(step, QueueIdle) and state.queue)
+        if isinstance(step, WaitUntil):
             assert now < step.at <= now + 0.5

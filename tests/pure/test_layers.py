@@ -8,9 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.run.views.drawing import COLOURS, Drawing, Node
-from perdure.run.views.layers import layered
-from perdure.run.views.svg import HEIGHT, picture, to_svg
+from perdure.runs.drawing import COLOURS, HEIGHT, Drawing, DrawnNode, layered, picture, to_svg
 
 
 @st.composite
@@ -49,7 +47,7 @@ def test_a_chain_is_straight_and_a_long_edge_goes_around_it() -> None:
 @given(graphs())
 def test_no_edge_passes_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
-    nodes = [Node(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
+    nodes = [DrawnNode(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
     drawn = picture(Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges]))
     assert len(drawn.lines) == len(edges)
     for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
@@ -68,7 +66,7 @@ def test_what_flows_is_said_once_beside_where_it_begins() -> None:
         ("1.0", "1.3", "†state.b"),
         ("1.1", "1.3", "after 1.1"),
     ]
-    svg = to_svg(Drawing([Node(f"1.{n}", "t", "done") for n in range(4)], edges))
+    svg = to_svg(Drawing([DrawnNode(f"1.{n}", "t", "done") for n in range(4)], edges))
     assert re.findall(r'class="flows"[^>]*>([^<]*)<', svg) == ["†state.a", "†state.b", "after 1.1"]
     assert svg.count("stroke-dasharray") == 1
 

@@ -10,14 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.run.fitting import fit
-from perdure.run.wire import RunResult
-from perdure.values.jsons import dumps
+from perdure.runs.views import fit
+from perdure.runs.wire import RunResult
+from perdure.values.json import dumps
 from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT, QUICK
-from perdure.values.limits.fitting import LEAST, allot, cut_to
-from perdure.values.limits.sending import HistoryRoom, Quick, Sending, first_fitting, history_full
-from perdure.values.limits.sizes import Sizes, preview
-from perdure.values.paths import UNKNOWN
+from perdure.values.references import UNKNOWN
+from perdure.values.sizes import (
+    LEAST,
+    HistoryRoom,
+    QuickCalls,
+    Sizes,
+    TaskBudget,
+    allot,
+    cut_to,
+    first_fitting,
+    history_full,
+    preview,
+)
 from tests.cpu import Cpu
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.integers(1, 4000).map(lambda n: '"ö\n' * n)
@@ -121,7 +130,7 @@ def test_r18_3_room_is_given_to_what_matters_first(sizes: list[int], room: int) 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2_000_000)), max_size=60))
 def test_r18_2_no_task_sends_more_than_its_bound(wanted: list[tuple[int, int]]) -> None:
-    sending, task, sent = Sending(), 0, {0: 0}
+    sending, task, sent = TaskBudget(), 0, {0: 0}
     for step, each in wanted:
         task += step
         if sending.take(task, each):
@@ -136,7 +145,7 @@ def test_r18_2_no_task_sends_more_than_its_bound(wanted: list[tuple[int, int]]) 
 @given(st.lists(st.tuples(st.floats(0.0, 1.2), st.integers(0, 80), st.integers(0, 80)), max_size=40))
 def test_r18_2_as_many_quick_calls_start_as_come_back(tasks: list[tuple[float, int, int]]) -> None:
     """Tasks some seconds apart, in each of which calls come back and others want to start."""
-    sending, quick, now, waiting = Sending(), Quick(), 0.0, 0
+    sending, quick, now, waiting = TaskBudget(), QuickCalls(), 0.0, 0
     begun: dict[str, float] = {}
     for task, (pause, back, wanted) in enumerate(tasks):
         now += pause
@@ -188,7 +197,7 @@ def test_r18_2_any_mix_of_values_and_readers_is_sent_in_bounds_and_runs_once(
     dice = Random(seed)
     sizes = [100 + sum(dice.choices(values, k=dice.randint(0, 3))) for _ in range(readers)]
     sizes = [size for size in sizes if size <= MAX_PAYLOAD]  # others are an error of the call
-    sending, task, sent = Sending(), 0, Counter[int]()
+    sending, task, sent = TaskBudget(), 0, Counter[int]()
     commands: Counter[int] = Counter()
     given: Counter[int] = Counter()
     asking: list[int] = []

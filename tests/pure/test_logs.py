@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.errors import ToolError
-from perdure.run.views.observing import METRICS
+from perdure.runs.metrics import METRICS
 from tests.support import logged
 
 SECRET = "saffron and cinnamon"

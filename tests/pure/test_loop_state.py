@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.run.loops import LoopInput, most_items
+from perdure.runs.loops import LoopInput, most_items
 from perdure.values.limits import MAX_PAYLOAD
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes
 
 TEXTS = st.sampled_from(["x", "é", "語", "\x01", '"', "👩"])
 SIZES = st.integers(0, 50) | st.integers(0, 1000) | st.integers(0, 200_000)

@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.approvals.decisions import digest, parse_decision
+from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.queue import ApprovalQueue
+from perdure.approvals.requests import ApprovalRequest, JudgedDecision
 from perdure.errors import DecisionError
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.digests import digest
-from perdure.people.offers import Judged, Offer
-from perdure.people.policies import Guard, Policy
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Returned
+from perdure.plan.calls import Call, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import resolve_tools
-from perdure.values.marks import changes, held_marks, marked, written
 from perdure.values.state import State, Write
-from perdure.values.templates import as_data, parse_template
+from perdure.values.templates import as_data, changes, held_marks, marked, parse_template, written
 from tests.pure.strategies import json_values
 
 SECRET = "s3cret"
@@ -54,7 +51,7 @@ VALUES = st.recursive(
 )
 
 
-def offered(page: Any) -> tuple[Desk, Plan, Call]:
+def offered(page: Any) -> tuple[ApprovalQueue, Plan, Call]:
     """A call that sends what a page says, waiting for a person."""
     plan = Plan(1, tools=TOOLS, state=State([Write(path=("secret",), value=SECRET)]))
     plan.add({"_tool": "fetch", "_outputPath": "†state.page"})
@@ -63,12 +60,12 @@ def offered(page: Any) -> tuple[Desk, Plan, Call]:
     (fetch,) = plan.take_ready()
     plan.end(fetch, Returned(page))
     plan.take_ready()
-    desk = Desk(Guard(Policy()))
+    desk = ApprovalQueue(Guard(Policy()))
     desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
     return desk, plan, call
 
 
-def decide(desk: Desk, decision: dict[str, Any]) -> Judged:
+def decide(desk: ApprovalQueue, decision: dict[str, Any]) -> JudgedDecision:
     judged = desk.judge(parse_decision({"call": "1.1", **decision}))
     desk.apply(judged)
     return judged
@@ -120,7 +117,7 @@ def test_what_reads_a_value_a_thousand_times_does_not_wait_for_a_person() -> Non
     error = plan.calls[0].error
     assert error is not None
     assert error.code == "params_too_large"
-    desk = Desk(Guard(Policy(ask="always")))
+    desk = ApprovalQueue(Guard(Policy(ask="always")))
     desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
     with pytest.raises(DecisionError, match="the parameters have 400,002,"):
         decide(desk, {"decision": "edit", "params": {"x": [{"_ref": "†state.big"}] * 1000}})
@@ -134,7 +131,7 @@ def test_what_an_edit_keeps_is_not_computed_again() -> None:
     other = plan.add({"_tool": "fetch", "_outputPath": "†state.list"})
     plan.close()
     plan.take_ready()
-    desk = Desk(Guard(Policy(ask="always")))
+    desk = ApprovalQueue(Guard(Policy(ask="always")))
     desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
     plan.end(other, Returned(5))
     decide(desk, {"call": "1.0", "decision": "edit", "params": {"y": 2}})
@@ -161,14 +158,14 @@ def test_a_mark_that_is_none_is_refused(decision: dict[str, Any], words: str) ->
     assert "1.1" in desk.waiting
 
 
-def whole(raw: Any, state: Any = None) -> tuple[Desk, Offer]:
+def whole(raw: Any, state: Any = None) -> tuple[ApprovalQueue, ApprovalRequest]:
     def new_plan() -> Plan:
         return Plan(1, tools=TOOLS, state=State([Write(path=(), value={"secret": SECRET, **(state or {})})]))
 
     plan = new_plan()
     plan.add(raw)
     plan.close()
-    desk = Desk(Guard(Policy(scope="plan")), new_plan=new_plan)
+    desk = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=new_plan)
     offer = desk.offer_plan(plan, "2026-01-01T00:00:00Z")
     assert offer is not None
     return desk, offer
@@ -246,7 +243,7 @@ def test_a_mark_in_the_items_of_a_loop_is_data_when_the_call_is_replaced() -> No
     call = plan.add({"_tool": "each", "x": 1, "_each": "†state.page"})
     plan.close()
     plan.take_ready()
-    desk = Desk(Guard(Policy(ask="always")))
+    desk = ApprovalQueue(Guard(Policy(ask="always")))
     offer = desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
     assert offer is not None
     other = {"_tool": "each", "x": 2, "_each": offer.shown["_each"]}

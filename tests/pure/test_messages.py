@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from perdure.errors import AgentError, InputError, JsonError
-from perdure.model.dialects.solution import parse_solution
-from perdure.run.agents import Context, parse_agent
-from perdure.values.jsons import MAX_DEPTH, loads
+from perdure.models.dialects.solution import parse_solution
+from perdure.runs.agent import Context, parse_agent
+from perdure.values.json import MAX_DEPTH, loads
 from perdure.values.messages import merge_data, parse_messages
 from tests.pure.strategies import json_values
 

@@ -11,20 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.model.usage import Usage
-from perdure.model.wire import RequestResult
-from perdure.plan.outcomes import Failed, Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.events.wire import Noted
-from perdure.run.inner import Ended, InnerLoop, Stage
-from perdure.run.running import Run
-from perdure.run.snapshots import restore, snapshot
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.models.usage import Usage
+from perdure.plan.calls import Failed, Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.events import JournalEntry
+from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
+from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.wire import PreparedWorker
 from tests.pure.test_inner_loop import LATE, TOOL, delivered, loop_of
 
 
-def noted(run: Run) -> list[Noted]:
+def noted(run: Run) -> list[JournalEntry]:
     return run.notes.journal.page().events
 
 
@@ -58,7 +56,7 @@ def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_i
     dice = Random(seed)
     calls, loop = plan_of(dice, count), loop_of()
     run, task, sent, happens = loop._run, 0, 0, dice.randint(0, 12)
-    while loop.stage not in (Stage.SETTLED, Stage.REVISED):
+    while loop.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
         task += 1
         if task == happens and what == "steer":
             loop.steer()
@@ -70,12 +68,12 @@ def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_i
         elif sent < count and dice.random() < 0.5:
             first, sent = sent, dice.randint(sent, count)
             loop.deliver(delivered(*calls[first:sent], first=first))
-        elif loop.stage is Stage.STREAMING and dice.random() < 0.3:
+        elif loop.stage is RequestStage.STREAMING and dice.random() < 0.3:
             sent = count
             loop.answer(RequestResult(calls=calls))
         for call in [call for call in loop.running.values() if dice.random() < 0.5]:
             well = dice.random() < 0.8
-            loop.report(Ended(call, Returned(1) if well else Failed(CallError("broken", "it is"))))
+            loop.report(CallEnded(call, Returned(1) if well else Failed(CallError("broken", "it is"))))
         loop.work(task, "")
         loop.starts("")
     made = list(loop.plan.made())
@@ -103,26 +101,26 @@ def run_of(dialect: str = "solution", schema: Any = None, **config: Any) -> Run:
         "schema": schema or {"type": "string"},
     }
     agent = parse_agent(document)
-    return Run(agent, Context(agent), Prepared(tools=[TOOL], models=Models(fast="f", smart="s")))
+    return Run(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models(fast="f", smart="s")))
 
 
 def answered(run: Run, result: RequestResult, *, model: str = "s", cut: bool = False) -> bool:
     """One Request of a run, whose calls all end well."""
     number = run.situation().number
-    run.begin_request(Choice(model, "test"))
+    run.begin_request(ModelChoice(model, "test"))
     run.open_plan(number)
-    loop = InnerLoop(run)
+    loop = RequestLoop(run)
     if cut:
         loop.steer()
     else:
         loop.answer(result)
     task = 0
-    while loop.stage is not Stage.SETTLED:
+    while loop.stage is not RequestStage.SETTLED:
         task += 1
         loop.work(task, "")
         for start in loop.starts(""):
             assert start.call is not None
-            loop.report(Ended(start.call, Returned("told")))
+            loop.report(CallEnded(start.call, Returned("told")))
     return run.close_request(loop.plan, loop.result, cut=loop.cut)
 
 
@@ -188,9 +186,9 @@ def test_an_answer_without_a_text_ends_with_its_request(cut: bool) -> None:
 def test_a_request_that_is_asked_again_is_the_same_one_and_a_message_is_taken_by_it() -> None:
     run = run_of()
     run.situation()
-    run.begin_request(Choice("a", "first"))
-    run.ask_again(Choice("b", "a is down"))
-    run.ask_again(Choice("b", "the context was too long, and was cut"), tight=True)
+    run.begin_request(ModelChoice("a", "first"))
+    run.ask_again(ModelChoice("b", "a is down"))
+    run.ask_again(ModelChoice("b", "the context was too long, and was cut"), tight=True)
     assert [(name, data.get("model")) for name, data in rows(run)] == [
         ("request start", "a"),
         ("request update", "b"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from perdure.errors import CallError
-from perdure.model.usage import Usage
-from perdure.model.wire import RequestResult, RequestView
+from perdure.models.requests import RequestResult, RequestView
+from perdure.models.usage import Usage
 from perdure.plan.plan import Plan
-from perdure.run.views.observing import (
+from perdure.runs.metrics import (
     METRICS,
-    Told,
+    Observation,
     call_ended,
     decided,
     fell_back,
@@ -32,7 +32,7 @@ from perdure.values.state import State
 SENTENCE = "nobody is called saffron"
 
 
-def told() -> list[Told]:
+def told() -> list[Observation]:
     """One of everything, with as much of other people's words as can be in it."""
     plan = Plan(1, tools={"pay": Tool(name="pay", parameters={"type": "object"})}, state=State())
     calls = [plan.add({"_tool": name, "name": SENTENCE}) for name in ("pay", SENTENCE)]

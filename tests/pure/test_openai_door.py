@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.gateway.openai.answers import Found, message_item, response_object, via
-from perdure.gateway.openai.documents import Record
+from perdure.approvals.requests import WaitingView
+from perdure.gateway.errors import HttpError
+from perdure.gateway.openai import requests
+from perdure.gateway.openai import requests as requests_module
+from perdure.gateway.openai.agent_file import Record
+from perdure.gateway.openai.events import ResponseEvents
 from perdure.gateway.openai.ids import ResponseId, conversation_key, of_call, response_id
-from perdure.gateway.openai.reading import chats, requests
-from perdure.gateway.openai.reading.items import read_input
-from perdure.gateway.openai.telling import Telling
-from perdure.gateway.problems import HttpError
-from perdure.model.usage import RunUsage, Usage
-from perdure.model.wire import RequestView
-from perdure.people.shown import WaitingView
-from perdure.plan.approval import Approval
-from perdure.run.wire import CallView, RunView
-from perdure.values.jsons import JsonObject
+from perdure.gateway.openai.objects import FoundRun, message_item, response_object, via
+from perdure.gateway.openai.requests import read_input
+from perdure.models.requests import RequestView
+from perdure.models.usage import RunUsage, Usage
+from perdure.plan.calls import Approval
+from perdure.runs.wire import CallView, RunView
+from perdure.values.json import JsonObject
 
 ID = ResponseId("0" * 24, "0a0b0c-1")
 texts = st.text("ab \n…", min_size=1, max_size=30)
@@ -56,7 +57,7 @@ def response(answer: str, functions: int = 0) -> JsonObject:
 
 def told(answer: JsonObject, cut: Sequence[Sequence[tuple[int, str]]], after: int = -1) -> list[JsonObject]:
     """All events: of answers that did not count, and of the one that does."""
-    telling = Telling(ID, after)
+    telling = ResponseEvents(ID, after)
     events = list(telling.begin({"id": str(ID), "output": []}))
     for number, each in enumerate(cut):
         # Every third is another Request, in between it is asked again.
@@ -153,7 +154,7 @@ OFFER = WaitingView(
 
 
 def test_a_run_that_waits_for_its_client_has_ended_a_response_and_begins_another() -> None:
-    waits = Found(run(calls=[CallView(**CALL, status="waiting")], waiting=[OFFER]), RECORD)
+    waits = FoundRun(run(calls=[CallView(**CALL, status="waiting")], waiting=[OFFER]), RECORD)
     first = response_object(ID, waits)
     assert (first["status"], first["usage"]["total_tokens"]) == ("completed", 7)
     (asked,) = first["output"]
@@ -166,7 +167,9 @@ def test_a_run_that_waits_for_its_client_has_ended_a_response_and_begins_another
         ({"status": "completed", "log": log}, "completed"),
     ):
         usage = RunUsage(prompt_tokens=15, completion_tokens=4)
-        found = Found(run(**({"calls": [done], "stop_reason": "output", "usage": usage} | more)), RECORD, "Fine.", 1.0)
+        found = FoundRun(
+            run(**({"calls": [done], "stop_reason": "output", "usage": usage} | more)), RECORD, "Fine.", 1.0
+        )
         assert response_object(ID, found) == first, "what was told of it stays so"
         second = response_object(ID.next(), found)
         assert second["status"] == status
@@ -186,7 +189,7 @@ def test_a_run_that_waits_for_its_client_has_ended_a_response_and_begins_another
     ],
 )
 def test_how_a_run_ends(about: dict[str, Any], status: str, reason: str | None) -> None:
-    told = response_object(ID, Found(run(**about), RECORD, "x", 1.0))
+    told = response_object(ID, FoundRun(run(**about), RECORD, "x", 1.0))
     assert (told["status"], (told["incomplete_details"] or {}).get("reason")) == (status, reason)
     assert (told["error"] is not None) == (status == "failed")
 
@@ -244,7 +247,14 @@ def test_any_input_is_taken_or_refused_in_one_line(value: Any, follows: bool) ->
 
 
 REQUEST_KEYS = sorted(
-    {*requests.HONOURED, *requests.HINTS, *requests.NEUTRAL, *chats.HONOURED, *chats.NEUTRAL, "other"}
+    {
+        *requests.HONOURED,
+        *requests.HINTS,
+        *requests.NEUTRAL,
+        *requests_module.CHAT_HONOURED,
+        *requests_module.CHAT_NEUTRAL,
+        "other",
+    }
 )
 bodies = st.dictionaries(st.sampled_from(REQUEST_KEYS), json_like, max_size=6)
 
@@ -254,7 +264,7 @@ def test_any_body_is_read_or_refused_in_one_line(body: dict[str, Any], chat: boo
     body = {"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}]} | body
     body.pop("input" if chat else "messages")
     try:
-        (chats.read_chat if chat else requests.read_request)(body)
+        (requests_module.read_chat if chat else requests.read_request)(body)
     except HttpError as error:
         assert error.status == 400
         assert error.more["param"] in body or error.more["param"].split(".")[0].split("[")[0] in body

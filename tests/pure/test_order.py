@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError, DecisionError
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.asking import Ask
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Failed, Rejected, Returned
+from perdure.models.dialects.common import DialectRequest
+from perdure.models.dialects.registry import DIALECTS
+from perdure.plan.calls import Call, Failed, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
 from perdure.tools.tool import parse_tool, resolve_tools
@@ -345,7 +344,7 @@ def test_r5_12_the_model_is_told_which_tools_run_alone_and_what_ended_means(dial
         name: parse_tool({"name": name, "_activity": "t", **({"_exclusive": group} if group else {})}, activities=["t"])
         for name, group in (("free", None), ("only", True), ("door", "house"))
     }
-    ask = Ask(tools)
+    ask = DialectRequest(tools)
     told = DIALECTS[dialect]
     shown = {"free": "", "only": "", "door": ""}
     if dialect == "tools":

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import ENDED
-from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.calls import ENDED, Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.limits.steps import MOST_STEPS, TASK_STEPS
+from perdure.values.limits import MOST_STEPS, TASK_STEPS
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write
 from tests.pure.strategies import plans

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError
-from perdure.model.dialects.answers import ToolDelta
-from perdure.model.dialects.scripts.reader import ScriptReader
-from perdure.model.dialects.tools_reader import ToolsReader
-from perdure.model.wire import Vocabulary
-from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.models.dialects.common import ToolDelta
+from perdure.models.dialects.script import ScriptReader
+from perdure.models.dialects.tools import ToolsReader
+from perdure.models.requests import ReaderVocabulary
+from perdure.plan.calls import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.values.limits import MAX_EDGES
 from tests.pure.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses
@@ -209,7 +209,7 @@ def test_r3_1_an_expression_in_braces_is_one_with_spaces_and_parentheses_too(tex
 )
 def test_r5_1_a_line_that_is_no_call_has_not_written(dialect: str, text: str) -> None:
     if dialect == "script":
-        script = ScriptReader(Vocabulary())
+        script = ScriptReader(ReaderVocabulary())
         script.push(text)
         calls = script.close().calls
     else:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.approvals.decisions import digest, parse_decision
+from perdure.approvals.policy import ASKS, Guard, Policy, parse_policy
+from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import AgentError, DecisionError, ToolDefinitionError
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.digests import digest
-from perdure.people.policies import ASKS, Guard, Policy, parse_policy
-from perdure.plan.outcomes import Rejected, Returned
+from perdure.plan.calls import Rejected, Returned
 from perdure.plan.plan import Plan
-from perdure.run.agents import parse_agent
+from perdure.runs.agent import parse_agent
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
 from perdure.values.state import State
 
@@ -78,7 +77,7 @@ def test_r7_1_nothing_gets_below_the_floor(
         parse_policy(policy | {"scope": "calls"}), floor=floor, change=parse_policy(change), remembered=remembered
     )
     tools = {"t": disguised(activity, meta), "u": disguised(activity, {"_approval": "never"}, "u")}
-    desk = Desk(guard)
+    desk = ApprovalQueue(guard)
     plan = Plan(1, tools=tools, state=State())
     call = plan.add({"_tool": "t", "x": 1})
     plan.close()
@@ -143,7 +142,7 @@ def test_a_policy_may_be_its_scope_alone() -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda s: st.dictionaries(st.text(max_size=6), s)))
 def test_r7_3_any_json_is_a_decision_or_one_clear_line(raw: Any) -> None:
-    desk = Desk()
+    desk = ApprovalQueue()
     try:
         desk.judge(parse_decision(raw))
     except DecisionError as error:
@@ -158,7 +157,7 @@ def test_r7_2_the_digest_names_the_parameters_whatever_their_order() -> None:
 
 def test_a_replacement_must_write_what_others_read() -> None:
     tools = {name: resolve_tools([name], CODE)[name] for name in CODE}
-    desk = Desk(Guard(Policy(ask="dangerous")))
+    desk = ApprovalQueue(Guard(Policy(ask="dangerous")))
     plan = Plan(1, tools=tools, state=State())
     first = plan.add({"_tool": "wipe", "x": 1, "_outputPath": "†state.a"})
     plan.add({"_tool": "plain", "x": "†state.a"})

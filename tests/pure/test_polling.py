@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count, takewhile
 
-from perdure.values.limits.polling import ATTEMPTS, LONGEST_PAUSE, SHORTEST_PAUSE, after_answer, after_failure
+from perdure.values.limits import ATTEMPTS, LONGEST_PAUSE, SHORTEST_PAUSE, after_answer, after_failure
 
 
 def test_nobody_answers_for_about_two_minutes() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from perdure import Agent
 from perdure.cli.app import app
 from perdure.errors import AgentError, InputError
-from perdure.values.problems.places import line_of
+from perdure.values.problems import line_of
 
 WRONG = """{
   // tried by somebody new

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.model.dialects.answers import Solution
-from perdure.model.dialects.scripts.reader import ScriptReader
-from perdure.model.dialects.scripts.writer import write_call
-from perdure.model.wire import Vocabulary
+from perdure.models.dialects.common import Solution
+from perdure.models.dialects.script import ScriptReader
+from perdure.models.dialects.script_writer import write_call
+from perdure.models.requests import ReaderVocabulary
 from perdure.plan.plan import Plan
 from perdure.tools.tool import resolve_tools
 from perdure.values.state import State
@@ -52,7 +52,7 @@ NAMED = [pytest.param(program, id=program.name) for program in PROGRAMS]
 
 def read(text: str, domain: str, sizes: list[int] | None = None) -> Solution:
     tools = TOOLS[domain]
-    reader = ScriptReader(Vocabulary(names={name: name for name in tools}, parameters=tools, kinds=["input"]))
+    reader = ScriptReader(ReaderVocabulary(names={name: name for name in tools}, parameters=tools, kinds=["input"]))
     early: list[Any] = []
     at, turn = 0, 0
     while sizes and at < len(text):
@@ -119,7 +119,7 @@ def test_r16_4_what_was_read_is_a_plan_without_a_mistake(program: Program) -> No
 
 def test_the_script_in_the_docs_is_read() -> None:
     (script,) = re.findall(r"```text\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    reader = ScriptReader(Vocabulary())
+    reader = ScriptReader(ReaderVocabulary())
     reader.push(script)
     assert refusals(reader.close("stop")) == []
 

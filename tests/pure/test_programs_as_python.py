@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError
-from perdure.model.dialects.scripts.reader import ScriptReader
-from perdure.model.wire import Vocabulary
-from perdure.plan.outcomes import Failed, Returned
+from perdure.models.dialects.script import ScriptReader
+from perdure.models.requests import ReaderVocabulary
+from perdure.plan.calls import Failed, Returned
 from perdure.plan.plan import Plan
-from perdure.run.outputs import resolve_output
+from perdure.runs.output import resolve_output
 from perdure.tools.tool import resolve_tools
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 from perdure.values.state import State
-from perdure.values.texts import Texts
+from perdure.values.templates import TextBudget
 from tests.pure.test_programs import PROGRAMS, TEXT, TOOLS, Program, read, refusals
 
 
@@ -140,7 +140,7 @@ def as_plan(program: Program, world: World) -> tuple[Any, list[str]]:
         for call in calls:
             plan.home(call).end(call, Returned(world.call(call.tool_name, call.params)), "then")
     wrong = [f"{call.id} {call.error.message}" for call in plan.made() if call.error]
-    output, problems = resolve_output(solution.output, {"input": INPUT, "state": plan.state.snapshot()}, Texts())
+    output, problems = resolve_output(solution.output, {"input": INPUT, "state": plan.state.snapshot()}, TextBudget())
     return output, wrong + problems
 
 
@@ -191,7 +191,7 @@ def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str,
         name: {"name": name, "properties": {key: {} for key in keys}} for name, keys in SLOW_AND_FAST.items()
     }
     plan = Plan(1, tools=resolve_tools(list(definitions), definitions), state=State())
-    reader = ScriptReader(Vocabulary(names={name: name for name in definitions}, parameters=SLOW_AND_FAST))
+    reader = ScriptReader(ReaderVocabulary(names={name: name for name in definitions}, parameters=SLOW_AND_FAST))
     reader.push(AGAIN[how])
     solution = reader.close("stop")
     assert solution.problem is None
@@ -207,6 +207,8 @@ def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str,
         plan.home(call).end(call, Failed(CallError("boom", "")) if failed else Returned(value), "then")
     assert [call.error.message for call in plan.made() if call.error and not call.writes] == []
     state = plan.state.snapshot()
-    read = [resolve_output(solution.output, {"state": state}, Texts(), at_end) for at_end in (None, plan.read_at_end)]
+    read = [
+        resolve_output(solution.output, {"state": state}, TextBudget(), at_end) for at_end in (None, plan.read_at_end)
+    ]
     wanted = {"if not": {"x": "slow"}, "value": 1, "loop": ["fast", "fast"]}.get(how, "fast")
     assert read == [({"r": wanted, "e": wanted}, [])] * 2

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from perdure.people.policies import Guard, Policy
-from perdure.people.questions import NO_WORDS, ask_words, call_words, condition_words
-from perdure.people.shown import WaitingEntry, WaitingView
+from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.requests import NO_WORDS, WaitingEntry, WaitingView, ask_words, call_words, condition_words
 from perdure.tools.tool import resolve_tools
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 from tests.pure.strategies import json_values
 
 ABOVE = {"properties": {"euros": {"exclusiveMinimum": 100}}, "required": ["euros"]}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure.model.answer import Answer
-from perdure.model.dialects import DIALECTS
-from perdure.model.wire import Vocabulary
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.response_stream import ResponseStream
 
 THOUGHT = "I will add. "
 ADD = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
@@ -47,7 +47,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("dialect", SAYS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_it_is_heard_in_each_form(form: list[dict[str, Any]], dialect: str) -> None:
-    answer = Answer("m", 1, DIALECTS[dialect].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS[dialect].reader(ReaderVocabulary()))
     heard, said = "", ""
     for document in [*form, delta(content=SAYS[dialect])]:
         answer.take(document)
@@ -62,7 +62,7 @@ def test_it_is_heard_in_each_form(form: list[dict[str, Any]], dialect: str) -> N
 
 @pytest.mark.parametrize("form", [FORMS["reasoning_content"], FORMS["details"], FORMS["tags"]])
 def test_beside_calls_it_is_kept_once(form: list[dict[str, Any]]) -> None:
-    answer = Answer("m", 1, DIALECTS["tools"].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS["tools"].reader(ReaderVocabulary()))
     for document in [*form, delta(tool_calls=[ADD])]:
         answer.take(document)
     result = answer.result()
@@ -74,14 +74,14 @@ def test_beside_calls_it_is_kept_once(form: list[dict[str, Any]]) -> None:
     "thought", [{"type": "reasoning.encrypted", "data": "d"}, {"text": 7}, [[[[[[[["deep"]]]]]]]], 5, {"text": None}]
 )
 def test_what_has_no_words_is_none(thought: Any) -> None:
-    answer = Answer("m", 1, DIALECTS["solution"].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS["solution"].reader(ReaderVocabulary()))
     answer.take(delta(reasoning_details=[thought], reasoning=thought))
     answer.take(delta(content=SAYS["solution"]))
     assert (answer.thought(), answer.result().reasoned) == ("", 0)
 
 
 def test_of_a_long_one_the_beginning_is_kept_and_all_of_it_told() -> None:
-    answer = Answer("m", 1, DIALECTS["solution"].reader(Vocabulary()))
+    answer = ResponseStream("m", 1, DIALECTS["solution"].reader(ReaderVocabulary()))
     heard = 0
     for _ in range(100):
         answer.take(delta(reasoning_content="x" * 999 + "\ud83d"))
@@ -94,7 +94,7 @@ def test_of_a_long_one_the_beginning_is_kept_and_all_of_it_told() -> None:
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("dialect", SAYS)
 def test_a_thought_whose_beginning_was_lost_is_one_all_the_same(dialect: str, told: bool) -> None:
-    answer, said = Answer("m", 1, DIALECTS[dialect].reader(Vocabulary())), ""
+    answer, said = ResponseStream("m", 1, DIALECTS[dialect].reader(ReaderVocabulary())), ""
     for piece in ("I will ", "add.\n", "</think>\n", SAYS[dialect]):
         answer.take(delta(content=piece))
         said += answer.said() if told else ""

@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from perdure.errors import RunError
-from perdure.run.wire import CallView
-from perdure.sessions.compaction import compacted, cut_of
+from perdure.runs.wire import CallView
+from perdure.sessions.compaction import HeldEntries, compacted, cut_of
 from perdure.sessions.entries import CommandEntry, MessageEntry, RunEntry
-from perdure.sessions.forking import fork, run_number
+from perdure.sessions.fork import fork, run_number
 from perdure.sessions.recall import HITS, newest_first, oldest_first, recall
-from perdure.sessions.segments import Entries, Span
-from perdure.sessions.tending import AtHand
-from perdure.sessions.transcript import Carried, Transcript
-from perdure.values.excerpts import PAGE
-from perdure.values.jsons import Json
+from perdure.sessions.transcript import EntryList, Span, Transcript, TranscriptSnapshot
+from perdure.values.json import Json, pack
+from perdure.values.media import PAGE
 from perdure.values.messages import parse_messages
-from perdure.values.packing import pack
-from perdure.values.state.writes import Wrote
+from perdure.values.state import WriteRecord
 from tests.pure.test_compaction import AT, Random, exchange
 from tests.soak import times
 
@@ -32,7 +29,7 @@ class Session:
     def __init__(self, transcript: Transcript | None = None, name: str = "s/~1-") -> None:
         self.transcript = transcript or Transcript()
         self.name = name
-        self.segments: dict[str, Entries] = {}
+        self.segments: dict[str, EntryList] = {}
         self.values: dict[tuple[str, str], Json] = {}
 
     def archive(self) -> None:
@@ -41,17 +38,19 @@ class Session:
             if not transcript.spans or transcript.spans[-1].name != self.name:
                 transcript.spans.append(Span(name=self.name))
             span = transcript.spans[-1]
-            self.segments[span.id(span.segments + 1)] = Entries(entries=old)
+            self.segments[span.id(span.segments + 1)] = EntryList(entries=old)
             transcript.let_go(old[-1].n)
             span.segments, span.last = span.segments + 1, old[-1].n
 
-    async def at_hand(self, after: int) -> AtHand:
+    async def at_hand(self, after: int) -> HeldEntries:
         transcript = self.transcript
         entries, more = transcript.behind(after, 20_000)
-        hand = AtHand(entries=entries, more=more, spans=transcript.spans, last=transcript.last, limit=transcript.limit)
-        return AtHand.model_validate_json(hand.model_dump_json())
+        hand = HeldEntries(
+            entries=entries, more=more, spans=transcript.spans, last=transcript.last, limit=transcript.limit
+        )
+        return HeldEntries.model_validate_json(hand.model_dump_json())
 
-    async def segment(self, id: str) -> Entries:
+    async def segment(self, id: str) -> EntryList:
         if id not in self.segments:
             raise RunError(f"{id} is not there any more")
         return self.segments[id]
@@ -75,7 +74,7 @@ def long(exchanges: int = 400) -> Session:
     session = Session()
     for number in range(1, exchanges + 1):
         price = CallView(id="1.0", tool="price", params={}, status="done", result="7")
-        wrote = Wrote(path=["tea", f"n{number}"])
+        wrote = WriteRecord(path=["tea", f"n{number}"])
         pay = CallView(id="2.0", tool="pay", params={"to": f"B-{number}"}, status="done", result="ok", wrote=[wrote])
         exchange(session.transcript, number, f"order A-{1000 + number} " + "word " * 200, "done", price, pay)
         session.values[f"s/{number}", "1.0"] = {"result": {"price": 7, "note": "x" * 30_000}}
@@ -136,7 +135,7 @@ async def _behind(session: Session, after: int = 0) -> list[Any]:
 class Archiving(Session):
     """Archives all that it may while it is read."""
 
-    async def at_hand(self, after: int) -> AtHand:
+    async def at_hand(self, after: int) -> HeldEntries:
         found = await super().at_hand(after)
         self.archive()
         return found
@@ -171,7 +170,7 @@ def test_r10_10_a_transcript_that_cannot_be_read_whole_is_not_read_in_part(read:
         del session.segments[name]
     else:
         left: list[Any] = {"empty": [], "first": entries[1:], "one": [*entries[:3], *entries[4:]]}[lost]
-        session.segments[name] = Entries(entries=left)
+        session.segments[name] = EntryList(entries=left)
     with pytest.raises(RunError, match=r"not there any more|missing|no entries"):
         run(read(session))
 
@@ -192,7 +191,7 @@ def test_r10_20_a_fork_begins_with_what_was_said_and_done_by_then(at: str) -> No
     carried, state = run(fork(session, "s", at, AT))
     assert session.transcript.carried().model_dump_json() == before  # the original is untouched
     number, _, request = at.partition(".")
-    forked = Transcript(pack(carried, 1).read(Carried, 1, "it"))
+    forked = Transcript(pack(carried, 1).read(TranscriptSnapshot, 1, "it"))
     chat = forked.conversation()
     parse_messages(chat)
     shown = str(chat)

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.values.paths import get, near
 from perdure.values.references import (
     MAX_STEPS,
     MISSING,
-    Both,
-    Either,
+    AllOf,
+    FirstOf,
     Reference,
     evaluate,
+    get,
+    near,
     parse_expression,
 )
 from perdure.values.templates import has_reference, parse_template
@@ -93,8 +94,8 @@ def test_r3_3_and_r3_4_expressions(text: str, expected: Any) -> None:
 
 
 def test_r3_3_and_binds_tighter_than_or() -> None:
-    assert parse_expression("†a || †b && †c") == Either((Reference("a"), Both((Reference("b"), Reference("c")))))
-    assert parse_expression("(†a || †b) && †c") == Both((Either((Reference("a"), Reference("b"))), Reference("c")))
+    assert parse_expression("†a || †b && †c") == FirstOf((Reference("a"), AllOf((Reference("b"), Reference("c")))))
+    assert parse_expression("(†a || †b) && †c") == AllOf((FirstOf((Reference("a"), Reference("b"))), Reference("c")))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.model.refusals import LONGEST_WORDS, refusal_of
-from perdure.model.stepping import Step, step_down, without
+from perdure.models.provider_errors import LONGEST_WORDS, Reduction, refusal_of, step_down, without
 
 JSON_SCHEMA = {
     "stream_options": {"include_usage": True},
@@ -609,7 +608,7 @@ def test_b7_what_is_refused_is_asked_for_no_more(words: str, always: bool, sent:
     for status in (400, 422, 500, None):
         refusal = refusal_of(status, {"error": {"message": words}})
         assert refusal is not None
-        assert step_down(refusal, sent) == Step(feature, always)
+        assert step_down(refusal, sent) == Reduction(feature, always)
         assert step_down(refusal, {"messages": []}) is None
 
 
@@ -623,7 +622,7 @@ def test_b7_what_is_refused_is_asked_for_no_more(words: str, always: bool, sent:
 def test_stream_options_are_left_out_for_good(words: str) -> None:
     refusal = refusal_of(422, {"message": words})
     assert refusal is not None
-    assert step_down(refusal, JSON_SCHEMA) == Step("stream_options", always=True)
+    assert step_down(refusal, JSON_SCHEMA) == Reduction("stream_options", always=True)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,24 @@ import pytest
 
 from perdure.errors import ToolDefinitionError
 from perdure.plan.calls import Call
-from perdure.run.events.silence import is_silence
-from perdure.run.past.sent import added, sent_by, was_sent
-from perdure.run.wire import CallView, RunResult
-from perdure.sessions.lanes.queued import Queued, Running
-from perdure.sessions.replies.assembling import Speaker, deliveries, failures, parts, summary
-from perdure.sessions.replies.routes import Reply, Routes, reply_route, routes_of
+from perdure.runs.events import is_silence
+from perdure.runs.records import added, sent_by, was_sent
+from perdure.runs.wire import CallView, RunResult
+from perdure.sessions.message_queue import ActiveRun, Queued
+from perdure.sessions.replies import (
+    Reply,
+    ReplyAuthor,
+    ReplyRoutes,
+    deliveries,
+    failures,
+    parts,
+    reply_route,
+    routes_of,
+    summary,
+)
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import JsonObject
-from perdure.values.rules import Told
+from perdure.values.json import JsonObject
+from perdure.values.messages import Told
 
 
 def call(tool: str, status: str = "done", number: int = 0, **more: Any) -> CallView:
@@ -135,9 +144,9 @@ def message(number: int, route: str = "", sender: str = "ann") -> Queued:
 
 
 def test_each_route_is_told_and_each_reply_has_its_number() -> None:
-    running = Running(number=1, rights=[], messages=[message(1), message(2, "a:1"), message(3, "b")])
+    running = ActiveRun(number=1, rights=[], messages=[message(1), message(2, "a:1"), message(3, "b")])
     running.steered = [message(4, "a:1", "bob"), message(5, "c"), message(6, "d")]
-    speaker = Speaker(run_id="s/1", session="s", tenant="t", agent="x")
+    speaker = ReplyAuthor(run_id="s/1", session="s", tenant="t", agent="x")
     held = [each.key for each in running.steered if each.message_id != "m5"]
     found = deliveries(result(reasoning="hm"), "yes", running, held, THOUGHT, speaker=speaker)
     assert [(each.key, each.route, each.kind, each.message_ids, each.sender) for each in found] == [
@@ -148,7 +157,7 @@ def test_each_route_is_told_and_each_reply_has_its_number() -> None:
         ("s/1/5", "d", "reasoning", ["m6"], "ann"),
         ("s/1/6", "d", "answer", ["m6"], "ann"),
     ]
-    nobody = Running(number=1, rights=[], messages=[message(1)])
+    nobody = ActiveRun(number=1, rights=[], messages=[message(1)])
     assert deliveries(result(), "yes", nobody, [], speaker=speaker) == []
     running.ending = "stopped by 'ann'"
     assert deliveries(result("failed"), None, running, [], speaker=speaker) == []
@@ -164,7 +173,7 @@ def test_a_route_is_a_function_of_one_name() -> None:
     async def other(reply: Reply) -> None:
         del reply
 
-    routes = Routes()
+    routes = ReplyRoutes()
     for each in routes_of(say):
         routes.add(each)
     assert [name for name in ("a", "a:x:y", "b", "c", "") if routes.get(name)] == ["a", "a:x:y", "b"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from perdure.approvals.policy import Policy
 from perdure.errors import CallError
-from perdure.model.wire import RequestResult
-from perdure.people.policies import Policy
-from perdure.plan.outcomes import Failed, Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import auto
-from perdure.run.running import Run
-from perdure.run.views.markdown import details
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Failed, Returned
+from perdure.runs.agent import Context, Models, auto, parse_agent
+from perdure.runs.run import Run
+from perdure.runs.views import details
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
@@ -20,7 +19,7 @@ TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"},
 
 def new_run() -> Run:
     agent = parse_agent({"name": "helper"})
-    return Run(agent, Context(agent), Prepared(tools=[TOOL], models=Models()))
+    return Run(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models()))
 
 
 def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:

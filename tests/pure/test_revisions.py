@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import CallError, DecisionError
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.policies import Guard, Policy
-from perdure.plan.outcomes import Failed, Outcome, Returned
+from perdure.plan.calls import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from tests.pure.test_plan import new_plan, statuses
 
@@ -106,7 +106,7 @@ def test_r7_2_a_replacement_that_others_read_writes_as_they_read_it() -> None:
 @pytest.mark.parametrize("drain", [True, False])
 def test_r6_4_an_edited_plan_beside_an_output_runs_to_its_end(decision: str, drain: bool) -> None:
     calls: list[Any] = [{"_tool": "a", "_outputPath": "†state.a"}, {"_tool": "read", "p": {"_ref": "†state.a"}}]
-    desk = Desk(Guard(Policy(scope="plan")), new_plan=lambda: new_plan(execution="step"))
+    desk = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=lambda: new_plan(execution="step"))
     plan = new_plan(execution="step")
     for raw in (calls[0], {"_tool": "read", "p": "†state.a"}):
         plan.add(raw)
@@ -124,7 +124,7 @@ def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
     def limited() -> Plan:
         return new_plan(max_calls=3)
 
-    desk, plan = Desk(Guard(Policy(scope="plan")), new_plan=limited), limited()
+    desk, plan = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=limited), limited()
     plan.add({"_tool": "a"})
     plan.close()
     assert desk.offer_plan(plan, "") is not None

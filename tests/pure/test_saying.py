@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.saying import said_by, text_of
-from perdure.model.wire import Vocabulary
-from perdure.run.outputs import resolve_output
-from perdure.testing.dialects import write_answer
-from perdure.values.texts import Texts
+from perdure.models.dialects.output_text import said_by, text_of
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.runs.output import resolve_output
+from perdure.testing.scripted_model import write_answer
+from perdure.values.templates import TextBudget
 from tests.pure.strategies import json_values
 
 CUTS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -31,7 +31,7 @@ OPEN = {**ONE, "additionalProperties": True}
 
 def told(dialect: str, text: str, cuts: list[int], schema: dict[str, Any] | bool = True) -> list[str]:
     """What is told after each piece of an answer."""
-    reading = DIALECTS[dialect].reader(Vocabulary(said=said_by(schema)))
+    reading = DIALECTS[dialect].reader(ReaderVocabulary(said=said_by(schema)))
     at = 0
     pieces: list[str] = []
     while at < len(text):
@@ -45,7 +45,7 @@ def told(dialect: str, text: str, cuts: list[int], schema: dict[str, Any] | bool
 
 def resolved(output: Any) -> Any:
     """The output as it is in the end, where nothing that is referred to has a value."""
-    value, wrong = resolve_output(output, {}, Texts())
+    value, wrong = resolve_output(output, {}, TextBudget())
     return None if wrong else value
 
 
@@ -80,7 +80,7 @@ def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
     output: str, cuts: list[int], thought: str
 ) -> None:
     answer = thought + output + "<|im_end|>"
-    reading = DIALECTS["tools"].reader(Vocabulary())
+    reading = DIALECTS["tools"].reader(ReaderVocabulary())
     reading.push(answer)
     whole = resolved(reading.close("stop").text or None)
     pieces = "".join(told("tools", answer, cuts))

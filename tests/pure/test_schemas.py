@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from perdure.values.limits.steps import MOST_STEPS, Checks, Steps
-from perdure.values.schemas import Schema
-from perdure.values.schemas.drafts import VALIDATORS, draft_of
-from perdure.values.schemas.nodes import UncoveredError
-from perdure.values.schemas.patterns import PatternError, compile_pattern
+from perdure.values.limits import MOST_STEPS, CheckBudget, CheckSteps
+from perdure.values.schema_nodes import PatternError, UncoveredError, compile_pattern
+from perdure.values.schemas import VALIDATORS, Schema, draft_of
 from tests.cpu import Cpu
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
@@ -146,7 +144,7 @@ def test_r18_5_the_largest_values_are_checked_well_under_half_a_second(items: An
     assert schema.errors({"rows": value}) == []
     assert cpu.laps() < 100
     # Many calls that read one value pay for it once.
-    checks = Checks()
+    checks = CheckBudget()
     assert schema.errors({"rows": value}, checks=checks) == []
     taken = checks.taken
     for n in range(450):
@@ -167,7 +165,7 @@ def test_r18_5_what_is_wrong_is_told_where_it_stands_in_each_call() -> None:
     rows = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"required": ["x"], "type": "object"}]}}
     schema = Schema({"properties": {"a": rows, "b": {"properties": {"c": {"properties": {"a": rows}}}}}})
     value: Any = [1] * 5000 + [{"y": 1}, "x"]
-    checks = Checks()
+    checks = CheckBudget()
     for call in ({"a": value}, {"b": {"c": {"a": value}}}, {"a": value, "b": {"c": {"a": value}}}, {"a": value}):
         assert schema.errors(call, checks=checks) == schema.errors(call)
     assert [line.split()[0] for line in schema.errors({"b": {"c": {"a": value}}}, checks=checks)] == [
@@ -182,7 +180,7 @@ def test_r18_5_what_takes_too_many_steps_is_found_out_once() -> None:
         schema = {"anyOf": [schema, schema]}
     checked = Schema({"properties": {"rows": schema}})
     value = [*range(200_000), "x"]
-    checks = Checks()
+    checks = CheckBudget()
     for n in range(20):
         [line] = checked.errors({"rows": value, "n": n}, checks=checks)
         assert "too many steps" in line
@@ -265,7 +263,7 @@ SCHEMAS = st.recursive(LEAVES | st.booleans(), _combined, max_leaves=6).filter(l
 def test_the_fast_way_and_jsonschema_agree(schema: dict[str, Any], value: Any) -> None:
     expected = Draft202012Validator(schema).is_valid(value)
     with contextlib.suppress(UncoveredError):
-        assert Schema(schema).verdicts.node(schema).fits(value, Steps()) is expected
+        assert Schema(schema).verdicts.node(schema).fits(value, CheckSteps()) is expected
     assert (Schema(schema).errors(value) == []) is expected
 
 

@@ -10,15 +10,13 @@ from pydantic import BaseModel
 
 from perdure import tool as tool_decorator
 from perdure.errors import ToolDefinitionError
-from perdure.model.composing import compose, function_schema
-from perdure.model.dialects import DIALECTS
-from perdure.model.dialects.answers import ToolDelta
-from perdure.model.dialects.asking import Ask
-from perdure.model.strictness import make_strict
+from perdure.models.dialects.common import DialectRequest, ToolDelta
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.schemas import compose, function_schema, make_strict
 from perdure.plan.plan import Plan
-from perdure.testing.dialects import write_answer
+from perdure.testing.scripted_model import write_answer
+from perdure.tools.decorator import tool_function
 from perdure.tools.definitions import with_own_names
-from perdure.tools.functions import tool_function
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.state import State
 
@@ -101,7 +99,7 @@ def test_r9_3_definitions_of_others_compose_validate_and_round_trip(
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate({"calls": [call], "output": None})
     Draft202012Validator(function_schema(tools[name])).validate(arguments)
-    DIALECTS[dialect].parameters(Ask(tools=tools))
+    DIALECTS[dialect].parameters(DialectRequest(tools=tools))
     answer = write_answer({"calls": [call], "output": None}, dialect)
     reader = DIALECTS[dialect].reader(DIALECTS[dialect].vocabulary(tools, []))
     reader.push(answer.text)
@@ -297,7 +295,7 @@ def test_what_strict_mode_makes_null_was_left_out() -> None:
 
 def test_r9_3_two_hundred_tools_compose_strictly() -> None:
     tools = {f"ship_{number}": shipping().model_copy(update={"name": f"ship_{number}"}) for number in range(200)}
-    parameters = DIALECTS["solution"].parameters(Ask(tools=tools, output=OUTPUT, max_calls=500))
+    parameters = DIALECTS["solution"].parameters(DialectRequest(tools=tools, output=OUTPUT, max_calls=500))
     assert len(parameters["response_format"]["json_schema"]["schema"]["$defs"]) > 200
     assert parameters["response_format"]["json_schema"]["strict"] is True
 

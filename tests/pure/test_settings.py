@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from perdure.cli.app import app
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings, changed, in_force, load, using
-from perdure.hosting.settings.tuning import tuning
+from perdure.hosting.tuning import tuning
 from scripts.settings import TABLES, page
 
 

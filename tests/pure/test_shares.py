@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.model.usage import RunUsage, Usage
-from perdure.plan.outcomes import Returned
+from perdure.models.usage import RunUsage, Usage
+from perdure.plan.calls import Returned
 from perdure.plan.plan import Plan
-from perdure.run.shares import Expected, Shares, rivals
-from perdure.run.stopping import Budget, Limit
+from perdure.runs.budget import BudgetPool, ExpectedUsage, rivals
+from perdure.runs.limits import Budget, Limit
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State
 
@@ -44,7 +44,7 @@ def test_all_together_have_no_more_than_is_left(
 ) -> None:
     """Takers that use what they like of their share, some of which cannot tell it, and some of which begin `early`, while the
     answer is written; nobody waits for ever."""
-    shares, usage = Shares(Budget(tokens=budget)), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=budget)), RunUsage()
     shares.expected.note_request(Usage(prompt_tokens=request), None)
     running: dict[str, tuple[int, int, bool]] = {}
     waiting = [(str(index), *taker) for index, taker in enumerate(takers)]
@@ -84,7 +84,7 @@ def test_all_together_have_no_more_than_is_left(
 
 
 def test_what_may_run_beside_shares_alike_and_what_is_left_over_comes_back() -> None:
-    shares, usage = Shares(Budget(tokens=9000, cost=3.0, deadline=60.0)), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=9000, cost=3.0, deadline=60.0)), RunUsage()
     first = shares.take("a", usage, beside=3, worked=20.0)
     assert first == Budget(tokens=3000, cost=1.0, deadline=40.0)
     assert shares.take("b", usage, beside=2) == Budget(tokens=3000, cost=1.0, deadline=60.0)
@@ -95,7 +95,7 @@ def test_what_may_run_beside_shares_alike_and_what_is_left_over_comes_back() -> 
 
 
 def test_where_the_budget_is_tight_one_runs_after_the_other() -> None:
-    shares, usage = Shares(Budget(tokens=5000), Expected(tokens=2500)), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=5000), ExpectedUsage(tokens=2500)), RunUsage()
     shares.take("a", usage, beside=40)
     shares.take("b", usage, beside=39)
     assert shares.take("c", usage, beside=38) is None
@@ -110,7 +110,7 @@ def test_where_the_budget_is_tight_one_runs_after_the_other() -> None:
 
 
 def test_r6_3_while_an_answer_is_written_each_begins_with_a_part_and_is_told_of_more() -> None:
-    shares, usage = Shares(Budget(tokens=80_000)), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=80_000)), RunUsage()
     for name in "abcdefgh":
         assert shares.take(name, usage, writing=True) == Budget(tokens=10_000)
     assert shares.take("i", usage, writing=True) is None
@@ -124,28 +124,28 @@ def test_r6_3_while_an_answer_is_written_each_begins_with_a_part_and_is_told_of_
 
 
 def test_r6_3_nobody_begins_with_less_than_it_is_thought_to_need_nor_with_what_the_answer_costs() -> None:
-    expected = Expected()
+    expected = ExpectedUsage()
     expected.note_request(Usage(prompt_tokens=1000), None)
-    shares, usage = Shares(Budget(tokens=8000), expected), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=8000), expected), RunUsage()
     taken = [shares.take(name, usage, writing=True) for name in "abcd"]
     assert taken == [*[Budget(tokens=2000)] * 3, None]
 
 
 def test_r18_7_where_nothing_is_known_few_begin_at_first() -> None:
     """What a Request takes is not known, so no forty begin with a fortieth."""
-    many, tight = Shares(Budget(tokens=80_000)), Shares(Budget(tokens=5000))
+    many, tight = BudgetPool(Budget(tokens=80_000)), BudgetPool(Budget(tokens=5000))
     taken = [many.take(str(index), RunUsage(), beside=40 - index) for index in range(9)]
     assert taken == [*[Budget(tokens=10_000)] * 8, None]
     taken = [tight.take(str(index), RunUsage(), beside=40 - index) for index in range(3)]
     assert taken == [*[Budget(tokens=2000)] * 2, None]
     # A loop goes by what the run above it has seen.
-    told = Shares(Budget(tokens=5000), Expected(tokens=500))
+    told = BudgetPool(Budget(tokens=5000), ExpectedUsage(tokens=500))
     taken = [told.take(str(index), RunUsage(), beside=40 - index) for index in range(11)]
     assert taken == [*[Budget(tokens=500)] * 10, None]
 
 
 def test_r18_7_a_share_keeps_the_last_request_free_and_is_never_used_twice() -> None:
-    shares = Shares(Budget(), share=Budget(tokens=3000))
+    shares = BudgetPool(Budget(), share=Budget(tokens=3000))
     usage = used(1000)
     shares.expected.note_request(Usage(prompt_tokens=1000), None)
     assert shares.limit(usage) is None
@@ -162,7 +162,7 @@ def test_r18_7_a_share_keeps_the_last_request_free_and_is_never_used_twice() -> 
 
 
 def test_r18_7_what_is_left_and_does_for_no_request_starts_nobody() -> None:
-    shares, usage = Shares(Budget(tokens=5000)), RunUsage()
+    shares, usage = BudgetPool(Budget(tokens=5000)), RunUsage()
     shares.take("a", usage)
     usage.include(used(4500))
     shares.settle("a", used(4500))
@@ -172,7 +172,7 @@ def test_r18_7_what_is_left_and_does_for_no_request_starts_nobody() -> None:
 
 
 def test_without_a_limit_everybody_has_none() -> None:
-    shares = Shares(Budget(deadline=5.0), Expected(tokens=100, cost=1.0))
+    shares = BudgetPool(Budget(deadline=5.0), ExpectedUsage(tokens=100, cost=1.0))
     assert [shares.take(name, used(100), beside=9) for name in "abc"] == [Budget(deadline=5.0)] * 3
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from temporalio.api.workflow.v1 import PendingActivityInfo
 
-from perdure.client.pending import note_silence
-from perdure.run.wire import CallView, RunView
+from perdure.client.pending_activities import note_silence
+from perdure.runs.wire import CallView, RunView
 
 
 def described(silent: float, timeout: float) -> Any:

@@ -10,12 +10,11 @@ import pytest
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import Simulation, simulate
-from perdure.run.past import call_view
-from perdure.run.views.drawing import draw_plan, draw_run, to_mermaid
-from perdure.run.views.svg import HEIGHT, picture, to_svg
-from perdure.run.wire import RunView
-from perdure.values.limits.sizes import Sizes
-from perdure.values.sources import Table
+from perdure.runs.drawing import HEIGHT, draw_plan, draw_run, picture, to_mermaid, to_svg
+from perdure.runs.records import call_view
+from perdure.runs.wire import RunView
+from perdure.values.provenance import SourceTable
+from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
 from tests.pure.test_inside_loops import TOOLS, Ran
 
@@ -157,7 +156,7 @@ def test_a_loop_is_a_box_with_its_body_inside_and_a_condition_an_edge_with_its_t
 
 def test_a_run_draws_what_a_loop_made_once() -> None:
     ran = Ran([DRAWN[0], CHECK | {"host": "{†index}", "_each": "†state.hosts"}, {**DRAWN[1], "_body": BODY[:2]}], found)
-    calls = [call_view(call, Sizes(), Table()) for call in ran.plan.made()]
+    calls = [call_view(call, Sizes(), SourceTable()) for call in ran.plan.made()]
     drawing = draw_run(RunView(run_id="r", calls=calls, edges=ran.plan.named_edges()))
     assert [(node.label, node.status) for node in drawing.nodes] == [
         ("1.0 hosts", "done"),

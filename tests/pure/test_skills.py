@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.prompting.skills import read_skill_file, skill_tools, skills_in
+from perdure.activities.prompt_files import read_skill_file, skill_tools, skills_in
 from perdure.errors import AgentError, ToolError
-from perdure.model.wire import PartView
-from perdure.run.parts.config import PromptConfig, parse_prompt
-from perdure.run.parts.costs import alike, costs
-from perdure.run.parts.recorded import BootstrapFile, Parts, Skill, fitted
-from perdure.run.parts.texts import file_text, skills_text
-from perdure.tools.functions import tool_function
+from perdure.models.requests import PartView
+from perdure.runs.agent import PromptConfig, parse_prompt
+from perdure.runs.prompt_parts import BootstrapFile, PromptParts, Skill, alike, costs, file_text, fitted, skills_text
+from perdure.tools.decorator import tool_function
 from perdure.values.limits import FILES_CHARACTERS, MAX_SKILLS, SKILLS_CHARACTERS, TIGHT_PART
 
 
@@ -48,7 +46,7 @@ def test_a_skill_as_the_format_has_it() -> None:
     more = "license: MIT\nmetadata:\n  author: us\nallowed-tools: Bash(git:*)"
     found = read_skill_file("a-b", f"---\r\nname: a-b\r\ndescription: |\r\n  One:\r\n  two\r\n{more}\r\n---\r\nBody")
     assert found == Skill(name="a-b", description="One:\ntwo")
-    assert skills_text(Parts(skills=[Skill(name="a-b", description="One:\ntwo")]), no).endswith("- a-b: One: two")
+    assert skills_text(PromptParts(skills=[Skill(name="a-b", description="One:\ntwo")]), no).endswith("- a-b: One: two")
 
 
 BOMB = "a: &a {k: v}\n" + "".join(
@@ -116,7 +114,7 @@ def test_r10_19_all_files_together_are_bounded_and_a_cut_shows(sizes: list[int])
 @given(st.lists(st.integers(1, 1024), min_size=1, max_size=MAX_SKILLS))
 def test_r10_19_so_is_the_list_of_skills(sizes: list[int]) -> None:
     skills = [Skill(name=f"skill-{n}", description="x" * size) for n, size in enumerate(sizes)]
-    text = skills_text(Parts(skills=skills), no)
+    text = skills_text(PromptParts(skills=skills), no)
     assert len(text) < SKILLS_CHARACTERS + 60 * len(skills) + 500
     assert all(f"- {skill.name}: x" in text for skill in skills)
 

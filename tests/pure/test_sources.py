@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.outcomes import Failed, Returned
+from perdure.plan.calls import Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.limits.steps import DECIDED
+from perdure.values.limits import DECIDED
+from perdure.values.provenance import AGENT, MODEL, NOWHERE, KnownSources, Labels, SourceTable, join, shape, untrusted
 from perdure.values.references import MISSING, Reference
-from perdure.values.sources import AGENT, MODEL, NOWHERE, Labels, Table, join, untrusted
-from perdure.values.sources.origins import Known
-from perdure.values.sources.shapes import shape
 from perdure.values.state import State, Write
 
 A, B, C = (frozenset({name}) for name in "abc")
@@ -59,10 +57,10 @@ def test_an_index_written_otherwise_is_no_way_round() -> None:
 
 
 def test_a_table_writes_each_set_once() -> None:
-    table = Table()
+    table = SourceTable()
     numbers = [table.number(each) for each in (A, B, A, join(A, B))]
     assert numbers == [0, 1, 0, 2]
-    assert [Table(table.as_json()).of(number) for number in numbers] == [A, B, A, A | B]
+    assert [SourceTable(table.as_json()).of(number) for number in numbers] == [A, B, A, A | B]
     assert table.of(7) == NOWHERE
 
 
@@ -110,7 +108,7 @@ def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[
     """Soundness: tools put their own mark and everything that they were given into what they return."""
     state = State([Write(path=(), value={"x": {"y": "<agent>"}, "y": ["<agent>"], "z": "<agent>"}, sources=AGENT)])
     for number, written in enumerate(requests):
-        plan = Plan(number, tools=TOOLS, state=state, known=Known({}, lambda _: MODEL))
+        plan = Plan(number, tools=TOOLS, state=state, known=KnownSources({}, lambda _: MODEL))
         for raw in written:
             plan.add(raw)
         plan.close()
@@ -181,7 +179,7 @@ def test_r15_1_what_is_another_value_for_what_others_wrote_has_their_sources(wri
     found = []
     for flag in (FLAG, OFF):
         start = Write(path=(), value={"x": "a", "y": "b", "z": "c"}, sources=AGENT)
-        plan = Plan(1, tools=TOOLS, state=State([start, flag]), known=Known({}, lambda _: MODEL))
+        plan = Plan(1, tools=TOOLS, state=State([start, flag]), known=KnownSources({}, lambda _: MODEL))
         for raw in written:
             plan.add(raw)
         plan.close()
@@ -209,7 +207,7 @@ def test_r15_1_a_dangerous_call_asks_about_what_a_condition_of_others_has_chosen
     pay = {"_tool": "t", "to": "†state.to"}
     for mail in (1, 2):
         for is_patched in (True, False):
-            plan = Plan(1, tools=TOOLS, state=State(), known=Known({}, lambda _: MODEL))
+            plan = Plan(1, tools=TOOLS, state=State(), known=KnownSources({}, lambda _: MODEL))
             plan.checks.is_patched = partial(_is_patched, is_patched)
             for raw in (read, *chosen, pay):
                 plan.add(raw)
@@ -231,7 +229,7 @@ LOOPS: list[dict[str, Any]] = [
 def test_r15_1_what_a_body_writes_has_the_sources_of_what_its_loop_goes_by(loop: dict[str, Any]) -> None:
     body = [{"_tool": "u", "_outputPath": "†state.one"}, {"_tool": "t", "p": "†state.one", "_outputPath": "†state.x"}]
     state = State([Write(path=(), value={}, sources=AGENT), FLAG])
-    plan = Plan(1, tools=TOOLS, state=state, known=Known({}, lambda _: MODEL))
+    plan = Plan(1, tools=TOOLS, state=state, known=KnownSources({}, lambda _: MODEL))
     plan.add({**loop, "_body": body})
     plan.close()
     read = []

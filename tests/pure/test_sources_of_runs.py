@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.policy import Guard, parse_policy
+from perdure.approvals.queue import ApprovalQueue
+from perdure.approvals.requests import ApprovalRequest
 from perdure.errors import CallError, DecisionError
-from perdure.model.wire import RequestResult
-from perdure.people.decisions import parse_decision
-from perdure.people.desk import Desk
-from perdure.people.offers import Offer
-from perdure.people.policies import Guard, parse_policy
-from perdure.plan.calls import Call
-from perdure.plan.outcomes import Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.inner import Ended, InnerLoop, Stage
-from perdure.run.running import Run
-from perdure.run.snapshots import restore, snapshot
-from perdure.run.views.run import run_view
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Call, Returned
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
+from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.views import run_view
+from perdure.runs.wire import PreparedWorker
 from perdure.sessions.entries import run_entry
 from perdure.tools.tool import parse_tool
 
@@ -42,20 +39,20 @@ class Played:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.waiting: list[tuple[Call, Offer]] = []
-        self.loop: InnerLoop | None = None
+        self.waiting: list[tuple[Call, ApprovalRequest]] = []
+        self.loop: RequestLoop | None = None
 
     def request(self, *calls: dict[str, Any], output: Any = None) -> dict[str, Call]:
         """One Request, as far as it gets without a person."""
         self.run.situation()
-        self.asked = self.run.begin_request(Choice("m", "test"))
+        self.asked = self.run.begin_request(ModelChoice("m", "test"))
         self.run.open_plan(self.asked.number)
-        self.loop = InnerLoop(self.run)
+        self.loop = RequestLoop(self.run)
         self.result = RequestResult(calls=list(calls), output=output)
         self.loop.answer(self.result)
         self.go_on()
         plan = self.loop.plan
-        if self.loop.stage is Stage.SETTLED:
+        if self.loop.stage is RequestStage.SETTLED:
             self.run.close_request(plan, self.result)
         return {call.id: call for call in plan.calls}
 
@@ -68,7 +65,7 @@ class Played:
                 if start.offer is not None:
                     self.waiting.append((start.call, start.offer))
                 else:
-                    self.loop.report(Ended(start.call, Returned(RESULTS[start.call.tool_name])))
+                    self.loop.report(CallEnded(start.call, Returned(RESULTS[start.call.tool_name])))
             self.loop.work(1, NOW)
 
     def decide(self, decision: dict[str, Any]) -> None:
@@ -77,9 +74,9 @@ class Played:
         verdict = self.run.desk.apply(self.run.desk.judge(parse_decision({"call": call.id, **decision})))
         if verdict.outcome is None:
             self.loop.plan.resume(call, NOW)
-        self.loop.report(Ended(call, verdict.outcome or Returned(RESULTS[call.tool_name])))
+        self.loop.report(CallEnded(call, verdict.outcome or Returned(RESULTS[call.tool_name])))
         self.go_on()
-        if self.loop.stage is Stage.SETTLED:
+        if self.loop.stage is RequestStage.SETTLED:
             self.run.close_request(self.loop.plan, self.result)
 
     @property
@@ -109,8 +106,8 @@ def play(
         }
     )
     tools = [parse_tool(each, activities=RESULTS) for each in TOOLS]
-    prepared = Prepared(tools=tools, models=Models(fast="m", smart="m"))
-    desk = Desk(Guard(agent.config.approval, **guard))
+    prepared = PreparedWorker(tools=tools, models=Models(fast="m", smart="m"))
+    desk = ApprovalQueue(Guard(agent.config.approval, **guard))
     return Played(
         Run(agent, Context(agent, {"iban": "DE01", "list": ["b"]}, has_input=True), prepared, desk, sources=sources)
     )
@@ -227,7 +224,7 @@ def test_what_a_person_endorses_is_theirs_from_then_on() -> None:
     assert calls["1.1"].origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
     calls = played.request(pay("†state.mail.iban"))
     assert calls["2.0"].origins.params == {"iban": {"user"}}
-    again = restore(played.run.agent, played.run.context, snapshot_of(played), Desk())
+    again = restore(played.run.agent, played.run.context, snapshot_of(played), ApprovalQueue())
     assert again.state.labels.at(("mail", "body")) == {"!tool:read_mail"}
 
 

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure import Agent
-from perdure.authoring.keys import agent_schema, described
+from perdure.agents.schema import agent_schema, described
 from perdure.cli.app import app
-from perdure.cli.starting.project import FILES
+from perdure.cli.project_commands import FILES
 from perdure.errors import AgentError
-from perdure.run.agents import Agent as Parsed
-from perdure.run.agents import Config, ModelSampling
+from perdure.runs.agent import Agent as Parsed
+from perdure.runs.agent import Config, ModelSampling
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = jsonschema.Draft202012Validator(agent_schema())

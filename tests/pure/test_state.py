@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError, StateError
-from perdure.values.output_paths import parse_output_path
-from perdure.values.paths import get, overlaps
-from perdure.values.references import MISSING
+from perdure.values.references import MISSING, get, overlaps, parse_output_path
 from perdure.values.state import State, Write, replay
 from tests.cpu import Cpu
 from tests.pure.strategies import paths, writes

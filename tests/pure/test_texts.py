@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from perdure.errors import DecisionError, TooLargeError
 from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
-from perdure.run.outputs import resolve_output
+from perdure.runs.output import resolve_output
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import dumps
+from perdure.values.json import dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXTS
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
-from perdure.values.templates import parse_template
-from perdure.values.texts import Texts
+from perdure.values.templates import TextBudget, parse_template
 from tests.cpu import Cpu
 from tests.pure.strategies import json_values
 
@@ -107,7 +106,7 @@ def test_r18_1_what_is_nested_too_deeply_with_what_it_refers_to_is_the_calls_own
 def test_r18_1_an_output_that_embeds_a_value_too_often_is_told_to_the_model() -> None:
     cpu = Cpu()
     for output in ("{†state.v}" * 150, ["{†state.v}!"] * 150):
-        found, wrong = resolve_output(output, {"state": {"v": LARGE}}, Texts(total=20_000_000))
+        found, wrong = resolve_output(output, {"state": {"v": LARGE}}, TextBudget(total=20_000_000))
         assert found is None
         assert "is the most" in wrong[0]
     assert cpu.laps() < 140
@@ -124,13 +123,13 @@ def test_a_person_cannot_edit_a_text_past_its_limit() -> None:
 @given(st.lists(json_values(), max_size=6))
 def test_r18_1_a_texts_size_is_the_sum_of_its_parts(values: list[Any]) -> None:
     sizes = Sizes()
-    text = Texts(sizes=sizes).join([each for value in values for each in (value, " † \n")])
+    text = TextBudget(sizes=sizes).join([each for value in values for each in (value, " † \n")])
     assert text == "".join(f"{value if isinstance(value, str) else dumps(value)} † \n" for value in values)
     assert sizes.of(text) == len(dumps(text).encode())
 
 
 def test_r18_1_a_value_is_made_text_once_and_what_is_kept_of_them_is_bounded() -> None:
-    texts, large = Texts(), ["x" * 600_000]
+    texts, large = TextBudget(), ["x" * 600_000]
     first = texts.join([large])
     assert texts.join([large]) is first
     for n in range(60):

@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 
 from perdure import Agent, ToolContext, ToolError, tool
 from perdure.errors import ToolDefinitionError
-from perdure.model.composing import compose
+from perdure.models.schemas import compose
 from perdure.testing import check
-from perdure.tools.functions import ToolFunction, tool_function
+from perdure.tools.decorator import ToolFunction, tool_function
 from perdure.tools.tool import parse_tool, resolve_tools
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from perdure.run.wire import CallView, RunResult
+from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
-from perdure.sessions.transcript import Carried, Transcript
+from perdure.sessions.transcript import Transcript, TranscriptSnapshot
 from perdure.sessions.wire import message_key
-from perdure.values.excerpts import result_text
+from perdure.values.json import pack
 from perdure.values.limits import MAX_RESULT, MAX_RUN
-from perdure.values.limits.sizes import Sizes
+from perdure.values.media import result_text
 from perdure.values.messages import parse_messages
-from perdure.values.packing import pack
+from perdure.values.sizes import Sizes
 
 AT = "2026-11-21T10:00:00Z"
 
@@ -94,7 +94,7 @@ def test_r10_10_a_branch_begins_anew_and_deletes_nothing() -> None:
 def test_r10_13_what_is_carried_gives_the_same_conversation() -> None:
     transcript = Transcript()
     exchange(transcript, "s/1", "tea?", "3", call("1.0", result="3"), context_tokens=900)
-    carried = pack(transcript.carried(), 1).read(Carried, 1, "it")
+    carried = pack(transcript.carried(), 1).read(TranscriptSnapshot, 1, "it")
     again = Transcript(carried)
     assert again.conversation() == transcript.conversation()
     assert (again.tokens, again.bytes) == (transcript.tokens, transcript.bytes)

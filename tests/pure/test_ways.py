@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.run.views.drawing import draw_plan, to_mermaid
-from perdure.run.views.run import run_view, waiting_views
-from perdure.run.views.svg import to_svg
-from perdure.run.views.ways import plan_ways, run_ways
+from perdure.runs.drawing import draw_plan, to_mermaid, to_svg
+from perdure.runs.views import plan_ways, run_view, run_ways, waiting_views
 from perdure.testing import check
 from tests.pure.test_sources_of_runs import READ, TOOLS, pay, play
 

@@ -7,23 +7,19 @@ from typing import Any
 import pytest
 
 from perdure.errors import RunError
-from perdure.model.wire import RequestResult
-from perdure.plan.outcomes import Returned
-from perdure.run.agents import Context, Models, parse_agent
-from perdure.run.choosing import Choice
-from perdure.run.fitting import fit
-from perdure.run.past.keeping import Kept
-from perdure.run.recall import recall
-from perdure.run.running import Run
-from perdure.run.snapshots import restore, snapshot
-from perdure.run.views import whole as views
-from perdure.run.views.run import run_view
-from perdure.run.views.whole import Pages
-from perdure.run.wire import Prepared
+from perdure.models.requests import RequestResult
+from perdure.plan.calls import Returned
+from perdure.runs import views
+from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.recall import recall
+from perdure.runs.records import KeptValues
+from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.views import Pages, fit, run_view
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
-from perdure.values.jsons import dumps, loads
+from perdure.values.json import dumps, loads
 from perdure.values.limits import MAX_PAYLOAD, MAX_VIEWED
-from perdure.values.limits.sizes import Sizes
+from perdure.values.sizes import Sizes
 
 NOW = "2026-01-01T00:00:00"
 
@@ -34,10 +30,12 @@ def run_of(value: Any, times: int = 1) -> Run:
         {"name": "a", "context": [{"type": "tool", "tool": "t"}, {"type": "state", "state": {"v": value}}]}
     )
     tool = parse_tool({"name": "t", "properties": {"x": {}}}, activities=["t"], registered=True)
-    run = Run(agent, Context(agent, None, has_input=False), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    run = Run(
+        agent, Context(agent, None, has_input=False), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"))
+    )
     for number in range(1, times + 1):
         run.situation()
-        run.begin_request(Choice("m", "only"))
+        run.begin_request(ModelChoice("m", "only"))
         plan = run.open_plan(number)
         call = plan.add({"_tool": "t", "x": "†state.v"})
         plan.close()
@@ -105,7 +103,7 @@ def test_r18_3_of_an_execution_before_the_execution_before_is_asked() -> None:
 
 def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> None:
     plan = run_of("v")
-    sizes, kept = Sizes(), Kept(most=1_000_000)
+    sizes, kept = Sizes(), KeptValues(most=1_000_000)
     call = plan.last_calls()[0]
     large = "x" * 600_000
     for n in range(20):
@@ -147,16 +145,16 @@ def test_r10_18_recall_is_offered_once_something_was_cut_also_after_continue_as_
         run.prepared = run.prepared.model_copy(update={"recall": tool})
         run = restore(run.agent, run.context, snapshot(run))
         run.situation()
-        run.begin_request(Choice("m", "only"))
+        run.begin_request(ModelChoice("m", "only"))
         assert [name for name in run.tools if name != "t"] == offered
 
 
 def test_r10_18_a_model_recalls_nothing_that_it_is_shown_by_its_shape() -> None:
     agent = parse_agent({"name": "a", "config": {"show": "shape"}, "context": [{"type": "tool", "tool": "t"}]})
     tool = parse_tool({"name": "t", "_untrusted": True, "properties": {}}, activities=["t"], registered=True)
-    run = Run(agent, Context(agent), Prepared(tools=[tool], models=Models(fast="m", smart="m")))
+    run = Run(agent, Context(agent), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m")))
     run.situation()
-    run.begin_request(Choice("m", "only"))
+    run.begin_request(ModelChoice("m", "only"))
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "_outputPath": "†state.v"})
     plan.add({"_tool": "t"})

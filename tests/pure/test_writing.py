@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.run.events.masks import MaskedText
-from perdure.run.events.silence import NO_REPLY, is_silence
-from perdure.run.events.writing import WINDOW, Writing
+from perdure.runs.event_stream import WINDOW, MaskedText, TextWriter
+from perdure.runs.events import NO_REPLY, is_silence
 
 SECRETS = ["aab", "aabaac", "baa"]
 
@@ -34,7 +33,7 @@ def test_one_key_is_masked_as_in_the_whole_text(text: str, size: int) -> None:
 
 @given(st.lists(st.text(max_size=WINDOW // 5), max_size=9))
 def test_what_is_told_goes_on_where_it_was(pieces: list[str]) -> None:
-    writing, read = Writing(3, 2), ""
+    writing, read = TextWriter(3, 2), ""
     for piece in pieces:
         if writing.add(piece):
             told = writing.written().assistant
@@ -45,7 +44,7 @@ def test_what_is_told_goes_on_where_it_was(pieces: list[str]) -> None:
 
 
 def test_a_long_text_is_told_from_its_end() -> None:
-    writing = Writing(1, 1)
+    writing = TextWriter(1, 1)
     assert writing.add("x" * WINDOW)
     assert writing.add("end")
     told = writing.written()
@@ -70,7 +69,7 @@ def test_a_long_text_is_told_from_its_end() -> None:
     ],
 )
 def test_what_may_be_no_reply_waits(text: str, silent: bool, size: int) -> None:
-    writing = Writing(1, 1)
+    writing = TextWriter(1, 1)
     for at in range(0, len(text), size):
         writing.add(text[at : at + size])
     assert is_silence(text) == silent
@@ -78,6 +77,6 @@ def test_what_may_be_no_reply_waits(text: str, silent: bool, size: int) -> None:
 
 
 def test_reasoning_does_not_wait_for_the_answer() -> None:
-    writing = Writing(1, 1)
+    writing = TextWriter(1, 1)
     assert writing.add("NO_", "hm")
     assert writing.written().reasoning.text == "hm"

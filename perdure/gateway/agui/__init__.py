@@ -4,6 +4,6 @@
 `deciding` takes the answers to interrupts to their run, `following` waits for runs, `door` is the route.
 """
 
-from perdure.gateway.agui.door import agui_door
+from perdure.gateway.agui.adapter import agui_adapter
 
-__all__ = ["agui_door"]
+__all__ = ["agui_adapter"]

@@ -1,5 +1,5 @@
 """The HTTP API (R17.1): agents, runs, sessions, decisions and events, each operation said once, for its route and for the OpenAPI document."""
 
-from perdure.gateway.api.door import api
+from perdure.gateway.api.adapter import api
 
 __all__ = ["api"]

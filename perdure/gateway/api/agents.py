@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from perdure.authoring.agent import Agent
-from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered
+from perdure.agents.agent import Agent
+from perdure.gateway.api.operations import OBJECT, ApiRequest, Operation, answered
 from perdure.gateway.callers import READ
-from perdure.values.jsons import JsonObject
+from perdure.values.json import JsonObject
 
 
 def shown(agent: Agent[Any]) -> JsonObject:
@@ -24,13 +24,13 @@ def shown(agent: Agent[Any]) -> JsonObject:
     }
 
 
-async def list_agents(asked: Asked) -> Response:
+async def list_agents(asked: ApiRequest) -> Response:
     return answered(
         {"agents": [{**shown(agent), "name": name} for name, agent in asked.gateway.agents.by_name().items()]}
     )
 
 
-async def show(asked: Asked) -> Response:
+async def show(asked: ApiRequest) -> Response:
     name = asked.named("agent")
     return answered({**shown(asked.gateway.agents.get(name)), "name": name})
 

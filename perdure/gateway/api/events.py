@@ -9,16 +9,15 @@ from typing import Final
 
 from starlette.responses import Response
 
-from perdure.gateway.api.forms import From
-from perdure.gateway.api.operations import Asked, Operation
+from perdure.gateway.api.forms import EventsQuery
+from perdure.gateway.api.operations import ApiRequest, Operation
 from perdure.gateway.callers import READ
 from perdure.gateway.streams import EventStream, frame
-from perdure.run.events.kinds import Event
-from perdure.values.jsons import dumps
-from perdure.values.wire import Wire
+from perdure.runs.events import Event
+from perdure.values.json import WireModel, dumps
 
 
-class EventForm(Wire):
+class EventForm(WireModel):
     """The data of each."""
 
     topic: str
@@ -29,17 +28,17 @@ class EventForm(Wire):
     data: dict[str, object]
 
 
-async def of_run(asked: Asked[Wire, From]) -> Response:
+async def of_run(asked: ApiRequest[WireModel, EventsQuery]) -> Response:
     run = await asked.run()
     return _streamed(asked, asked.gateway.perdure.events(run.id, _from(asked), _topics(asked)))
 
 
-async def of_session(asked: Asked[Wire, From]) -> Response:
+async def of_session(asked: ApiRequest[WireModel, EventsQuery]) -> Response:
     session = asked.gateway.session(asked.caller, asked.named("session"))
     return _streamed(asked, session.events(_from(asked), _topics(asked)))
 
 
-def _streamed(asked: Asked[Wire, From], events: AsyncGenerator[Event, None]) -> Response:
+def _streamed(asked: ApiRequest[WireModel, EventsQuery], events: AsyncGenerator[Event, None]) -> Response:
     async def frames() -> AsyncGenerator[str, None]:
         async with aclosing(events):
             async for event in events:
@@ -48,12 +47,12 @@ def _streamed(asked: Asked[Wire, From], events: AsyncGenerator[Event, None]) -> 
     return EventStream(asked.gateway, asked.caller, frames())
 
 
-def _from(asked: Asked[Wire, From]) -> str | None:
+def _from(asked: ApiRequest[WireModel, EventsQuery]) -> str | None:
     """A browser that comes back says where in a header, and asks for the same address."""
     return asked.request.headers.get("last-event-id") or asked.query.from_
 
 
-def _topics(asked: Asked[Wire, From]) -> list[str] | None:
+def _topics(asked: ApiRequest[WireModel, EventsQuery]) -> list[str] | None:
     said = asked.query.topics
     return None if said is None else [topic.strip() for topic in said.split(",") if topic.strip()]
 
@@ -66,7 +65,7 @@ EVENTS: Final = tuple(
         f"Follow what happens in a {what}, as server-sent events.",
         do,
         READ,
-        query=From,
+        query=EventsQuery,
         answers={200: EventForm},
         media="text/event-stream",
     )

@@ -6,17 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perdure.run.wire import RunStatus
+from perdure.runs.wire import RunStatus
 from perdure.sessions.wire import WAIT
-from perdure.values.jsons import JsonObject
-from perdure.values.rules import Mode
-from perdure.values.wire import Wire
+from perdure.values.json import JsonObject, WireModel
+from perdure.values.messages import Mode
 
 LONGEST_WAIT = 60.0
 """Seconds that one request waits: proxies give up after some."""
 
 
-class Paged(Wire):
+class Paged(WireModel):
     """A list's query."""
 
     limit: int = Field(default=50, ge=1, le=200, description="Rows of a page.")
@@ -33,13 +32,13 @@ class ListRuns(Paged):
     waiting: bool = Field(default=False, description="Only those in which something waits for a person.")
 
 
-class Waits(Wire):
+class WaitQuery(WireModel):
     """A query that waits."""
 
     timeout: float = Field(default=WAIT, ge=0, le=LONGEST_WAIT, description="Seconds; they stop nothing.")
 
 
-class OfSender(Wire):
+class SenderQuery(WireModel):
     """A query about a message."""
 
     sender: str | None = Field(
@@ -47,11 +46,11 @@ class OfSender(Wire):
     )
 
 
-class WaitsForMessage(OfSender, Waits):
+class WaitsForMessage(SenderQuery, WaitQuery):
     """A query that waits for a message's run."""
 
 
-class From(Wire):
+class EventsQuery(WireModel):
     """A query for events."""
 
     from_: str | None = Field(
@@ -63,19 +62,19 @@ class From(Wire):
     topics: str | None = Field(default=None, max_length=200, description="Only these, with commas between them.")
 
 
-class Whole(Wire):
+class TranscriptQuery(WireModel):
     what: str = Field(
         max_length=1000,
         description="`output`, `state`, `calls`, `errors`, a reference such as `†state.x`, or a call's id.",
     )
 
 
-class Recalls(Wire):
+class RecallQuery(WireModel):
     what: str = Field(max_length=1000, description="A call's id, an entry's number, or words to look for.")
     page: int = Field(default=1, ge=1)
 
 
-class StartRun(Wire):
+class StartRun(WireModel):
     """A run to be started."""
 
     agent: str = Field(max_length=200, description="One of `/v1/agents`.")
@@ -91,7 +90,7 @@ class StartRun(Wire):
     )
 
 
-class Say(Wire):
+class SessionMessage(WireModel):
     """A message for a session."""
 
     text: str = Field(description="What is said; `/stop`, `/new` and `/reset` are commands.")
@@ -108,14 +107,14 @@ class Say(Wire):
     route: str = Field(default="", max_length=200, description="Where the reply goes.")
 
 
-class Tell(Wire):
+class RunMessage(WireModel):
     """Something new for a run that works."""
 
     text: str
     message_id: str | None = Field(default=None, min_length=1, max_length=200, description="As of a session's message.")
 
 
-class Decide(Wire):
+class DecisionBody(WireModel):
     """A decision on what waits."""
 
     call: str = Field(max_length=1000, description="The call's id; of a plan its Request's number.")
@@ -130,13 +129,13 @@ class Decide(Wire):
     answer: Any = None
 
 
-class Redeliver(Wire):
+class Redeliver(WireModel):
     """A reply of which nobody knows whether it arrived."""
 
     delivery: str = Field(min_length=1, max_length=1000, description="The delivery's key, `<run>/<reply>`.")
 
 
-class Fork(Wire):
+class Fork(WireModel):
     """Where another session is to begin."""
 
     at: str = Field(max_length=100, description="A run's number, or a Request's, `R.N`.")
@@ -145,25 +144,25 @@ class Fork(Wire):
     )
 
 
-class Started(Wire):
+class StartedRun(WireModel):
     """A run that there is now."""
 
     run_id: str
 
 
-class Told(Wire):
+class AcceptedMessage(WireModel):
     """A message that a run was told."""
 
     message_id: str
 
 
-class Replied(Wire):
+class ReplyBody(WireModel):
     """What answers a message; `null`: there is nothing to say."""
 
     reply: str | None
 
 
-class Forked(Wire):
+class ForkedSession(WireModel):
     """A session that there is now."""
 
     session: str

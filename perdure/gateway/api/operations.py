@@ -1,7 +1,8 @@
-"""An operation of the API: its route, what it reads, what it answers, and its place in the OpenAPI document, said once."""
+"""Operations of the API: a route, its parameters, its answer, and its place in the OpenAPI document."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +15,14 @@ from starlette.routing import Route
 from typing_extensions import TypeVar
 
 from perdure.client.run import Run
+from perdure.gateway.adapter import Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import Caller, caller_of
-from perdure.gateway.door import Gateway
+from perdure.gateway.errors import HttpError
 from perdure.gateway.keys import Key
-from perdure.gateway.problems import HttpError
-from perdure.values.jsons import Json, dumps
+from perdure.sessions.wire import WaitResult
+from perdure.values.json import Json, WireModel, dumps
 from perdure.values.problems import problems_of
-from perdure.values.wire import Wire
 
 BodyT = TypeVar("BodyT", bound=BaseModel, default=BaseModel)
 QueryT = TypeVar("QueryT", bound=BaseModel, default=BaseModel)
@@ -43,12 +44,12 @@ def paged(rows: str) -> Mapping[str, Any]:
     return {"type": "object", "properties": {rows: listed, "next": following}, "required": [rows, "next"]}
 
 
-class Nothing(Wire):
+class EmptyForm(WireModel):
     """Of what has no body, or no query."""
 
 
 @dataclass(frozen=True)
-class Asked(Generic[BodyT, QueryT]):
+class ApiRequest(Generic[BodyT, QueryT]):
     """A request as an operation is given it: read, and by somebody who may ask."""
 
     gateway: Gateway
@@ -80,7 +81,7 @@ class Operation:
     method: Literal["GET", "POST", "DELETE"]
     path: str
     summary: str
-    do: Callable[[Asked[Any, Any]], Awaitable[Response]]
+    do: Callable[[ApiRequest[Any, Any]], Awaitable[Response]]
     right: str
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
@@ -94,9 +95,9 @@ class Operation:
         async def answer(request: Request) -> Response:
             caller = caller_of(request)
             caller.check(self.right, self.summary[0].lower() + self.summary[1:].rstrip("."))
-            query = _read(self.query or Nothing, dict(request.query_params), "the query")
-            body = _read(self.body, await read_json(request), "the body") if self.body else Nothing()
-            return await self.do(Asked(gateway, request, caller, body, query))
+            query = _read(self.query or EmptyForm, dict(request.query_params), "the query")
+            body = _read(self.body, await read_json(request), "the body") if self.body else EmptyForm()
+            return await self.do(ApiRequest(gateway, request, caller, body, query))
 
         return Route(re.sub(r"\{(\w+)\}", r"{\1:path}", self.path), answer, methods=[self.method], name=self.name)
 
@@ -113,3 +114,21 @@ def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
 def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON, of whatever texts: half a character is written as JSON escapes it."""
     return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
+
+
+async def waited(asked: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
+    """`{status, startedAt, endedAt, error?}` (R10.1)."""
+    found = await until_stopping(asked, wait(asked.query.timeout))
+    return answered((found or await wait(0)).as_json())
+
+
+async def until_stopping(asked: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
+    """What it gives; `None` where the gateway is about to end."""
+    task, stops = asyncio.ensure_future(what), asyncio.ensure_future(asked.gateway.stopping.wait())
+    try:
+        await asyncio.wait([task, stops], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, stops):
+            each.cancel()
+        await asyncio.gather(task, stops, return_exceptions=True)

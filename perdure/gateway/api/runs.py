@@ -9,18 +9,27 @@ from starlette.responses import Response
 
 from perdure.client.run import Run
 from perdure.client.selection import Selection
-from perdure.gateway.api.forms import Decide, ListRuns, Paged, Started, StartRun, Tell, Told, Waits, Whole
-from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
-from perdure.gateway.api.waits import waited
+from perdure.gateway.api.forms import (
+    AcceptedMessage,
+    DecisionBody,
+    ListRuns,
+    Paged,
+    RunMessage,
+    StartedRun,
+    StartRun,
+    TranscriptQuery,
+    WaitQuery,
+)
+from perdure.gateway.api.operations import OBJECT, ApiRequest, Operation, answered, paged, waited
 from perdure.gateway.callers import APPROVE, READ, SEND
+from perdure.gateway.errors import HttpError
 from perdure.gateway.keys import HEADER
-from perdure.gateway.problems import HttpError
-from perdure.run.wire import RunResult
-from perdure.sessions.wire import SESSION_PREFIX, Waited
+from perdure.runs.wire import RunResult
+from perdure.sessions.wire import SESSION_PREFIX, WaitResult
 from perdure.values.references import MISSING
 
 
-async def start(asked: Asked[StartRun]) -> Response:
+async def start(asked: ApiRequest[StartRun]) -> Response:
     body, caller = asked.body, asked.caller
     if body.approval:
         caller.check(APPROVE, "change what a run asks about")
@@ -39,7 +48,7 @@ async def start(asked: Asked[StartRun]) -> Response:
     return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 
 
-async def list_runs(asked: Asked[Paged, ListRuns]) -> Response:
+async def list_runs(asked: ApiRequest[Paged, ListRuns]) -> Response:
     query = asked.query
     chosen = Selection(
         agent=query.agent,
@@ -53,11 +62,11 @@ async def list_runs(asked: Asked[Paged, ListRuns]) -> Response:
     return answered({"runs": [row.as_json() for row in page.rows], "next": page.following})
 
 
-async def show(asked: Asked) -> Response:
+async def show(asked: ApiRequest) -> Response:
     return answered((await (await asked.run()).view()).result().as_json())
 
 
-async def wait(asked: Asked[Paged, Waits]) -> Response:
+async def wait(asked: ApiRequest[Paged, WaitQuery]) -> Response:
     """Of a session's run also before it has begun."""
     id, gateway = asked.named("run"), asked.gateway
     if id.startswith(SESSION_PREFIX):
@@ -67,22 +76,22 @@ async def wait(asked: Asked[Paged, Waits]) -> Response:
     return await waited(asked, run.waited)
 
 
-async def value(asked: Asked[Paged, Whole]) -> Response:
+async def value(asked: ApiRequest[Paged, TranscriptQuery]) -> Response:
     text = await (await asked.run()).value(asked.query.what)
     return Response(text.encode(errors="backslashreplace"), media_type="application/json")
 
 
-async def waiting(asked: Asked) -> Response:
+async def waiting(asked: ApiRequest) -> Response:
     found, silent = await (await asked.run()).waiting_below()
     return answered({"waiting": [one.as_json() for one in found], "silent": silent})
 
 
-async def decide(asked: Asked[Decide]) -> Response:
+async def decide(asked: ApiRequest[DecisionBody]) -> Response:
     decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return answered(await (await asked.run()).decide({**decision, "by": asked.caller.sender}))
 
 
-async def _of_no_session(asked: Asked[Any, Any], otherwise: str) -> Run[Any]:
+async def _of_no_session(asked: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
     """A session compares the rights of who asks with those of who has begun the run, or has said the message (R10.9)."""
     run = await asked.run()
     if run.id.startswith(SESSION_PREFIX):
@@ -90,25 +99,25 @@ async def _of_no_session(asked: Asked[Any, Any], otherwise: str) -> Run[Any]:
     return run
 
 
-async def tell(asked: Asked[Tell]) -> Response:
+async def tell(asked: ApiRequest[RunMessage]) -> Response:
     run = await _of_no_session(asked, "say it there")
     id = await run.steer(asked.body.text, by=asked.caller.sender, id=asked.body.message_id)
     return answered({"messageId": id}, 202)
 
 
-async def withdraw(asked: Asked) -> Response:
+async def withdraw(asked: ApiRequest) -> Response:
     run = await _of_no_session(asked, "take it back there")
     caller = asked.caller
     await run.withdraw(asked.named("message"), sender=None if caller.may("withdraw") else caller.sender)
     return Response(status_code=204)
 
 
-async def cancel(asked: Asked) -> Response:
+async def cancel(asked: ApiRequest) -> Response:
     await (await asked.run()).cancel()
     return Response(status_code=202)
 
 
-async def approvals(asked: Asked[Paged, Paged]) -> Response:
+async def approvals(asked: ApiRequest[Paged, Paged]) -> Response:
     query = asked.query
     found = await asked.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=asked.caller.tenant)
     return answered(
@@ -118,7 +127,7 @@ async def approvals(asked: Asked[Paged, Paged]) -> Response:
 
 _R: Final = "/v1/runs/{run}"
 RUNS: Final = (
-    Operation("startRun", "POST", "/v1/runs", "Start a run.", start, SEND, body=StartRun, answers={201: Started}),
+    Operation("startRun", "POST", "/v1/runs", "Start a run.", start, SEND, body=StartRun, answers={201: StartedRun}),
     Operation(
         "listRuns",
         "GET",
@@ -140,7 +149,14 @@ RUNS: Final = (
         answers={200: paged("waiting")},
     ),
     Operation(
-        "decide", "POST", f"{_R}/decisions", "Decide what waits.", decide, APPROVE, body=Decide, answers={200: OBJECT}
+        "decide",
+        "POST",
+        f"{_R}/decisions",
+        "Decide what waits.",
+        decide,
+        APPROVE,
+        body=DecisionBody,
+        answers={200: OBJECT},
     ),
     Operation(
         "tellRun",
@@ -149,8 +165,8 @@ RUNS: Final = (
         "Tell a run something new while it works.",
         tell,
         SEND,
-        body=Tell,
-        answers={202: Told},
+        body=RunMessage,
+        answers={202: AcceptedMessage},
     ),
     Operation(
         "withdrawFromRun",
@@ -169,8 +185,8 @@ RUNS: Final = (
         "Wait for a run's end.",
         wait,
         READ,
-        query=Waits,
-        answers={200: Waited},
+        query=WaitQuery,
+        answers={200: WaitResult},
     ),
     Operation(
         "listWaitingInRun",
@@ -188,7 +204,7 @@ RUNS: Final = (
         "Read one thing of a run whole.",
         value,
         READ,
-        query=Whole,
+        query=TranscriptQuery,
         answers={200: {}},
     ),
     Operation("showRun", "GET", _R, "Show a run as it stands or ended.", show, READ, answers={200: RunResult}),

@@ -10,44 +10,43 @@ from starlette.responses import Response
 from perdure.client.session import Session
 from perdure.errors import RunTimeoutError
 from perdure.gateway.api.forms import (
-    Decide,
+    DecisionBody,
     Fork,
-    Forked,
-    OfSender,
+    ForkedSession,
     Paged,
-    Recalls,
+    RecallQuery,
     Redeliver,
-    Replied,
-    Say,
+    ReplyBody,
+    SenderQuery,
+    SessionMessage,
     WaitsForMessage,
 )
-from perdure.gateway.api.operations import OBJECT, Asked, Operation, answered, paged
-from perdure.gateway.api.waits import until_stopping, waited
+from perdure.gateway.api.operations import OBJECT, ApiRequest, Operation, answered, paged, until_stopping, waited
 from perdure.gateway.callers import APPROVE, READ, SEND
-from perdure.sessions.wire import Receipt, SessionView, Waited
+from perdure.sessions.wire import Receipt, SessionView, WaitResult
 
 
-def _session(asked: Asked[Any, Any], agent: str | None = None) -> Session:
+def _session(asked: ApiRequest[Any, Any], agent: str | None = None) -> Session:
     return asked.gateway.session(asked.caller, asked.named("session"), agent)
 
 
-def _who(asked: Asked[Any, Any]) -> dict[str, Any]:
+def _who(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
     """Sender and rights are the token's (R10.9)."""
     return {"sender": asked.caller.sender, "rights": sorted(asked.caller.rights)}
 
 
-def _of(asked: Asked[Any, Any]) -> str:
+def _of(asked: ApiRequest[Any, Any]) -> str:
     """Whose message the path names: an id belongs to its sender (R10.1)."""
     return str(asked.query.sender or asked.caller.sender)
 
 
-async def list_sessions(asked: Asked[Paged, Paged]) -> Response:
+async def list_sessions(asked: ApiRequest[Paged, Paged]) -> Response:
     query = asked.query
     found = await asked.gateway.perdure.page_of_sessions(tenant=asked.caller.tenant, size=query.limit, page=query.page)
     return answered({"sessions": [row.as_json() for row in found.rows], "next": found.following})
 
 
-async def say(asked: Asked[Say]) -> Response:
+async def say(asked: ApiRequest[SessionMessage]) -> Response:
     body, key = asked.body, asked.key
     session, id = _session(asked, body.agent), body.message_id
     if key is not None:
@@ -57,16 +56,16 @@ async def say(asked: Asked[Say]) -> Response:
     return answered(receipt.as_json(), 202)
 
 
-async def show(asked: Asked) -> Response:
+async def show(asked: ApiRequest) -> Response:
     return answered((await _session(asked).show()).as_json())
 
 
-async def wait(asked: Asked[Paged, WaitsForMessage]) -> Response:
+async def wait(asked: ApiRequest[Paged, WaitsForMessage]) -> Response:
     session, message, sender = _session(asked), asked.named("message"), _of(asked)
     return await waited(asked, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
-async def reply(asked: Asked[Paged, WaitsForMessage]) -> Response:
+async def reply(asked: ApiRequest[Paged, WaitsForMessage]) -> Response:
     session, message, sender = _session(asked), asked.named("message"), _of(asked)
 
     async def found() -> list[str | None]:
@@ -78,35 +77,35 @@ async def reply(asked: Asked[Paged, WaitsForMessage]) -> Response:
     return answered({"reply": answer[0]})
 
 
-async def withdraw(asked: Asked[Paged, OfSender]) -> Response:
+async def withdraw(asked: ApiRequest[Paged, SenderQuery]) -> Response:
     await _session(asked).withdraw(asked.named("message"), of=_of(asked), **_who(asked))
     return Response(status_code=204)
 
 
-async def decide(asked: Asked[Decide]) -> Response:
+async def decide(asked: ApiRequest[DecisionBody]) -> Response:
     decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return answered(await _session(asked).decide(decision, **_who(asked)))
 
 
-async def redeliver(asked: Asked[Redeliver]) -> Response:
+async def redeliver(asked: ApiRequest[Redeliver]) -> Response:
     await _session(asked).redeliver(asked.body.delivery, **_who(asked))
     return answered({"delivery": asked.body.delivery}, 202)
 
 
-async def recall(asked: Asked[Paged, Recalls]) -> Response:
+async def recall(asked: ApiRequest[Paged, RecallQuery]) -> Response:
     return answered(await _session(asked).recall(asked.query.what, asked.query.page))
 
 
-async def compact(asked: Asked) -> Response:
+async def compact(asked: ApiRequest) -> Response:
     return answered({"compacted": await _session(asked).compact(**_who(asked))})
 
 
-async def fork(asked: Asked[Fork]) -> Response:
+async def fork(asked: ApiRequest[Fork]) -> Response:
     forked = await _session(asked).fork(asked.body.at, asked.body.session)
     return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 
 
-async def delete(asked: Asked) -> Response:
+async def delete(asked: ApiRequest) -> Response:
     await _session(asked).delete(**_who(asked))
     return Response(status_code=204)
 
@@ -125,7 +124,14 @@ SESSIONS: Final = (
         answers={200: paged("sessions")},
     ),
     Operation(
-        "say", "POST", f"{_S}/messages", "Say something in a session.", say, SEND, body=Say, answers={202: Receipt}
+        "say",
+        "POST",
+        f"{_S}/messages",
+        "Say something in a session.",
+        say,
+        SEND,
+        body=SessionMessage,
+        answers={202: Receipt},
     ),
     Operation(
         "waitForMessage",
@@ -135,7 +141,7 @@ SESSIONS: Final = (
         wait,
         READ,
         query=WaitsForMessage,
-        answers={200: Waited},
+        answers={200: WaitResult},
     ),
     Operation(
         "readReply",
@@ -145,7 +151,7 @@ SESSIONS: Final = (
         reply,
         READ,
         query=WaitsForMessage,
-        answers={200: Replied},
+        answers={200: ReplyBody},
     ),
     Operation(
         "withdraw",
@@ -154,7 +160,7 @@ SESSIONS: Final = (
         "Take a message back, until a Request holds it.",
         withdraw,
         SEND,
-        query=OfSender,
+        query=SenderQuery,
         answers={204: None},
     ),
     Operation(
@@ -164,7 +170,7 @@ SESSIONS: Final = (
         "Decide what waits in the run under way.",
         decide,
         APPROVE,
-        body=Decide,
+        body=DecisionBody,
         answers={200: OBJECT},
     ),
     Operation(
@@ -184,7 +190,7 @@ SESSIONS: Final = (
         "Read again what a conversation shows cut, or in short.",
         recall,
         READ,
-        query=Recalls,
+        query=RecallQuery,
         answers={200: OBJECT},
     ),
     Operation(
@@ -204,7 +210,7 @@ SESSIONS: Final = (
         fork,
         SEND,
         body=Fork,
-        answers={201: Forked},
+        answers={201: ForkedSession},
     ),
     Operation("deleteSession", "DELETE", _S, "Delete a session and its runs.", delete, "delete", answers={204: None}),
     Operation("showSession", "GET", _S, "Show a session as it stands.", show, READ, answers={200: SessionView}),

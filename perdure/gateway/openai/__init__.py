@@ -5,6 +5,6 @@ object (`answers`) and the events of a stream (`telling`): plain data, without T
 `responses` and `completions` start and go on with them, `routes` is the door.
 """
 
-from perdure.gateway.openai.routes import openai_door
+from perdure.gateway.openai.adapter import openai_adapter
 
-__all__ = ["openai_door"]
+__all__ = ["openai_adapter"]

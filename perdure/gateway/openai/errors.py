@@ -8,9 +8,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.keys import REUSED
-from perdure.gateway.problems import HttpError, problem_of
-from perdure.values.jsons import JsonObject, dumps
+from perdure.values.json import JsonObject, dumps
 
 NOT_AGAIN: Final = "invalid_request_error"
 """The `type` of errors after which no client sends the same again."""

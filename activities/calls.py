@@ -1,0 +1,172 @@
+"""The execution of one call: a single dynamic activity that serves all tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.active_executions import (
+    TOLD,
+    ActiveExecution,
+    ActiveExecutions,
+    in_thread,
+    is_only_attempt,
+    say_begun,
+)
+from perdure.activities.failures import tellable, tool_failure
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.hooks import ResultHooks
+from perdure.activities.queries import ask_granted, ask_reads, own_run
+from perdure.activities.registry import Registry
+from perdure.activities.secrets import masked_value
+from perdure.approvals.policy import Ask, floor_problem
+from perdure.errors import JsonError, ToolError
+from perdure.plan.retry import NO_SUCH_TOOL, NOT_BEGUN
+from perdure.runs.wire import CLAIM
+from perdure.tools.decorator import Branch, ToolContext, ToolFunction
+from perdure.tools.definitions import with_own_names
+from perdure.tools.invocation import SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
+from perdure.values.json import Json, check, dumps
+from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, said
+
+
+class ToolActivity:
+    def __init__(
+        self,
+        registry: Registry,
+        max_payload: int = MAX_PAYLOAD,
+        floor: Ask = "never",
+        underway: ActiveExecutions | None = None,
+    ) -> None:
+        self._registry = registry
+        self._floor: Ask = floor
+        self._underway = underway or ActiveExecutions()
+        self._max_payload = max_payload
+
+    @activity.defn(dynamic=True)
+    async def run(self, arguments: Sequence[RawValue]) -> ToolResult:
+        """Run the tool. Its failure is an `ApplicationError` whose type is the error's code (R12.3)."""
+        try:
+            call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
+        except (IndexError, ValueError):
+            words = f"no worker of this queue has the activity {activity.info().activity_type!r}"
+            raise ApplicationError(words, type="NotFoundError", non_retryable=True) from None
+        function = self._registry.get(call.activity)
+        if function is None:  # the run asks again: see `perdure.workflows.dispatch`
+            words = f"this worker has no tool {call.activity!r}"
+            raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
+        async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}") as work:
+            return await self._run(function, call, work)
+
+    async def _run(self, function: ToolFunction, call: ToolInput, work: ActiveExecution) -> ToolResult:
+        work.begun = not is_only_attempt()
+        hooks = ResultHooks(self._registry.hooks, call)
+        hooks.check()
+        try:
+            async with supervised_heartbeat() as heart:
+                reads = call.reads or await ask_reads(call.call_id)
+                if (told := TOLD.get()) is not None:
+                    told.tool, told.given = call.tool, reads.params if told.content else None
+                self._check_floor(function, call, reads)
+                await say_begun()
+                work.begun = True
+                value = await self._call(function, call, reads, heart.tell)
+                branch = value.path if isinstance(value, Branch) else None
+                result = function.dump(value.value if isinstance(value, Branch) else value)
+                size = _measured(call.tool, result, self._max_payload)
+                result, kept = await hooks.look(reads, before := masked_value(result))
+                if result is not before or kept is not None:
+                    size = _measured(call.tool, result, self._max_payload)
+                    result, kept = masked_value(result), masked_value(kept)
+                if size > call.free and not _travels_outside(size):
+                    await _claim(call, size)
+        except Exception as error:
+            if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
+                raise
+            raise tool_failure(error) from tellable(error)
+        attempt = activity.info().attempt
+        return ToolResult(value=result, branch=branch, attempt=attempt, size=size, kept=kept, unheard=hooks.unheard)
+
+    def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
+        """The run that asks may be another worker's, with another floor: this one's own holds all the same (R7.1)."""
+        code, approved = function.definition, call.approved
+        problem = floor_problem(self._floor, code, call.activity, reads.params, approved, clean=call.clean)
+        if problem is not None:
+            raise ToolError("approval_required", problem)
+
+    async def _call(self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
+        given_up = threading.Event()
+        context = _context(function, call, reads, say, given_up)
+        arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
+        if function.is_async:
+            return await function.function(**arguments)
+        work = functools.partial(function.function, **arguments)
+        name = f"{call.tool} {call.call_id}"
+        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
+
+
+def _measured(name: str, result: Json, limit: int) -> int:
+    """Bytes of a result, measured here for good. What the workflow could not read back is the call's own final error (R18.1)."""
+    try:
+        check(result, source=f"the result of {name}")
+    except JsonError as error:
+        raise ToolError("not_json", str(error)) from None
+    size = len(dumps(result).encode())
+    if size > limit:
+        raise ToolError(
+            RESULT_TOO_LARGE,
+            f"the result of {name} has {size:,} bytes, and {limit:,} is the most that a call can return; "
+            "return less, or write it to a file and return its path",
+        )
+    return size
+
+
+def _travels_outside(size: int) -> bool:
+    """Whether it goes to external storage, and only its name into the history (R6.9)."""
+    storage = activity.client().data_converter.external_storage
+    return storage is not None and size >= (storage.payload_size_threshold or 0)
+
+
+async def _claim(call: ToolInput, size: int) -> None:
+    """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none."""
+    await own_run().signal(CLAIM, SpaceClaim(call_id=call.call_id, size=size))
+    if not await ask_granted(call.call_id):
+        raise ToolError(
+            HISTORY_FULL,
+            f"the result of {call.tool} has {said(size)}, and the run's history has no room for it beside the others; "
+            "return less, ask for fewer at once, or give the workers external storage (PERDURE_STORAGE)",
+        )
+
+
+def _context(
+    function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], given_up: threading.Event
+) -> ToolContext:
+    return ToolContext(
+        tool_name=call.tool,
+        tool=reads.definition or function.definition,
+        call=reads.call,
+        call_id=call.call_id,
+        idempotency_key=idempotency_key(activity.info().workflow_id or "", call.call_id, call.tool, reads.params),
+        attempt=call.earlier + activity.info().attempt,
+        messages=reads.messages,
+        on_heartbeat=_heartbeat_from_anywhere(say),
+        is_cancelled=given_up.is_set,
+    )
+
+
+def _heartbeat_from_anywhere(say: Callable[..., None]) -> Callable[..., None]:
+    """Heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def heartbeat(*details: Any) -> None:
+        loop.call_soon_threadsafe(functools.partial(say, *details), context=context)
+
+    return heartbeat

@@ -1,0 +1,238 @@
+"""Hooks of a worker: their registration, and their calls within a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.active_executions import in_thread, others_poll
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.queries import ask_run
+from perdure.activities.secrets import masked, masked_value
+from perdure.errors import ToolError
+from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, matches, told
+from perdure.hooks.decorator import HookFunction
+from perdure.hooks.events import (
+    HOOK_ACTIVITY,
+    HOOK_QUERY,
+    HOOKS,
+    NO_SUCH_HOOK,
+    REFUSED_BY_HOOK,
+    SESSION_HOOKS_ACTIVITY,
+    AfterToolCall,
+    HookAnswer,
+    HookEvent,
+    HookInput,
+    HookProblem,
+    HookRef,
+    ToolResultPersist,
+    Where,
+)
+from perdure.tools.invocation import CallHookRefs, ToolInput, ToolReads
+from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_PAYLOAD
+
+
+class HookRegistry:
+    """Hooks by event and name. The same function, imported by several modules, is one hook."""
+
+    def __init__(self, functions: Iterable[HookFunction] = ()) -> None:
+        self._functions: dict[tuple[str, str], HookFunction] = {}
+        for function in functions:
+            self.add(function)
+
+    def add(self, function: HookFunction) -> None:
+        """One that is there already keeps its place; of two of one name the later counts, as in a module that is loaded anew."""
+        self._functions[function.ref.event, function.ref.name] = function
+
+    def __iter__(self) -> Iterator[HookFunction]:
+        return iter(self._functions.values())
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def recorded(self, where: Where) -> list[HookRef]:
+        """What a run, a session or a gateway records of them."""
+        return [each.ref for each in self if HOOKS[each.ref.event].where == where]
+
+    def lacking(self, wanted: Sequence[HookRef]) -> list[HookRef]:
+        """Those of the recorded ones that this worker does not have."""
+        return [each for each in wanted if (each.event, each.name) not in self._functions]
+
+    def get(self, wanted: HookRef) -> HookFunction | None:
+        return self._functions.get((wanted.event, wanted.name))
+
+    def own(self, event: str, tools: Collection[str], wanted: Sequence[HookRef]) -> list[HookRef]:
+        """Those of an event for a tool that this worker has beside the recorded ones."""
+        known = {each.name for each in wanted if each.event == event}
+        mine = (each.ref for each in self if each.ref.event == event and each.ref.name not in known)
+        return [each for each in mine if matches(each, tools)]
+
+
+GONE: Final = "is not there any more: this worker does not have it, nor had another in time"
+_LOG: Final = logging.getLogger("perdure.hooks")
+
+
+async def call_hooks(registry: HookRegistry, hooks: Sequence[HookRef], event: HookEvent) -> HookedEvent:
+    """What these hooks, in their order, make of the event. Raises only what cancels it.
+
+    What a hook raised stands in the worker's log, with its traceback; what is told of it is the class of the exception.
+    """
+    hearing = HookedEvent(event, MAX_PAYLOAD)
+    for hook in hooks:
+        function = registry.get(hook)
+        problem = GONE if function is None else await _call(function, hook, hearing)
+        if problem is not None:
+            _LOG.warning("the hook %s of %s %s", hook.name, hook.event, problem, extra=_place(event))
+            hearing.fail(hook, masked(problem))
+        if hearing.over:
+            break
+    return hearing
+
+
+def _place(event: HookEvent) -> dict[str, Any]:
+    return {"perdure": {"run": event.run_id or event.session}}
+
+
+async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> str | None:
+    """Call one, and take in what it says; what is wrong with it."""
+    given = hearing.event.model_copy(deep=True)  # what it changes in place is its own
+    work = asyncio.create_task(_work(function, given))
+    try:
+        await asyncio.wait({work}, timeout=hook.timeout)
+    finally:
+        if not work.done():  # nothing can end one that does not want to: nobody waits for it
+            work.cancel()
+            work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if not work.done():
+        return f"did not answer within {hook.timeout:g} s"
+    if work.cancelled():
+        return "was cancelled"
+    if (error := work.exception()) is not None:
+        _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=error, extra=_place(given))
+        return f"failed: {type(error.__cause__ or error).__name__} (the worker's log says more)"
+    try:
+        hearing.hear(hook, work.result())
+    except HookAnswerError as fault:
+        return f"gave no answer that can be taken: {fault}"
+    except Exception as fault:  # an event that a hook has made by other means than its class offers
+        _LOG.error("what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=fault)
+        return f"gave no answer that can be taken: reading it failed with {type(fault).__name__} (the worker's log says more)"
+    return None
+
+
+async def _work(function: HookFunction, event: HookEvent) -> Any:
+    try:
+        if function.is_async:
+            return await function.function(event)
+        work = in_thread(lambda: function.function(event), function.ref.name, tell=lambda: None, counts=lambda: False)
+        said = await work
+        return await said if inspect.isawaitable(said) else said
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # which would end the worker
+        raise RuntimeError(type(error).__name__) from error
+
+
+class HookActivity:
+    """`registry`: the worker's."""
+
+    def __init__(self, registry: HookRegistry) -> None:
+        self._registry = registry
+
+    @activity.defn(name=HOOK_ACTIVITY)
+    async def run(self, wanted: HookInput) -> HookAnswer:
+        """What the hooks make of the event. Nothing that a hook does makes it fail; where this worker lacks one, another is asked for."""
+        lacking = self._registry.lacking(wanted.hooks)
+        if lacking and await others_poll():
+            words = f"this worker has no hook {lacking[0].name!r}"
+            raise ApplicationError(words, type=NO_SUCH_HOOK)
+        async with supervised_heartbeat():
+            given = wanted.given
+            if given is None:
+                asked: JsonObject = await ask_run(HOOK_QUERY, wanted.key, JsonObject)
+                given = asked
+            try:
+                event = HOOKS[wanted.event].event.model_validate(given)
+            except (KeyError, ValueError) as error:
+                raise ApplicationError(
+                    f"no event that this version knows: {error}", type="unknown_event", non_retryable=True
+                ) from None
+            hearing = await call_hooks(self._registry, wanted.hooks, event)
+        answer: HookAnswer = HookAnswer.model_validate(masked_value(told(event, hearing).as_json()))
+        return answer
+
+    @activity.defn(name=SESSION_HOOKS_ACTIVITY)
+    async def of_sessions(self) -> list[HookRef]:
+        """What an execution of a session records."""
+        return self._registry.recorded("session")
+
+
+_NONE: Final = CallHookRefs()
+
+
+class ResultHooks:
+    """Those for one call: what its run has recorded, and behind them what this worker has of its own."""
+
+    def __init__(self, registry: HookRegistry, call: ToolInput) -> None:
+        self._registry, self._call = registry, call
+        self._given = call.hooks or _NONE
+        names = (call.tool, call.activity)
+        self._after = self._all(AFTER, names)
+        self._persist = self._all(PERSIST, names) if self._given.records else []
+        self.unheard: list[HookProblem] = []
+        """Those that failed and were gone past."""
+
+    def _all(self, event: str, names: Sequence[str]) -> list[HookRef]:
+        recorded = [each for each in self._given.hooks if each.event == event]
+        return [*recorded, *self._registry.own(event, names, recorded)]
+
+    def check(self) -> None:
+        """Raises `ApplicationError`, before the call is made, where this worker lacks one without which its result would be withheld."""
+        lacking = [each for each in self._registry.lacking([*self._after, *self._persist]) if each.closed]
+        if lacking:  # the run asks again: see `perdure.workflows.dispatch`
+            words = f"this worker has no hook {lacking[0].name!r}"
+            raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_HOOK, non_retryable=True)
+
+    async def look(self, reads: ToolReads, value: Json) -> tuple[Json, list[Json] | None]:
+        """The result as it is to be, and where that is another what a transcript keeps. Raises `ToolError` where it is withheld."""
+        kept: list[Json] | None = None
+        if self._after:
+            event = AfterToolCall(
+                **self._of(AFTER),
+                params=reads.params,
+                result=value,
+                attempt=self._call.earlier + activity.info().attempt,
+            )
+            hearing = await call_hooks(self._registry, self._after, event)
+            self.unheard += hearing.answer.failed
+            if hearing.answer.refused is not None:
+                raise ToolError(REFUSED_BY_HOOK, f"{self._call.tool} {WITHHELD}: {hearing.answer.refused}")
+            if hearing.answer.changed is not None:
+                value = hearing.answer.changed["result"]
+        if self._persist:
+            persist = ToolResultPersist(**self._of(PERSIST), params=reads.params, result=value)
+            hearing = await call_hooks(self._registry, self._persist, persist)
+            self.unheard += hearing.answer.failed
+            if hearing.answer.refused is not None:
+                kept = [f"[withheld: {hearing.answer.refused}]"]
+            elif hearing.answer.changed is not None:
+                kept = [hearing.answer.changed["result"]]
+        return value, kept
+
+    def _of(self, event: str) -> dict[str, str]:
+        info, call = activity.info(), self._call
+        return {
+            **self._given.of,
+            "key": f"{info.workflow_id}/{call.call_id}/{event}",
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "run_id": info.workflow_id or "",
+            "call": call.call_id,
+            "tool": call.tool,
+            "code": call.activity,
+        }

@@ -1,0 +1,226 @@
+"""Tools of MCP servers, from a standard `mcpServers` file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from mcp.types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    Tool,
+)
+
+from perdure.activities.mcp_connection import Connection, McpConfig, McpServer, UnusableServerError
+from perdure.activities.registry import Registry
+from perdure.activities.secrets import masked
+from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
+from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
+from perdure.values.json import Json, JsonObject, dumps, loads, shorten
+from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
+from perdure.values.media import describe, without_media
+from perdure.values.schemas import Schema
+
+CONTENT: Final = "_content"
+"""Where blocks stand that came beside structured content or text: its schema is the tool's own."""
+
+
+def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
+    """Structured content, or the text; with all that came beside it under `_content`. Raises `ToolError`.
+
+    Texts that only repeat the structured content, as the standard wants it for older clients, are not repeated. Images, sounds
+    and other files are described (R10.18).
+    """
+    texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
+    others = [_block(block) for block in result.content if not isinstance(block, TextContent)]
+    if result.is_error:
+        said = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
+        raise ToolError("tool_failed", "\n".join(map(_words, said)) or f"{tool} failed and says nothing")
+    structured: Json = result.structured_content
+    if schema is not None and (errors := schema.errors(structured)):
+        said = structured if structured is not None else texts
+        raise ToolError(
+            "invalid_answer",
+            f"{tool} ran, but its answer is not what its server declares: {errors[0]}; it was {shorten(without_media(said), 500)}",
+        )
+    if structured is None:
+        text = "\n".join(map(str, texts))
+        return {"text": text, CONTENT: others} if others else text
+    value = without_media(structured)
+    beside = [{"type": "text", "text": text} for text in _news(texts, value)] + others
+    if not beside:
+        return value
+    return {**value, CONTENT: beside} if isinstance(value, dict) else {"result": value, CONTENT: beside}
+
+
+def _block(block: ContentBlock) -> JsonObject:
+    """A block as data: links and texts whole, of files what they are."""
+    if isinstance(block, ImageContent | AudioContent):
+        return {"type": block.type, "mimeType": block.mime_type, "data": describe(block.mime_type, block.data)}
+    plain: JsonObject = block.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"meta", "annotations", "icons"}
+    )
+    if isinstance(block, EmbeddedResource):
+        inner = plain.pop("resource")
+        inner.pop("_meta", None)
+        if isinstance(block.resource, BlobResourceContents):
+            inner["blob"] = describe(block.resource.mime_type or "application/octet-stream", block.resource.blob)
+        plain |= inner
+    described: JsonObject = without_media(plain)
+    return described
+
+
+def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
+    """The texts that say something else than the structured content, its only member, or that one's items."""
+    inner = next(iter(structured.values())) if isinstance(structured, dict) and len(structured) == 1 else structured
+    known = [structured, inner, *(inner if isinstance(inner, list) else [])]
+    said = [str(value) for value in known]
+
+    def is_known(text: Json) -> bool:
+        with suppress(JsonError):
+            return loads(str(text)) in known or text in said
+        return text in said
+
+    return [text for text in texts if not is_known(text)]
+
+
+def _words(value: Json) -> str:
+    return value if isinstance(value, str) else shorten(value, 500)
+
+
+TRY_AGAIN: Final = 30.0
+"""Seconds until a server that could not be used is tried again."""
+_CONTEXT: Final = "†context"
+"""What a tool's function is given its context as: no parameter is called so."""
+
+
+@asynccontextmanager
+async def mcp_tools(config: McpConfig, registry: Registry, tell: Callable[[str], None]) -> AsyncIterator[list[str]]:
+    """Keep the tools of all servers in the registry as `<server>.<tool>` while the context lasts; gives the servers that are missing.
+
+    A server that cannot be used keeps nobody waiting for longer than ten seconds, and no other from being used: `tell` is given one
+    line, and it is tried again until it answers. It is told in one line, too, of each tool that cannot be one; the others are offered.
+    """
+    servers = [
+        _Server(name, server, registry, tell) for name, server in config.mcpServers.items() if not server.disabled
+    ]
+    try:
+        await asyncio.gather(*(server.start() for server in servers))
+        yield [server.name for server in servers if server.trying is not None]
+    finally:
+        await asyncio.gather(*(server.close() for server in servers))
+
+
+class _Server:
+    def __init__(self, name: str, server: McpServer, registry: Registry, tell: Callable[[str], None]) -> None:
+        self.name = name
+        self.trying: asyncio.Task[None] | None = None
+        self._server = server
+        self._registry = registry
+        self._tell: Callable[[str], None] = lambda line: tell(masked(line))
+        self._connection = Connection(name, server, self._offer)
+        self._told: set[str] = set()
+
+    async def start(self) -> None:
+        try:
+            await self._connection.open()
+        except UnusableServerError as error:
+            self._tell(str(error))
+            self.trying = asyncio.create_task(self._try())
+
+    async def _try(self) -> None:
+        while True:
+            await asyncio.sleep(TRY_AGAIN)
+            try:
+                await self._connection.open()
+            except UnusableServerError:
+                continue
+            self._tell(f"the MCP server {self.name!r} answers now")
+            return
+
+    async def close(self) -> None:
+        if self.trying is not None:
+            self.trying.cancel()
+            await asyncio.gather(self.trying, return_exceptions=True)
+        await self._connection.close()
+
+    def _offer(self, offered: list[Tool]) -> None:
+        """Have these tools and no others of this server in the registry."""
+        found: dict[str, ToolFunction] = {}
+        problems: list[str] = []
+        for one in offered[:MAX_MCP_TOOLS]:
+            try:
+                function = _tool(self.name, self._server, self._connection, one)
+                if found.setdefault(function.name, function) is not function:
+                    raise ToolDefinitionError(f"the MCP server {self.name!r}: two tools are called {one.name!r}")
+            except ToolDefinitionError as error:
+                problems.append(f"{error}; it is not offered")
+        if len(offered) > MAX_MCP_TOOLS:
+            problems.insert(
+                0, f"the MCP server {self.name!r} lists more than {MAX_MCP_TOOLS} tools; the others are not offered"
+            )
+        problems += self._registry.replace(f"mcp {self.name}", found.values())
+        for problem in problems:
+            if len(self._told) < MAX_MCP_PROBLEMS and problem not in self._told:  # once, not whenever the list changes
+                self._told.add(problem)
+                self._tell(clip(problem))
+                if len(self._told) == MAX_MCP_PROBLEMS:
+                    self._tell(f"the MCP server {self.name!r}: nothing more is told of what is wrong with its tools")
+
+
+def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -> ToolFunction:
+    # Of a server without tasks the word means nothing (MCP 2025-11-25): it is called as any other.
+    if connection.has_tasks and offered.execution is not None and offered.execution.task_support == "required":
+        raise ToolDefinitionError(
+            f"the MCP server {name!r}: the tool {offered.name!r} runs as a task alone (taskSupport)"
+        )
+    schema = None if offered.output_schema is None else Schema(offered.output_schema)
+
+    async def call(**params: Json) -> Json:
+        context: ToolContext = params.pop(_CONTEXT)
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            count = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            context.progress(f"{message} ({count})" if message else count)
+
+        return value_of(offered.name, await connection.call(offered.name, params, tell), schema)
+
+    definition = _definition(name, server, offered)
+    if (size := len(dumps(definition))) > MAX_MCP_DEFINITION:
+        words = f"the MCP server {name!r}: tool {shorten(offered.name, 60)} is defined in {size:,} characters; {MAX_MCP_DEFINITION:,} are accepted"
+        raise ToolDefinitionError(words)
+    try:
+        return open_tool(definition, call, context_parameter=_CONTEXT)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"the MCP server {name!r}: {error}") from None
+
+
+def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
+    """In MCP's form with our meta-properties beside it: what stands in the schema is a parameter's, whatever it is called."""
+    definition: dict[str, Any] = {
+        "name": f"{name}.{offered.name}",
+        "description": offered.description or offered.title or "",
+        "inputSchema": offered.input_schema,
+    }
+    if offered.output_schema is not None:
+        definition["_output"] = offered.output_schema
+    if (rule := server.rule(offered.name)) is not None:
+        definition["_approval"] = rule
+    # The standard's defaults: what says nothing destroys, and may not be done twice.
+    hints = offered.annotations
+    if hints is None or not (hints.read_only_hint or hints.destructive_hint is False):
+        definition["_dangerous"] = True
+    elif server.trusted and hints.read_only_hint:
+        definition["_safe"] = True
+    if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
+        definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again
+    if not server.trusted:
+        definition["_untrusted"] = True
+    return definition

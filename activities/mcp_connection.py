@@ -1,0 +1,490 @@
+"""The connection to one MCP server, and the bounds of what that server may send."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias
+
+import anyio
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    ContentBlock,
+    Tool,
+    ToolListChangedNotification,
+)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from perdure.activities.secrets import keep_secret, looks_secret, masked
+from perdure.errors import MAX_TOLD, ToolError, clip
+from perdure.values.json import JsonObject
+from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_LIST, MAX_MCP_MESSAGE, MAX_MCP_TOOLS
+
+Rule: TypeAlias = Literal["never", "always"]
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+class McpServer(BaseModel):
+    """One entry of `mcpServers`, in the form that other programs read; `trusted` and `approval` are Perdure's."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    command: str | None = None
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    disabled: bool = False
+    trusted: bool = False
+    """Whether the server is believed when it says that a tool only reads: such a tool is `safe` then. What the tools
+    of one that is not trusted return counts as written by others (R15.2)."""
+    approval: Rule | dict[str, Any] | None = None
+    """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
+
+    def rule(self, tool: str) -> Any:
+        return self.approval.get(tool) if isinstance(self.approval, dict) else self.approval
+
+
+class McpConfig(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    mcpServers: dict[str, McpServer]
+
+
+def check_servers(config: McpConfig) -> Mapping[str, str]:
+    """What is wrong with which entry."""
+    return {
+        name: "it needs a 'command' or a 'url', one of them"
+        for name, server in config.mcpServers.items()
+        if (server.command is None) == (server.url is None)
+    }
+
+
+def expand(text: str) -> str:
+    """`${NAME}` and `${NAME:-default}` from the environment, as other programs read these files."""
+
+    def value(found: re.Match[str]) -> str:
+        return os.environ.get(found[1], found[2] or "")
+
+    return _VARIABLE.sub(value, text)
+
+
+A_SECOND: Final = 500
+"""Messages a second, over `BURST`: a server that reports progress without pause would take the worker's time from all calls."""
+BURST: Final = 10_000
+"""Messages that may come at once."""
+ENCODING: Final = "perdure-mcp"
+"""The name of UTF-8, read within these bounds: what a server's program prints is decoded by it."""
+
+
+def _few(blocks: Any) -> Any:
+    if isinstance(blocks, list) and len(blocks) > MAX_MCP_BLOCKS:
+        raise ValueError(f"{len(blocks):,} blocks; {MAX_MCP_BLOCKS:,} are accepted")
+    return blocks
+
+
+class BoundedResult(CallToolResult):
+    """A result of so many blocks at most, counted before they are looked at."""
+
+    content: Annotated[list[ContentBlock], BeforeValidator(_few)]
+
+
+@dataclass
+class ServerAllowance:
+    """What one server may send now."""
+
+    end: Callable[[], None]
+    """Called where a program prints more: the client reads and drops what comes after it, and would do so for ever."""
+    calls: int = 0
+    """Calls under way: each may give a large result."""
+
+    @property
+    def message(self) -> int:
+        """Bytes of one message."""
+        return MAX_MCP_MESSAGE if self.calls else MAX_MCP_LIST
+
+
+allowance: ContextVar[ServerAllowance] = ContextVar("allowance")
+"""That of the server whose client is being made: the client decodes what a program prints, and knows nothing else of us."""
+
+
+class Messages:
+    """Counts what comes on one connection."""
+
+    def __init__(self, allowed: ServerAllowance, clock: Callable[[], float] = time.monotonic) -> None:
+        self._allowed, self._clock = allowed, clock
+        self._left, self._since = float(BURST), clock()
+        self._bytes = 0
+        """Of the message that is still coming."""
+
+    def take(self, size: int, ended: int = 0) -> None:
+        """`size` bytes of a message, after `ended` others. Raises `BrokenResourceError` for more than a server may send."""
+        self._bytes = size + (0 if ended else self._bytes)
+        if ended:
+            now = self._clock()
+            self._left = min(float(BURST), self._left + (now - self._since) * A_SECOND) - ended
+            self._since = now
+        if self._bytes > self._allowed.message or self._left < 0:
+            raise anyio.BrokenResourceError("the server sends more than a server may")
+
+
+class _Lines(codecs.BufferedIncrementalDecoder):
+    """UTF-8 by whole lines: the client joins what it is given of a line anew with each piece."""
+
+    def __init__(self, errors: str = "strict") -> None:
+        super().__init__(errors)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
+        self._allowed = allowance.get()
+        self._messages = Messages(self._allowed)
+        self._parts: list[str] = []
+
+    def decode(self, input: Any, final: bool = False) -> str:
+        lines, newline, rest = self._decoder.decode(input, final).rpartition("\n")
+        try:
+            self._messages.take(len(rest), lines.count("\n") + 1 if newline else 0)
+        except anyio.BrokenResourceError:
+            self._allowed.end()
+            raise
+        if not newline:
+            self._parts.append(rest)
+            return ""
+        whole = "".join([*self._parts, lines, newline])
+        self._parts = [rest]
+        return whole
+
+
+def _find(name: str) -> codecs.CodecInfo | None:
+    if name.replace("_", "-") != ENCODING:
+        return None
+    utf8 = codecs.lookup("utf-8")
+    return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=_Lines, name=ENCODING)
+
+
+codecs.register(_find)
+
+
+class BoundedTransport(httpx2.AsyncHTTPTransport):
+    """A transport over HTTP that keeps the bounds: a body, or an event of a stream, has so many bytes at most; none is compressed, for a few bytes may hold any number."""
+
+    def __init__(self, allowed: ServerAllowance) -> None:
+        super().__init__()
+        self._allowed = allowed
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["Accept-Encoding"] = "identity"
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the server compresses what it was asked to send as it is")
+        streams = response.headers.get("content-type", "").startswith("text/event-stream")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Bounded(response.stream, self._allowed, streams=streams)
+        return response
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, allowed: ServerAllowance, *, streams: bool) -> None:
+        self._stream, self._streams = stream, streams
+        self._messages = Messages(allowed)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        before = b""
+        async for part in self._stream:
+            # An event ends with an empty line; a body that is none is one message.
+            seen = (before + part).replace(b"\r", b"") if self._streams else part
+            ended = seen.count(b"\n\n") if self._streams else 0
+            try:
+                self._messages.take(len(seen) - seen.rfind(b"\n\n") if ended else len(part), ended)
+            except anyio.BrokenResourceError as error:
+                raise httpx2.RemoteProtocolError(str(error)) from None
+            before = part[-1:]
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_KEPT: Final = 4096
+"""Bytes of the end that are kept."""
+_SHOWN: Final = 300
+
+
+class StderrTail:
+    """Each line goes to the log as `perdure.mcp.NAME`, at the level of a detail; the last is kept."""
+
+    def __init__(self, name: str) -> None:
+        self._log = logging.getLogger(f"perdure.mcp.{name}")
+        self._tail = b""
+
+    @property
+    def last(self) -> str:
+        """The last line that says something, in printable characters."""
+        lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
+        return "".join(c if c.isprintable() else " " for c in lines[-1])[:_SHOWN] if lines else ""
+
+    @asynccontextmanager
+    async def listened(self) -> AsyncIterator[TextIO]:
+        """A file for a program's stderr, read for as long as the context lasts."""
+        self._tail = b""
+        reading, writing = os.pipe()
+        reader = asyncio.StreamReader()
+        with os.fdopen(reading, "rb", 0) as source, os.fdopen(writing, "w") as file:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), source
+            )
+            listener = asyncio.create_task(self._listen(reader))
+            try:
+                yield file
+            finally:
+                file.close()
+                # What it said while it went is there by now, or will not matter.
+                await asyncio.wait([listener], timeout=0.1)
+                listener.cancel()
+                await asyncio.gather(listener, return_exceptions=True)
+                transport.close()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(_KEPT):
+            self._tail = (self._tail + data)[-_KEPT:]
+            for line in data.decode(errors="replace").splitlines():
+                self._log.debug("%s", masked(line))
+
+
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds until a server that says nothing is given up."""
+_MOST_PAGES: Final = 100
+_SETTLE: Final = 0.2
+"""Seconds between two readings of a list that keeps changing."""
+_LISTEN_AGAIN: Final = 5.0
+_LOST: Final = (OSError, httpx2.HTTPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+
+# What the library wants to tell its developer is no line for whoever runs a worker: they are told in words of ours.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+
+
+class UnusableServerError(Exception):
+    """A server cannot be used; `str()` says why, in one line."""
+
+
+class Connection:
+    """A client of one server. Its context is entered and left by one task, as the library wants it.
+
+    `on_tools` is given the server's tools whenever they were read: at each connection, and when the server says that they changed.
+    """
+
+    def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool]], None]) -> None:
+        self.name = name
+        self.has_tasks = False
+        """Whether the server runs calls of tools as tasks."""
+        self._server = server
+        self._on_tools = on_tools
+        self._words = StderrTail(name)
+        self._task: asyncio.Task[None] | None = None
+        self._client: asyncio.Future[Client] | None = None
+        self._current: Client | None = None
+        self._done = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._allowed = ServerAllowance(self._done.set)
+
+    async def open(self) -> None:
+        """Connect, and read the tools. Raises `UnusableServerError`."""
+        try:
+            await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
+        except Exception as error:
+            reason = self._reason(error)
+            await self.close()
+            raise UnusableServerError(f"the MCP server {self.name!r} cannot be used: {reason}") from None
+
+    async def call(self, tool: str, params: JsonObject, progress: ProgressFnT) -> CallToolResult:
+        """Raises `ToolError`; a lost connection is made anew by the next call. Other calls on it are not disturbed."""
+        try:
+            client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
+        except Exception as error:
+            reason = self._reason(error)
+            if self._current is None:
+                await self.close()
+            raise ToolError(
+                "not_reachable", f"the MCP server {self.name!r} cannot be reached: {reason}", retry=True
+            ) from None
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=params))
+        allowed = self._allowed
+        allowed.calls += 1
+        try:
+            # Not `call_tool`, which lists the tools anew and runs patterns of theirs in the middle of a call.
+            return await client.session.send_request(request, BoundedResult, progress_callback=progress)
+        except MCPError as error:
+            if not await self._is_lost(client, error):
+                raise ToolError(
+                    "mcp_error", f"the MCP server {self.name!r} answered: {clip(str(error), MAX_TOLD)}"
+                ) from None
+            lost: Exception = error
+        except _LOST as error:
+            lost = error
+        except (ValidationError, RuntimeError, ValueError) as error:
+            said = f"the MCP server {self.name!r} ran {tool}, and its answer is none: {_first_line(error)}"
+            raise ToolError("invalid_answer", said) from None
+        finally:
+            allowed.calls -= 1
+        if client is self._current:
+            await self.close()
+        said = f"the connection to the MCP server {self.name!r} was lost while it ran {tool}: {self._reason(lost)}"
+        raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True)
+
+    async def _is_lost(self, client: Client, error: MCPError) -> bool:
+        """Whether an error is the connection's, not the call's: over HTTP a server that forgot us, or is gone, says odd things."""
+        if error.error.code == CONNECTION_CLOSED:
+            return True
+        if self._server.url is None:
+            return False
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await client.list_tools()
+        except Exception:
+            return True
+        return False
+
+    async def _get(self) -> Client:
+        if self._client is None or (self._task is not None and self._task.done()):
+            self._client = asyncio.get_running_loop().create_future()
+            self._done = asyncio.Event()
+            self._task = asyncio.create_task(self._hold(self._client, self._done))
+        return await asyncio.shield(self._client)
+
+    async def _hold(self, ready: asyncio.Future[Client], done: asyncio.Event) -> None:
+        self._allowed = ServerAllowance(done.set)
+        allowance.set(self._allowed)
+        try:
+            async with AsyncExitStack() as stack:
+                transport = await self._transport(stack)
+                client = await stack.enter_async_context(Client(transport, cache=None, message_handler=self._hear))
+                self.has_tasks = _has_tasks(client)
+                self._on_tools(await _all_tools(client))
+                self._current = client
+                ready.set_result(client)
+                await self._follow(client, done)
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error if isinstance(error, Exception) else ConnectionError("closed"))
+                ready.exception()  # whoever waits is told; nobody waiting is no fault
+            if not isinstance(error, Exception):
+                raise
+
+    async def _hear(self, message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed.set()
+
+    async def _follow(self, client: Client, done: asyncio.Event) -> None:
+        """Read the tools again whenever the server says that they changed, until the connection is to end."""
+        listening = asyncio.create_task(self._listen(client))
+        try:
+            while not done.is_set():
+                waits = [asyncio.create_task(event.wait()) for event in (done, self._changed)]
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+                if self._changed.is_set() and not done.is_set():
+                    self._changed.clear()
+                    # A list that cannot be read now leaves the tools that there were: a call will tell.
+                    with contextlib.suppress(Exception):
+                        async with asyncio.timeout(CONNECT_TIMEOUT):
+                            self._on_tools(await _all_tools(client))
+                    await asyncio.sleep(_SETTLE)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, client: Client) -> None:
+        """Newer servers say what changed only to those who listen; older ones say it unasked."""
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as events:
+                    async for _ in events:
+                        self._changed.set()
+            except SubscriptionLost:
+                self._changed.set()
+            except (ListenNotSupportedError, MCPError):
+                return
+            await asyncio.sleep(_LISTEN_AGAIN)
+
+    async def _transport(self, stack: AsyncExitStack) -> Any:
+        server = self._server
+        if server.command is not None:
+            env = {key: expand(value) for key, value in server.env.items()}
+            keep_secret(*(value for key, value in env.items() if looks_secret(key)))
+            args = [expand(argument) for argument in server.args]
+            program = StdioServerParameters(
+                command=expand(server.command), args=args, env=env or None, cwd=server.cwd, encoding=ENCODING
+            )
+            return stdio_client(program, await stack.enter_async_context(self._words.listened()))
+        assert server.url is not None
+        headers = {key: expand(value) for key, value in server.headers.items()}
+        keep_secret(*(value for key, value in headers.items() if looks_secret(key)))
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(
+                headers=headers, timeout=httpx2.Timeout(30.0, read=300.0), transport=BoundedTransport(self._allowed)
+            )
+        )
+        return streamable_http_client(expand(server.url), http_client=http)
+
+    async def close(self) -> None:
+        self._done.set()
+        if self._task is not None:
+            if self._current is not None:
+                with contextlib.suppress(TimeoutError, Exception):
+                    await asyncio.wait_for(asyncio.shield(self._task), 5)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._client = self._task = self._current = None
+
+    def _reason(self, error: BaseException) -> str:
+        """The innermost words of an error, of a group the first, and what the server itself said last."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)
+        return masked(f"{said}; its last words: {words}" if (words := self._words.last) else said)
+
+
+def _has_tasks(client: Client) -> bool:
+    tasks = client.server_capabilities.tasks
+    requests = tasks.requests if tasks is not None else None
+    return requests is not None and requests.tools is not None and requests.tools.call is not None
+
+
+async def _all_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        if not page.next_cursor or page.next_cursor == cursor or len(tools) > MAX_MCP_TOOLS:
+            break
+        cursor = page.next_cursor
+    return tools[: MAX_MCP_TOOLS + 1]  # one more than are offered: it says that there are more
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,107 @@
+"""Functions that agent files name by `module:function`, such as choosers of models."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.active_executions import in_thread
+from perdure.activities.queries import ask_run
+from perdure.activities.secrets import masked_value
+from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput, WaitingView
+from perdure.errors import JsonError
+from perdure.runs.agent import ChooseInput, ModelChoice
+from perdure.runs.wire import CHOOSE_ACTIVITY, REFUSED, WAITING_QUERY
+from perdure.values.json import JsonObject, check
+
+
+class NamedFunctions:
+    """`modules`: what `--functions` or `PERDURE_FUNCTIONS` lists. Only what is defined in such a module can be named: not what
+    it imports."""
+
+    def __init__(self, modules: Collection[str] = ()) -> None:
+        self._modules = frozenset(modules)
+
+    def find(self, name: str, where: str) -> Callable[..., Any]:
+        """The function behind `module:function`; `where` names it in the agent file. Raises `ApplicationError` (`Refused`)."""
+        module, _, function = name.partition(":")
+        if module not in self._modules:
+            known = ", ".join(sorted(self._modules)) or "none"
+            raise _refused(
+                f"{where} {name!r}: the worker does not allow functions of {module!r} (--functions); it allows {known}"
+            )
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except Exception as error:
+            raise _refused(f"{where} {name!r} cannot be loaded where the worker runs: {error}") from None
+        if not inspect.isfunction(found) or found.__module__ != module:
+            raise _refused(f"{where} {name!r} is no function of {module}")
+        return found
+
+    async def call(self, name: str, where: str, argument: Any) -> Any:
+        """What the function gives for the argument; one that is not async runs in a thread."""
+        function = self.find(name, where)
+        given = await in_thread(lambda: function(argument), name, tell=lambda: None, counts=lambda: False)
+        return await given if inspect.isawaitable(given) else given
+
+
+class ApproveActivity:
+    """The program that decides in a person's place (R7.9)."""
+
+    def __init__(self, functions: NamedFunctions) -> None:
+        self._functions = functions
+
+    @activity.defn(name=APPROVE_ACTIVITY)
+    async def approve(self, wanted: ApproveInput) -> Any:
+        """What `config.approval.approver` says of an offer, as it said it; recorded, so a replay never asks again."""
+        offer = wanted.offer if wanted.offer is not None else await _offer(wanted.call)
+        answer = await self._functions.call(wanted.approver, "config.approval.approver", offer)
+        try:
+            check(answer, source="the approver's answer")
+        except JsonError as error:
+            raise _refused(str(error)) from None
+        return masked_value(answer)
+
+
+async def _offer(call: str) -> JsonObject:
+    """What is too large to be sent. What cannot even be asked for whole is left to a person: a part of it may look harmless."""
+    waiting: list[WaitingView] = await ask_run(WAITING_QUERY, call, list[WaitingView])
+    if not waiting:
+        raise ApplicationError(f"{call} does not wait any more", type="not_waiting", non_retryable=True)
+    if waiting[0].cut:
+        raise ApplicationError(
+            f"{call} is too large to be shown to a program whole", type="offer_too_large", non_retryable=True
+        )
+    return waiting[0].as_json()
+
+
+def _refused(message: str) -> ApplicationError:
+    return ApplicationError(message, type=REFUSED, non_retryable=True)
+
+
+class ChooseActivity:
+    def __init__(self, functions: NamedFunctions) -> None:
+        self._functions = functions
+
+    @activity.defn(name=CHOOSE_ACTIVITY)
+    async def choose(self, wanted: ChooseInput) -> ModelChoice:
+        """What the worker's own policy says; its answer is recorded, so a replay never asks again."""
+        given = await self._functions.call(wanted.policy, "config.models.policy", wanted.situation)
+        return read_choice(given, wanted)
+
+
+def read_choice(given: Any, wanted: ChooseInput) -> ModelChoice:
+    """A policy may give a model, or model and reason; `fast` and `smart` stand for the agent's."""
+    model, reason = (given, f"policy {wanted.policy}") if isinstance(given, str) else (None, None)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        model, reason = given
+    if not isinstance(model, str) or not isinstance(reason, str) or not model:
+        message = f"config.models.policy {wanted.policy!r} gave {given!r}, but must give a model, or (model, reason)"
+        raise ApplicationError(message, type="bad_policy", non_retryable=True)
+    models = wanted.situation.models
+    return ModelChoice({"fast": models.fast, "smart": models.smart}.get(model, model), reason)

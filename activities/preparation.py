@@ -1,0 +1,236 @@
+"""The record of what a worker has, made at the start of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from perdure.activities.active_executions import others_poll
+from perdure.activities.named_functions import NamedFunctions
+from perdure.activities.prompt_files import PromptFolders, reading_tool
+from perdure.activities.registry import Registry
+from perdure.activities.transcripts import recall
+from perdure.activities.visibility import SearchAttributes
+from perdure.approvals.policy import Ask, Flow
+from perdure.approvals.requests import EXECUTION_ACTIVITY
+from perdure.errors import ProtocolError, ToolDefinitionError
+from perdure.models.requests import PATIENCE
+from perdure.models.usage import PRICES, Price
+from perdure.plan.retry import NO_SUCH_TOOL
+from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
+from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
+from perdure.runs.wire import (
+    LIMITED_ACTIVITY,
+    NEXT_TASK_ACTIVITY,
+    PREPARE_ACTIVITY,
+    PREPARED_FORM,
+    REFUSED,
+    WAITING_ATTRIBUTE,
+    PreparedWorker,
+    PrepareInput,
+)
+from perdure.tools.invocation import Limited
+from perdure.tools.tool import Tool, resolve_tools
+from perdure.values.json import JsonObject, Packed, loads_commented, pack
+from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.problems import close_names
+
+
+class AgentFolder:
+    """`<name>.json` in one folder; names hold no path, which `Tool` checks. `None`: there are none."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def collect(
+        self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]
+    ) -> tuple[dict[str, JsonObject], dict[str, str]]:
+        """All that the tools delegate to, however far down, and why some of it cannot be used.
+
+        What is `known`, from the run above, is taken as it is: an edited file does not change a running run.
+        """
+        found: dict[str, JsonObject] = {}
+        problems: dict[str, str] = {}
+        names = wanted_delegates(tools)
+        while names:
+            name = names.pop()
+            if name in found or name in problems:
+                continue
+            try:
+                document = known[name] if name in known else self._read(name)
+                names += wanted_delegates(tools_of(document))
+                found[name] = document
+            except ProtocolError as error:
+                problems[name] = str(error)
+        return found, problems
+
+    def _read(self, name: str) -> JsonObject:
+        """Raises `ProtocolError`."""
+        path = None if self._path is None else self._path / f"{name}.json"
+        if path is None or not path.is_file():
+            raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
+        document: JsonObject = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
+        parse_agent(document, source=path.name)
+        return document
+
+    def _hint(self, name: str) -> str:
+        files = [] if self._path is None else [path.stem for path in self._path.glob("*.json")]
+        if not files:
+            return "; it is empty" if self._path is not None else "; it was started without one (--agents)"
+        return f"; there are {', '.join(close_names(name, files))}"
+
+
+class PrepareActivity:
+    def __init__(
+        self,
+        registry: Registry,
+        floor: Ask = "never",
+        agents: Path | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        prices: Mapping[str, Price] | None = None,
+        attribute: SearchAttributes | None = None,
+        functions: NamedFunctions | None = None,
+        models: Mapping[str, str] | None = None,
+        limited: Limited | None = None,
+        untrusted: Iterable[str] = (),
+        flows: Iterable[Flow] = (),
+        shelf: PromptFolders | None = None,
+        pages: str = "",
+        model_patience: float = PATIENCE,
+    ) -> None:
+        self._shelf = shelf or PromptFolders()
+        self._pages = pages
+        self._model_patience = model_patience
+        self._untrusted = frozenset(untrusted)
+        self._flows = list(flows)
+        self._limited = limited or Limited()
+        self._models = dict(models or {})
+        self._functions = functions or NamedFunctions()
+        self._registry = registry
+        self._folder = AgentFolder(agents)
+        self._max_payload = max_payload
+        self._floor: Ask = floor
+        self._prices = {**PRICES, **(prices or {})}
+        self._attribute = attribute or SearchAttributes()
+
+    @activity.defn(name=LIMITED_ACTIVITY)
+    async def limited(self) -> Limited:
+        """What this worker holds to a rate by now."""
+        return self._limited
+
+    @activity.defn(name=PREPARE_ACTIVITY)
+    async def prepare(self, wanted: PrepareInput) -> Packed:
+        """The run's tools, its models with the worker's defaults (R9.4), and what it is told of skills and files (R10.19)."""
+        definitions = self._registry.definitions()
+        if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
+            await _leave_to_another(lacking[0])
+        try:
+            tools = resolve_tools(wanted.tools, definitions)
+            parts = await asyncio.to_thread(self._shelf.read, wanted.prompt, tools)
+            if parts.skills:
+                tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
+            delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
+            for tool in tools.values():
+                if tool.resolution == "upfront" and tool.delegate in problems:
+                    raise ToolDefinitionError(f"tool {tool.name!r}: {problems[tool.delegate]}")
+                if tool.resolution == "upfront" and tool.delegate in delegates:
+                    tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
+        except ProtocolError as error:
+            raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        models = Models.model_validate(self._models | wanted.models)
+        if models.policy not in POLICIES:
+            self._functions.find(models.policy, "config.models.policy")
+        if wanted.approver is not None:
+            self._functions.find(wanted.approver, "config.approval.approver")
+        await _check_endpoints(tools)
+        await self._attribute.ensure(activity.client())
+        prepared = PreparedWorker(
+            counts_resets=True,
+            tools=[self._declared(tool) for tool in tools.values()],
+            recall=self._recall(definitions),
+            models=models,
+            prices=self._known_prices(models, wanted),
+            model_patience=self._model_patience,
+            floor=self._floor,
+            floor_flows=self._flows,
+            delegates=delegates,
+            delegate_problems=problems,
+            max_payload=self._max_payload,
+            searchable=WAITING_ATTRIBUTE in self._attribute.known,
+            attributes=self._attribute.known,
+            limited=self._limited,
+            hooks=self._registry.hooks.recorded("run"),
+            prompt=parts,
+            pages=self._pages,
+        )
+        packed = pack(prepared, PREPARED_FORM)
+        if len(packed.data) > self._max_payload:
+            message = f"the agent's tools and delegates have {said(len(packed.data))} packed; {self._max_payload:,} is the most"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+        return packed
+
+    def _recall(self, definitions: Mapping[str, JsonObject]) -> Tool | None:
+        """The tool that comes with Perdure; `None` where the worker has another of that name."""
+        function = self._registry.get(recall.__name__)
+        if function is None or function.function is not recall:
+            return None
+        return self._declared(resolve_tools([recall.__name__], definitions)[recall.__name__])
+
+    def _declared(self, tool: Tool) -> Tool:
+        """The tool with what the worker says of it by its name, or by that of its code (R15.2)."""
+        if self._untrusted.isdisjoint({tool.name, tool.activity, tool.delegate}):
+            return tool
+        declared: Tool = tool.model_copy(update={"code_untrusted": True})
+        return declared
+
+    def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
+        """Those of the models that the run names; a policy of the worker's may name any. Refuses a budget without prices."""
+        prices = {**self._prices, **wanted.prices}
+        named = [models.fast, models.smart, *models.fallback]
+        known = {name: prices[name] for name in named if name in prices}
+        if models.policy not in POLICIES:
+            return prices
+        if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
+            message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+        return known
+
+
+async def _leave_to_another(lacking: str) -> None:
+    """Where further workers take runs from the queue one may have the tool, as in a deploy: raises `NO_SUCH_TOOL` for it to be asked."""
+    if await others_poll():
+        words = f"the worker has no tool {lacking!r}, nor had another in time"
+        raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=activity.info().is_local)
+
+
+async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
+    """A call to an endpoint that the server does not know would fail the run's task, again and again; the run is refused instead."""
+    for tool in tools.values():
+        if tool.calls is None or tool.calls.kind != "operation":
+            continue
+        try:
+            wanted = ListNexusEndpointsRequest(name=tool.calls.endpoint, page_size=1)
+            known = (await activity.client().operator_service.list_nexus_endpoints(wanted)).endpoints
+        except RPCError:
+            return  # not everybody may ask
+        if not known:
+            message = f"tool {tool.name!r}: the server has no Nexus endpoint {tool.calls.endpoint!r}"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+
+
+@activity.defn(name=EXECUTION_ACTIVITY)
+async def execution() -> str:
+    """Return the id that Temporal has given this execution: a reset execution has another than the one before it."""
+    return activity.info().workflow_run_id or ""
+
+
+@activity.defn(name=NEXT_TASK_ACTIVITY)
+async def next_task(*_: Any) -> None:
+    """Return at once."""

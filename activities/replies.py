@@ -1,0 +1,57 @@
+"""The delivery of one reply."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.active_executions import ActiveExecutions, in_thread, others_poll
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.secrets import masked
+from perdure.hooks.answers import Refused
+from perdure.sessions.replies import (
+    DELIVER_ACTIVITY,
+    NO_SUCH_ROUTE,
+    Delivered,
+    ReplyDelivery,
+    ReplyRoutes,
+    RouteFunction,
+    name_of,
+    reply_for_route,
+)
+
+
+class DeliverActivity:
+    """`routes`: the worker's."""
+
+    def __init__(self, routes: ReplyRoutes, underway: ActiveExecutions | None = None) -> None:
+        self._routes = routes
+        self._underway = underway or ActiveExecutions()
+
+    @activity.defn(name=DELIVER_ACTIVITY)
+    async def deliver(self, delivery: ReplyDelivery) -> Delivered:
+        """Give it to the route's function. What that raises is tried again; where this worker has no such route, another is asked."""
+        route = self._routes.get(delivery.route)
+        if route is None:
+            words = f"this worker has no route {name_of(delivery.route)!r}"
+            if await others_poll():
+                raise ApplicationError(words, type=NO_SUCH_ROUTE)
+            return Delivered(status="refused", why=words)
+        async with self._underway.working(f"reply {delivery.key}"), supervised_heartbeat():
+            said = await self._call(route, delivery)
+        if isinstance(said, Refused):
+            return Delivered(status="refused", why=masked(said.reason))
+        return Delivered()
+
+    async def _call(self, route: RouteFunction, delivery: ReplyDelivery) -> Any:
+        reply = reply_for_route(delivery, delivery.earlier + activity.info().attempt)
+        if route.is_async:
+            return await route.function(reply)
+        given_up = threading.Event()
+        work = functools.partial(route.function, reply)
+        name = f"reply {delivery.key}"
+        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)

@@ -1,1 +1,0 @@
-"""Replies on their way to people, by functions of the worker's."""

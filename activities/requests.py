@@ -1,0 +1,487 @@
+"""Requests to a model: streamed, with calls delivered while the model still writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import httpx2
+import openai
+from pydantic_core import from_json
+from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from perdure.activities.active_executions import TOLD, ActiveExecutions
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
+from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
+from perdure.activities.queries import AttemptState, ask_run, look, own_run
+from perdure.activities.secrets import MASK, known_secrets, masked_value
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
+from perdure.models.provider_extras import ProviderExtras
+from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
+from perdure.models.response_stream import ResponseStream, interruption
+from perdure.runs.event_stream import TextWriter
+from perdure.runs.events import WATCHED, WrittenText
+from perdure.runs.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
+from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_EVENT
+
+# Nothing is taken on trust: a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them, no end. It costs what its bytes cost, and holds one event at a time.
+
+_SHOWN: Final = 20_000
+"""Bytes that are kept of what is neither, to say what it was."""
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class EventTooLongError(Exception):
+    """More than `MAX_EVENT` bytes, and no end of the event."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it sent {MAX_EVENT:,} bytes without the end of an event")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    data: bytes
+    name: str = ""
+
+
+class Events:
+    """Pushed bytes, gives events. With `document` the whole is one; it is also where it begins as JSON does."""
+
+    def __init__(self, *, document: bool = False) -> None:
+        self.strange = b""
+        """The beginning of what was no event, where there was such."""
+        self._document: bool | None = document or None
+        self._rest: list[bytes] = []
+        """Pieces of a line that has not ended, or of the document."""
+        self._data: list[bytes] = []
+        self._name = ""
+        self._size = 0
+        self._after_cr = False
+
+    def push(self, piece: bytes) -> list[ServerSentEvent]:
+        """The events that end with this piece. Raises `EventTooLongError`."""
+        self._size += len(piece)
+        if self._size > MAX_EVENT:
+            raise EventTooLongError
+        if self._document is None:
+            piece = self._begin(piece)
+        if self._document is not False or not piece:
+            self._rest.append(piece)
+            return []
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._after_cr = piece.endswith(b"\r")
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if not end:
+            self._rest.append(piece)
+            return []
+        lines = b"".join([*self._rest, piece[:end]]).splitlines()
+        self._rest = [piece[end:]]
+        events: list[ServerSentEvent] = []
+        for line in lines:
+            self._line(line, events)
+        return events
+
+    def end(self) -> list[ServerSentEvent]:
+        """What was not finished when the connection ended."""
+        events: list[ServerSentEvent] = []
+        whole = b"".join(self._rest)
+        self._rest = []
+        if self._document:
+            return [ServerSentEvent(whole.removeprefix(_BOM))] if whole.strip() else []
+        for line in whole.splitlines():
+            self._line(line, events)
+        self._line(b"", events)
+        return events
+
+    def _begin(self, piece: bytes) -> bytes:
+        """Tell a document from events by its first byte; the bytes from there on."""
+        piece = b"".join([*self._rest, piece])
+        self._rest = []
+        head = piece.removeprefix(_BOM).lstrip()
+        if head and not (len(piece) < len(_BOM) and _BOM.startswith(piece)):
+            self._document = head[:1] in (b"{", b"[")
+            return head
+        return piece
+
+    def _line(self, line: bytes, events: list[ServerSentEvent]) -> None:
+        if not line:
+            if self._data:
+                events.append(ServerSentEvent(b"\n".join(self._data), self._name))
+                self._data = []
+            self._name = ""
+            self._size = sum(map(len, self._rest))
+        elif line.startswith(b"data:"):
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif line.startswith(b"event:"):
+            self._name = line[6:].strip().decode(errors="replace")
+        elif not line.startswith((b":", b"id:", b"retry:")) and len(self.strange) < _SHOWN:
+            self.strange = (self.strange + b" " + line).strip()[:_SHOWN]
+
+
+Send = Callable[[int, list[Json]], Awaitable[None]]
+"""Sends calls, the first of which has this index in the list."""
+
+
+GATHERED: Final = 0.1
+"""Seconds between two deliveries at most: each is a signal, and billed. With 0.4 the tasks of `benchmarks/latency.py` took 5 to 10 % longer."""
+
+
+class Deliverer:
+    """Sends calls as they come: the first at once, later ones together, after as long as two calls take to be written.
+
+    Leaving the context waits for a delivery under way; what was not sent by then, the activity's result carries. A delivery
+    that fails is not tried again, for the same reason.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._calls: list[Json] = []
+        self._sent = 0
+        self._begun: float | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._left = asyncio.Event()
+        """Set when nothing more is to be sent."""
+        self.attempted = 0
+        """Calls of which a delivery was at least begun: the run may have them."""
+
+    def add(self, calls: list[Json]) -> None:
+        self._calls.extend(calls)
+        if calls and self._begun is None:
+            self._begun = asyncio.get_running_loop().time()
+        if self._sending is None and self._sent < len(self._calls):
+            self._sending = asyncio.create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        while self._sent < len(self._calls) and not self._left.is_set():
+            first, batch = self._sent, self._calls[self._sent :]
+            self._sent = self.attempted = len(self._calls)
+            again = asyncio.get_running_loop().time() + self._pause()
+            await self._send(first, batch)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(again):
+                    await self._left.wait()
+        self._sending = None
+
+    def _pause(self) -> float:
+        """Seconds from one delivery to the next: a call is held back no longer than two others take to be written."""
+        if self._begun is None or len(self._calls) < 2:
+            return GATHERED
+        each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
+        return min(GATHERED, 2 * each)
+
+    async def __aenter__(self) -> Deliverer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        if self._sending is not None:
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    @property
+    def calls(self) -> list[Json]:
+        """Everything that has closed: what was not delivered the result carries, also that of an answer which breaks off."""
+        return self._calls
+
+
+UNWATCHED: Final = 0.25
+"""Seconds that the first text waits where nobody watches: an answer that is whole by then is told by its result alone."""
+_NOTHING_YET: Final = 0.05
+"""Seconds between two looks for the first text: calls may be written before it."""
+_SHORTEST: Final = 0.25
+_LONGEST: Final = 1.0
+"""Seconds from one telling to the next while somebody watches, at the beginning and later: each is an Action."""
+_SHARE: Final = 0.05
+"""Of the time since the first: how they grow from one to the other."""
+_SHARE_UNWATCHED: Final = 0.25
+"""The same while nobody watches, from `_LONGEST` on: who comes then sees what there is, and is seen to have come."""
+
+
+def next_telling(written: float, *, watched: bool) -> float:
+    """Seconds until the next telling, of an answer whose first text was told so many seconds ago."""
+    if watched:
+        return min(_LONGEST, max(_SHORTEST, written * _SHARE))
+    return max(_LONGEST, written * _SHARE_UNWATCHED)
+
+
+class WritingReporter:
+    """Tells what one attempt knows of its answer."""
+
+    def __init__(
+        self, heart: Heartbeat, writing: TextWriter, seen: asyncio.Task[AttemptState], watched_until: float
+    ) -> None:
+        """`seen`: the history that is known to say until when somebody watches, a time as `time.time()` has it."""
+        self._heart = heart
+        self._writing = writing
+        self._seen = seen
+        self._events: int | None = None
+        self._watched_until = watched_until
+        self._answer: ResponseStream | None = None
+        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._told = 0.0
+        self._asking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.told = False
+        """Whether anything was."""
+
+    def note(self) -> None:
+        """More of the answer has come."""
+        if not self._news.is_set():
+            self._news.set()
+
+    async def supersede(self) -> None:
+        """What an attempt before this one has told does not count any more."""
+        await self._heart.say(self._writing.written())
+
+    @asynccontextmanager
+    async def of(self, answer: ResponseStream) -> AsyncIterator[None]:
+        """Tell what of the answer is known, while the context lasts."""
+        self._answer = answer
+        self._heart.on_look, self._heart.renew = self._looked, self._renewed
+        self._start(self._tell())
+        try:
+            yield
+        finally:
+            self._heart.on_look = self._heart.renew = None
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def _watched(self) -> bool:
+        return time.time() < self._watched_until
+
+    async def _tell(self) -> None:
+        clock = asyncio.get_running_loop().time
+        await self._more(_NOTHING_YET)
+        begun = clock()
+        if not self._watched:
+            await self._wait(lambda: begun + UNWATCHED, begun)
+        while True:
+            self._take()
+            await self._heart.say(self._written())
+            await self._wait(lambda: self._told + next_telling(clock() - begun, watched=self._watched), clock())
+            await self._more(_SHORTEST)
+
+    async def _more(self, pause: float) -> None:
+        """Until there is more to tell, looked for no more often than so many seconds."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._take():
+                return
+            await asyncio.sleep(pause)
+
+    def _take(self) -> bool:
+        """Take over what is known of the answer; whether there is more of it than was told."""
+        return self._answer is not None and self._writing.add(self._answer.said(), self._answer.thought())
+
+    def _written(self) -> WrittenText:
+        self.told, self._told = True, asyncio.get_running_loop().time()
+        return self._writing.written()
+
+    async def _wait(self, due: Callable[[], float], now: float) -> None:
+        """Until it is due, which may be put off meanwhile; at once where somebody has begun to watch."""
+        while now < due():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due()):
+                    await self._woken.wait()
+                    break
+            now = asyncio.get_running_loop().time()
+        self._woken.clear()
+
+    def _renewed(self) -> tuple[WrittenText, ...]:
+        """What a heartbeat tells that goes out anyway."""
+        return (self._written(),) if self._take() or self.told else ()
+
+    def _looked(self, look: AttemptState) -> None:
+        if self._events is None and self._seen.done():
+            self._events = self._seen.result().events
+        if look.events and look.events != self._events and not self._watched and not self._asking:
+            self._start(self._find_out(look))
+
+    async def _find_out(self, look: AttemptState) -> None:
+        """Something has happened in the run: somebody may have begun to watch it."""
+        self._asking = True
+        with contextlib.suppress(RPCError, WorkflowQueryFailedError):
+            self._watched_until = max(self._watched_until, await ask_run(WATCHED, None, float))
+            self._events = look.events
+            if self._watched:
+                self._woken.set()
+        self._asking = False
+
+
+class RequestActivity:
+    """Asks an OpenAI-compatible endpoint: `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows."""
+
+    def __init__(self, endpoints: Endpoints | None = None, underway: ActiveExecutions | None = None) -> None:
+        self._endpoints = endpoints or Endpoints()
+        self._underway = underway or ActiveExecutions()
+
+    @activity.defn(name=REQUEST_ACTIVITY)
+    async def request(self, request: RequestInput) -> RequestResult:
+        """The model's Solution; its calls are delivered to the run as they close (R6.3).
+
+        A failure before any call was released is raised as `model_failure` says, and a retry asks again. After that nothing
+        is asked again: the Request ends as interrupted with what was released (R6.7).
+        """
+        run = own_run()
+        attempt = request.earlier_attempts + activity.info().attempt
+
+        async def send(first: int, calls: list[Json]) -> None:
+            delivery = CallDelivery(number=request.number, attempt=attempt, first=first, calls=calls)
+            await run.signal(CALLS_SIGNAL, delivery)
+
+        title = f"Request {request.number} of {activity.info().workflow_id}"
+        async with self._underway.working(title), supervised_heartbeat() as heart:
+            looking = asyncio.create_task(look())
+            # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
+            try:
+                context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)
+            except (RPCError, WorkflowQueryFailedError) as error:
+                raise context_failure(error) from None
+            if context.released:
+                return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
+            body = _body(context, request)
+            told = TOLD.get()
+            if told is not None and told.content:
+                told.given = context.messages
+            telling = WritingReporter(
+                heart, TextWriter(request.number, attempt, known_secrets(), MASK), looking, context.watched_until
+            )
+            if activity.info().heartbeat_details:
+                await telling.supersede()
+            while True:
+                sent = self._endpoints.fitted(request.model, body)
+                answer = ResponseStream(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
+                try:
+                    async with Deliverer(send) as deliverer, self._endpoints.ask(request.model, body) as response:
+                        if request.stream:
+                            async with telling.of(answer):
+                                await read_answer(response, answer, deliverer, telling)
+                        else:
+                            await read_answer(response, answer)
+                    if told is not None:
+                        told.finish_reason = answer.finish_reason
+                    return _masked(answer.result())
+                except ApplicationError:
+                    raise
+                except Exception as error:
+                    if deliverer.attempted:  # whatever it was, a fault of ours too: the calls stand
+                        return _masked(answer.interrupted(deliverer.calls, _words(error)))
+                    refusal = refusal_in(error)
+                    if refusal is not None and refusal.kind == "filtered":
+                        return _masked(answer.refused(refusal.words))
+                    failure = model_failure(error, setting=self._endpoints.setting(request.model))
+                    learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
+                    if learnt and not telling.told:  # else another attempt says that its text is another
+                        continue
+                    raise within_patience(failure, request) from None
+
+
+def _masked(result: RequestResult) -> RequestResult:
+    """A server may say a key back in an answer too; each call as it was delivered."""
+    names = ("calls", "output", "text", "reasoning", "problem", "refusal")
+    said = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
+    clean = masked_value(said)
+    if clean is said:
+        return result
+    return result.model_copy(
+        update={**clean, "beside": clean["beside"] and ProviderExtras.model_validate(clean["beside"])}
+    )
+
+
+def _words(error: Exception) -> str:
+    try:
+        return model_failure(error).message
+    except Exception:
+        activity.logger.exception("an answer could not be read to its end")
+        return f"it could not be read: {type(error).__name__}"
+
+
+def _body(context: RequestContext, request: RequestInput) -> JsonObject:
+    streaming = {"stream": True, "stream_options": {"include_usage": True}} if request.stream else {}
+    return {"messages": context.messages, **context.parameters, **streaming}
+
+
+async def read_answer(
+    response: httpx2.Response,
+    answer: ResponseStream,
+    deliverer: Deliverer | None = None,
+    telling: WritingReporter | None = None,
+) -> None:
+    """Take the answer in as it comes. Raises what `model_failure` knows where there is none, or where it breaks off."""
+    events = Events(document="json" in response.headers.get("content-type", ""))
+    try:
+        async for piece in response.aiter_bytes():
+            ended = _take(events.push(piece), answer, deliverer)
+            if telling is not None:
+                telling.note()
+            if ended:
+                return
+    except EventTooLongError as error:
+        raise RefusalError(Refusal(str(error))) from None
+    except httpx2.HTTPError:
+        if not answer.whole:  # else only the end of the stream is missing
+            raise
+    _take(events.end(), answer, deliverer)
+    if answer.whole:
+        return
+    if (refusal := refusal_of(None, events.strange.decode(errors="replace"), event="error")) and events.strange:
+        raise RefusalError(refusal)
+    raise openai.APIConnectionError(message="the model's answer broke off", request=response.request)
+
+
+def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deliverer | None) -> bool:
+    """Take in what has come; whether it was the last. Raises `RefusalError` for an error in an answer's place."""
+    for event in events:
+        if event.data.strip() == b"[DONE]":
+            answer.whole = True
+            return True
+        for document in _documents(event):
+            if (refusal := refusal_of(None, document, event=event.name)) is not None:
+                raise RefusalError(refusal)
+            closed = answer.take(document)
+            if deliverer is not None:
+                deliverer.add(masked_value(closed) if closed else closed)
+        if answer.too_long:
+            return True
+    return False
+
+
+def _documents(event: ServerSentEvent) -> list[Json]:
+    """What an event says: a JSON document, or one a line; text where that means an error. Anything else is nothing."""
+    try:
+        return [from_json(event.data)]
+    except ValueError:
+        text = event.data.decode(errors="replace")
+    documents: list[Json] = []
+    for each in dict.fromkeys([text, *text.split("\n")]):  # half a character is JSON to this parser alone
+        try:
+            documents.append(json.loads(each))
+        except (ValueError, RecursionError):
+            continue
+        if each == text:
+            break
+    return documents or ([text] if event.name == "error" else [])

@@ -1,1 +1,0 @@
-"""What a session does to its runs through activities."""

@@ -1,0 +1,1 @@
+"""Agents as people write them: in files and in Python."""

@@ -1,0 +1,301 @@
+"""An agent in Python: the same as an agent file, in both directions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypeVar, Unpack
+
+from perdure.agents.files import AGENTS, read_agent
+from perdure.agents.options import AgentOptions
+from perdure.approvals.policy import policy_problems
+from perdure.errors import AgentError, InputError, OutputError, ProtocolError
+from perdure.runs.agent import Context, agent_document, check_task, parse_agent
+from perdure.tools.decorator import ToolFunction, plain_schema, tool_function
+from perdure.tools.tool import parse_tool
+from perdure.values.json import Json, JsonObject, check, dumps
+from perdure.values.messages import InputMessage, merge_data
+from perdure.values.problems import first_problem
+from perdure.values.references import MISSING
+
+ValueT = TypeVar("ValueT", default=Any)
+
+
+class JsonType(Generic[ValueT]):
+    """What a value has to be: a JSON Schema as it was given, or that of a type, which then reads the values too.
+
+    `wanted`: whatever pydantic's `TypeAdapter` takes, a JSON Schema (an object or a boolean), or `None` for any JSON. Raises
+    `AgentError` for what is neither; `where` names it.
+    """
+
+    def __init__(self, wanted: Any, where: str) -> None:
+        self._adapter: TypeAdapter[ValueT] | None = None
+        self.schema: JsonObject | bool = {}
+        """`{}` takes any."""
+        if isinstance(wanted, dict | bool):
+            self.schema = wanted
+        elif wanted is not None:
+            try:
+                self._adapter = TypeAdapter(wanted)
+                self.schema = plain_schema(self._adapter.json_schema())
+            except (PydanticSchemaGenerationError, PydanticUserError) as error:
+                problem = str(error).splitlines()[0]
+                raise AgentError(
+                    f"{where} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
+                ) from None
+
+    def read(self, value: Json) -> ValueT:
+        """The value as the type has it; without a type as it is. Raises `OutputError`."""
+        if self._adapter is None:
+            found: ValueT = value
+            return found
+        try:
+            return self._adapter.validate_json(dumps(value))
+        except ValidationError as error:
+            raise OutputError(f"the output is not of its type: {first_problem(error)}") from None
+
+
+OutputT = TypeVar("OutputT", default=Any, covariant=True)
+T = TypeVar("T")
+
+AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | ToolFunction | Agent[Any]"
+"""A tool of the worker's by name, a definition, a function decorated with `@tool`, what `activity_tool` and the like make, or an agent that
+is delegated to."""
+
+_REQUEST: JsonObject = {
+    "properties": {"request": {"type": "string", "description": "What to do."}},
+    "required": ["request"],
+}
+"""Parameters of a delegate that says nothing of its input."""
+
+
+class Agent(Generic[OutputT]):
+    """A saved Request: what an agent file holds (section 11), with the Python types that its values have.
+
+    `name`: of the agent, and the beginning of its runs' ids. `instructions`: the system message. `tools`: see `AgentTool`; a function
+    is named, its code is the worker's; an agent becomes a delegate (R8.1), recorded when a run starts. `input` and `output`: a type that
+    pydantic's `TypeAdapter` takes, or a JSON Schema; by default any JSON. `context`: further messages, after these. `options`: the keys
+    of `config`, see `AgentOptions`.
+
+    Raises `AgentError` (or `ToolDefinitionError`) with one line for what cannot be run as it stands.
+    """
+
+    @overload
+    def __init__(
+        self: Agent[OutputT],
+        name: str,
+        *,
+        output: type[OutputT],
+        instructions: str = ...,
+        tools: Iterable[AgentTool] = ...,
+        input: Any = ...,
+        context: Sequence[Mapping[str, Any]] = ...,
+        description: str = ...,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Agent[Any],
+        name: str,
+        *,
+        output: Any = ...,
+        instructions: str = ...,
+        tools: Iterable[AgentTool] = ...,
+        input: Any = ...,
+        context: Sequence[Mapping[str, Any]] = ...,
+        description: str = ...,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: Any = None,
+        instructions: str = "",
+        tools: Iterable[AgentTool] = (),
+        input: Any = None,
+        context: Sequence[Mapping[str, Any]] = (),
+        description: str = "",
+        **options: Unpack[AgentOptions],
+    ) -> None:
+        where = f"agent {name!r}"
+        given = JsonType[Any](input, f"{where}: input")
+        wanted = JsonType[OutputT](output, f"{where}: output")
+        named = list(tools)
+        messages: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
+        messages += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
+        messages += [] if input is None else [{"type": "input", "schema": given.schema}]
+        document: JsonObject = {"name": name, "context": [*messages, *context]}
+        document |= {"description": description} if description else {}
+        document |= {"config": options} if options else {}
+        document |= {} if output is None else {"schema": wanted.schema}
+        self._set(document, wanted, where)
+        for tool in named:
+            self._add(tool, where)
+
+    def _set(self, document: Json, output: JsonType[OutputT], where: str) -> None:
+        try:
+            self._document: JsonObject = to_jsonable_python(document, by_alias=True)
+        except PydanticSerializationError as error:
+            raise AgentError(f"{where} cannot be written as JSON: {error}") from None
+        self.parsed = parse_agent(self._document, source=where)
+        """As a run reads it."""
+        self._output = output
+        self._functions: dict[str, ToolFunction] = {}
+        self._delegates: dict[str, JsonObject] = {}
+
+    def _add(self, tool: AgentTool, where: str) -> None:
+        """Take along what a document only names."""
+        agent = tool if isinstance(tool, Agent) else None
+        function = tool_function(tool)
+        functions = agent._functions if agent else {function.name: function} if function else {}
+        for name, found in functions.items():
+            if self._functions.setdefault(name, found).function is not found.function:
+                raise AgentError(f"{where} has two tools called {name!r}")
+        for name, document in ({agent.name: agent._document} | agent._delegates if agent else {}).items():
+            if self._delegates.setdefault(name, document) != document:
+                raise AgentError(f"{where} delegates to two agents called {name!r}")
+
+    @overload
+    @classmethod
+    def read(cls, path: str | Path, *, folder: Path = ...) -> Agent[Any]: ...
+
+    @overload
+    @classmethod
+    def read(cls, path: str | Path, *, output: type[T], folder: Path = ...) -> Agent[T]: ...
+
+    @classmethod
+    def read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS) -> Agent[Any]:
+        """An agent file, or by name one of the folder (`agents` here).
+
+        `output`: the type that its outputs are read as; their schema is the file's, where it has one. Raises `SettingsError` when
+        there is no such file or it is no JSON, `AgentError` when it is no agent.
+        """
+        return cls._read(path, output=output, folder=folder)
+
+    @classmethod
+    def _read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False) -> Agent[Any]:
+        _, document = read_agent(str(path), folder, alone=alone)
+        return cls.of(document, output=output, source=str(path))
+
+    @classmethod
+    def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
+        """The same of one that is run by itself, as a command line does: its policy may name no tool but its own."""
+        return cls._read(path, folder=folder, alone=True)
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, name: str = ..., source: str = ...) -> Agent[Any]: ...
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, output: type[T], name: str = ..., source: str = ...) -> Agent[T]: ...
+
+    @overload
+    @classmethod
+    def of(cls, document: Json, *, output: Any, name: str = ..., source: str = ...) -> Agent[Any]: ...
+
+    @classmethod
+    def of(cls, document: Json, *, output: Any = None, name: str = "agent", source: str = "the agent") -> Agent[Any]:
+        """What the JSON of an agent file says; `name` is that of a document without one. `output` as in `read`. Raises `AgentError`."""
+        wanted = JsonType[Any](output, f"{source}: output")
+        document = agent_document(document, name)
+        if isinstance(document, dict) and output is not None:
+            document = {"schema": wanted.schema, **document}
+        agent: Agent[Any] = cls.__new__(cls)
+        agent._set(document, wanted, source)
+        return agent
+
+    @property
+    def name(self) -> str:
+        """As lists and drawings show it; its runs' ids begin with it."""
+        return self.parsed.name
+
+    @property
+    def description(self) -> str:
+        """What it is for, as a model reads it that may delegate to it."""
+        return self.parsed.description
+
+    @property
+    def input_schema(self) -> JsonObject:
+        """The JSON Schema of its input, an object; of one that says nothing of it that of a `request`, as a delegate has it (R8.4)."""
+        inputs = merge_data(each for each in self.parsed.messages() if isinstance(each, InputMessage))
+        schema = next((each.data_schema for each in inputs if each.data_schema and each.instance is None), None)
+        return {"type": "object", **(_REQUEST if schema is None else schema)}
+
+    @property
+    def functions(self) -> list[ToolFunction]:
+        """The tools that it, and those it delegates to, were given as functions: what a worker of its own needs."""
+        return list(self._functions.values())
+
+    def document(self) -> JsonObject:
+        """The agent file: JSON, whoever changes it changes a copy."""
+        return copy.deepcopy(self._document)
+
+    def delegates(self) -> dict[str, JsonObject]:
+        """By name the agent files of those that it was given as tools, however far down; copies."""
+        return copy.deepcopy(self._delegates)
+
+    def check_policy(self) -> None:
+        """Whether the policy of an agent that is run by itself names no tool but its own (R7.1). Raises `AgentError`."""
+        if problems := policy_problems(self._document):
+            raise AgentError.of(problems, f"agent {self.name!r}")
+
+    def check_input(self, input: Json = MISSING, *, told: bool = False) -> Json:
+        """A run's input as JSON, judged as the run would (R2.3); left out it stays so. `told`: a text, data or a plan has to say what
+        to do, and tools or a schema alone do not (R2.1). Raises `InputError`."""
+        value = input
+        if input is not MISSING:
+            try:
+                value = to_jsonable_python(input, by_alias=True)
+            except PydanticSerializationError as error:
+                raise InputError(f"the input cannot be written as JSON: {error}") from None
+            check(value, source="the input")
+        context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
+        check_task(self.parsed, context, told=told)
+        return value
+
+    def read_output(self, value: Json) -> OutputT:
+        """A run's output as the type that this agent was given. Raises `OutputError` for what is none."""
+        return self._output.read(value)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r})"
+
+
+def _named(tool: AgentTool, where: str) -> str | JsonObject:
+    """How an agent file names it."""
+    if isinstance(tool, str):
+        return tool
+    if isinstance(tool, Mapping):
+        return dict(tool)
+    if isinstance(tool, Agent):
+        return _delegation(tool, where)
+    function = tool_function(tool)
+    if function is None:
+        raise AgentError(
+            f"{where}: {tool!r} is no tool: decorate the function with @tool, or name a tool of the worker's"
+        )
+    return function.name
+
+
+def _delegation(agent: Agent[Any], where: str) -> JsonObject:
+    """The agent as a tool of another, with the schemas of its input and output (R8.4)."""
+    definition: JsonObject = {"name": agent.name, "description": agent.description, "_delegate": agent.name}
+    definition["_resolution"] = "upfront"
+    inputs = merge_data(message for message in agent.parsed.messages() if isinstance(message, InputMessage))
+    if not any(each.data_schema for each in inputs):
+        definition |= _REQUEST
+    try:
+        parse_tool(definition)
+    except ProtocolError as error:
+        raise AgentError(f"{where}: {error}") from None
+    return definition

@@ -1,0 +1,296 @@
+"""Agent files and plan files, read and validated before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from perdure.approvals.policy import policy_problems
+from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
+from perdure.models.dialects.common import Solution, ToolDelta
+from perdure.models.dialects.registry import DIALECTS
+from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
+from perdure.runs.agent import Agent, Context, agent_document, parse_agent
+from perdure.runs.provenance import RunProvenance
+from perdure.runs.records import RunProgress
+from perdure.runs.views import plan_ways
+from perdure.tools.tool import READ_SKILL, Tool, parse_tool
+from perdure.values.json import Json, JsonObject, loads, loads_commented, shorten, without_comments
+from perdure.values.messages import deep_merge
+from perdure.values.problems import line_of, problem_at
+from perdure.values.provenance import AGENT
+from perdure.values.references import MISSING
+from perdure.values.schemas import Schema
+from perdure.values.state import State, Write
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with all that is needed to judge it."""
+
+    calls: list[Json]
+    tools: dict[str, Tool]
+    unknown: list[str]
+    """Tools of which only the name is known: their parameters cannot be checked."""
+    context: Context
+    state: JsonObject
+    parallel: int | None = None
+
+    def new_plan(self) -> Plan:
+        """An empty plan to play the calls on, as Request 1."""
+        schema = self.context.state.data_schema
+        return Plan(
+            1,
+            tools=self.tools,
+            state=State([Write(path=(), value=self.state, sources=AGENT)] if self.state else []),
+            data=self.context.values(),
+            state_schema=None if schema is None else Schema(schema),
+            max_calls=max(500, len(self.calls)),
+            parallel=self.parallel,
+            dry_run=True,
+            known=RunProvenance(self.context, {}, "values").known(1, RunProgress(), lambda *_: False),
+        )
+
+    def checked(self) -> Plan:
+        """The plan with all its calls, judged as far as can be before anything runs."""
+        plan = self.new_plan()
+        for raw in self.calls:
+            plan.add(raw)
+        plan.close()
+        return plan
+
+    def played(self) -> Plan:
+        """The same with what nothing can be known about as the tools' results."""
+        plan = self.new_plan()
+        simulate(plan, self.calls)
+        return plan
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """What is no error of the checked plan, but may not be what its author means: converted literals (R5.13), races (R5.14)."""
+        converted = [
+            f"{call.id} {form.tool_name}: {text}"
+            for call in plan.calls
+            for form in call.written()
+            for text in form.converted
+        ]
+        return [*converted, *(plan.races() if self.parallel != 1 else [])]
+
+    def hints(self, plan: Plan) -> list[str]:
+        """Dangerous tools of which two calls may run at once (R5.12)."""
+        called = {form.tool.name: form.tool for call in plan.calls for form in call.written() if form.tool is not None}
+        return [
+            f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
+            for name, tool in called.items()
+            if tool.dangerous and tool.exclusive_group is None
+        ]
+
+    def ways(self) -> list[tuple[str, str]]:
+        """Call id and way of each parameter that is not written out in the plan (R15.7)."""
+        return list(plan_ways(self.played()))
+
+
+def call_problems(plan: Plan) -> list[str]:
+    """What is wrong with its calls, a line each."""
+    return [
+        f"{call.id} {call.tool_name}: {message}"
+        for call in plan.calls
+        if call.error is not None and call.error.code != "assumed"
+        for message in call.error.problems or (call.error.message,)
+    ]
+
+
+def plan_of(
+    calls: list[Json],
+    context: Context,
+    known: Mapping[str, JsonObject],
+    *,
+    parallel: int | None = None,
+    state: JsonObject | None = None,
+    complete: bool = False,
+) -> Planned:
+    """The calls with the tools of the context, and of the modules' `known` definitions; `state` is merged into the context's.
+
+    `complete`: there are no other tools than those, so that a call of one is invalid, as it is in a run.
+    """
+    given = context.state.value if context.state.exists else {}
+    tools, unknown = _tools(context, [] if complete else calls, known)
+    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), parallel)
+
+
+def _tools(
+    context: Context, calls: Iterable[Json], known: Mapping[str, JsonObject]
+) -> tuple[dict[str, Tool], list[str]]:
+    """The tools as far as they are known here: from the file, and from the modules given with --tools."""
+    wanted: list[str | JsonObject] = list(context.tools)
+    if not wanted:
+        # No list of tools to check against: those of the modules, and any other that a call names.
+        names = [call.get("_tool") for call in calls if isinstance(call, dict)]
+        wanted = list(dict.fromkeys([*known, *(name for name in names if isinstance(name, str))]))
+    if context.skills and READ_SKILL not in wanted:  # it comes with them
+        wanted.append(READ_SKILL)
+    tools: dict[str, Tool] = {}
+    unknown = [item for item in wanted if isinstance(item, str) and item not in known]
+    for item in wanted:
+        if isinstance(item, str):
+            tool = offline_tool(
+                known.get(item) or {"name": item, "additionalProperties": True, "_activity": item}, known
+            )
+        else:
+            tool = offline_tool(item, known)
+        tools[tool.name] = tool
+    return tools, unknown
+
+
+def offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
+    """Nobody can tell here which activities a worker will have; one that is named, or meant by the name, is taken to exist."""
+    activity = definition.get("_activity") or ("" if "_output" in definition else definition.get("name", ""))
+    named = {"_activity": activity} if activity and "_delegate" not in definition else {}
+    return parse_tool({**definition, **named}, activities=[*known, activity])
+
+
+AGENTS: Final = Path("agents")
+"""Where agents are found by name, unless a setting says otherwise."""
+
+
+def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[Agent, Json]:
+    """An agent by file, or by name in the folder: read, and as the document that it is.
+
+    `alone`: it is run by itself, so that all its tools are its own. Raises `SettingsError` when there is no such file or it is no JSON,
+    `AgentError` with everything that is wrong, each with its line, when it is no agent.
+    """
+    by_name = folder / f"{name}.json"
+    path = Path(name)
+    if not path.is_file():
+        if not by_name.is_file():
+            named = "" if path.suffix == ".json" else f", and no {by_name}"
+            raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
+        path = by_name
+    written = read_json(path)
+    document = agent_document(written, path.stem)
+    problems = _own_problems(document) if alone else []
+    try:
+        agent = parse_agent(document, source=str(path))
+    except AgentError as error:
+        if not error.problems:
+            raise
+        problems = [*error.problems, *problems]
+    if problems:
+        raise AgentError.of(_with_lines(problems, path, bare=isinstance(written, list)))
+    return agent, document
+
+
+def _own_problems(document: Json) -> list[Problem]:
+    """What is wrong with the tools that the file defines, and with what its policy says of them."""
+    found = policy_problems(document)
+    context = document.get("context") if isinstance(document, dict) else None
+    for index, message in enumerate(context if isinstance(context, list) else []):
+        if isinstance(message, dict) and message.get("type") == "tool" and isinstance(message.get("tool"), dict):
+            try:
+                offline_tool(message["tool"], [])
+            except ProtocolError as error:
+                found.append(problem_at(("context", index, "tool"), str(error)))
+    return found
+
+
+def _with_lines(problems: Iterable[Problem], path: Path, *, bare: bool) -> list[Problem]:
+    """With file and line, in the order of the lines; of a `bare` list of messages the context is the whole file."""
+    text = path.read_text(encoding="utf-8-sig")
+    placed = [(line_of(text, each.place[1:] if bare else each.place), each) for each in problems]
+    return [replace(each, source=f"{path}:{line}") for line, each in sorted(placed, key=lambda one: one[0])]
+
+
+def read_json(path: Path) -> Json:
+    """JSON, with comments where somebody wrote them (R2.9). Raises `SettingsError` with
+    line and column for what is none."""
+    try:
+        return loads_commented(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except JsonError as error:
+        raise SettingsError(str(error)) from None
+
+
+def json_option(text: str, name: str) -> Json:
+    """An option's JSON, or with `@file` that file's. Raises `SettingsError`."""
+    if text.startswith("@"):
+        return read_json(Path(text[1:]))
+    try:
+        return loads(text, source=name)
+    except JsonError as error:
+        raise SettingsError(str(error)) from None
+
+
+PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+"""A plan as a model writes it, in any dialect: a Solution (`{"calls": […], "output": …}`) or its JSON, a list of calls, native tool
+calls as OpenAI has them (in a list, or as `{"tool_calls": […]}`), or `script`'s text."""
+
+
+def planned_for(
+    agent: Agent,
+    definitions: Mapping[str, JsonObject],
+    input: Any = MISSING,
+    state: Mapping[str, Any] | None = None,
+    calls: Sequence[Json] = (),
+) -> Planned:
+    """The calls with the agent's context and tools. Raises `InputError`."""
+    given = input is not MISSING
+    context = Context(agent, input if given else None, has_input=given)
+    return plan_of(list(calls), context, definitions, parallel=agent.config.parallel, state=dict(state or {}))
+
+
+def read_plan(plan: PlanLike, planned: Planned) -> Solution:
+    """The plan as its dialect's reader reads it. Raises `AgentError` for what is none."""
+    kinds = [merged.kind for merged in planned.context.data]
+    if (native := native_calls(plan)) is not None:
+        dialect = DIALECTS["tools"]
+        tools = dialect.reader(dialect.vocabulary(planned.tools, kinds))
+        for index, call in enumerate(native):
+            function = call["function"]
+            arguments = function.get("arguments", "{}")
+            said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            tools.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), said))
+        return tools.close("tool_calls")
+    if isinstance(plan, str):
+        begin = without_comments(plan).lstrip()[:1]
+        dialect = DIALECTS["solution" if begin in ("{", "[") else "script"]
+        reader = dialect.reader(dialect.vocabulary(planned.tools, kinds))
+        text = f'{{"calls": {plan}}}' if begin == "[" else plan
+        calls = reader.push(text)
+        closed = reader.close("stop")
+        return closed if closed.calls else Solution([*calls], closed.output, closed.problem)
+    if isinstance(plan, Mapping):
+        if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
+            raise AgentError(f'{shorten(dict(plan), 80)} is no plan: expected {{"calls": [...], "output": ...}}')
+        return Solution(list(plan["calls"]), plan.get("output"))
+    return Solution(list(plan))
+
+
+def native_calls(plan: PlanLike) -> list[JsonObject] | None:
+    """Return the tool calls of a message as OpenAI has it, of their list, or of its JSON; `None` for another plan."""
+    document: Json = plan
+    if isinstance(plan, str):
+        try:
+            document = loads_commented(plan)
+        except JsonError:
+            return None
+    calls = document.get("tool_calls") if isinstance(document, Mapping) else document
+    if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls or not all(map(_is_native, calls)):
+        return None
+    return list(calls)
+
+
+def _is_native(call: Json) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and "_tool" not in call
+
+
+def output_problems(agent: Agent, solution: Solution) -> list[str]:
+    """What is wrong with an answer beside its calls."""
+    wanted = agent.output_schema
+    told = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
+    if solution.output is None or isinstance(wanted, bool):
+        return told
+    return told + [f"the output: {problem}" for problem in Schema(wanted).errors(solution.output, references=True)]

@@ -1,0 +1,132 @@
+"""The JSON Schema of agent files, made from the models that read them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from perdure.runs.agent import Agent, Config
+from perdure.values.json import JsonObject, dumps
+from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
+
+_DATA: Final = (InputMessage, StateMessage, DataMessage)
+_HIDDEN: Final = ("given", "data")
+"""What a data message holds beside what is written."""
+
+
+def agent_schema() -> JsonObject:
+    """The JSON Schema of agent files, for editors: completion, checks while one writes. A list of messages alone is a context (R2.9)."""
+    definitions: JsonObject = {}
+    schema = _schema(Agent, definitions)
+    messages = [_when_type(kind, model, definitions) for kind, model in CLASSES.items()]
+    chat = _schema(ChatMessage, definitions)
+    definitions["message"] = {
+        "type": "object",
+        "anyOf": [{"required": ["type"]}, {"required": ["role"]}],
+        "properties": {"type": {"enum": list(CLASSES)}},
+        "allOf": [*messages, {"if": {"not": {"required": ["type"]}}, "then": chat}],
+    }
+    context = {"type": "array", "items": {"$ref": "#/$defs/message"}}
+    schema["properties"] |= {
+        "context": {**context, "description": "Messages, in the order in which the model reads them."}
+    }
+    schema["required"] = [name for name in schema.get("required", []) if name != "name"]  # the file's name
+    config = definitions["Config"]["properties"]
+    config["approval"] = {"anyOf": [{"enum": ["calls", "plan"]}, config["approval"]]}  # its scope alone
+    definitions["agent"] = schema
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A Perdure agent",
+        "if": {"type": "array"},
+        "then": context,
+        "else": {"$ref": "#/$defs/agent"},
+        "$defs": definitions,
+    }
+
+
+def config_table() -> str:
+    """The keys of `config` as Markdown, with their defaults and what they mean."""
+    lines = ["| key | default | |", "|---|---|---|"]
+    for path, default, words in _rows(Config, ""):
+        lines.append(f"| `{path}` | {default} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
+    words = described(model)
+    for name, field in model.model_fields.items():
+        inner = _model_of(field.annotation)
+        if inner is not None and field.default_factory is not None and name not in ("fast", "smart"):
+            yield from _rows(inner, f"{prefix}{name}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            default = default.model_dump(exclude_unset=True)
+        choices = [f"`{each}`" for each in get_args(field.annotation) if isinstance(each, str)]
+        told = [*([f"{', '.join(choices)}."] if choices else []), *([words[name]] if name in words else [])]
+        shown = "none" if default is None else f"`{dumps(default)}`"
+        yield prefix + name, shown, " ".join(told).replace("|", "\\|").replace("`None`", "`null`")
+
+
+def described(model: type[BaseModel]) -> dict[str, str]:
+    """What the docstring under each field says, those of the classes above too."""
+    found: dict[str, str] = {}
+    for kind in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and below.value.value
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):
+                found[field.target.id] = " ".join(text.split())
+    return found
+
+
+def _model_of(kind: Any) -> type[BaseModel] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
+    """Of one model; those inside it go to the definitions, each with its fields' words."""
+    schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions |= schema.pop("$defs", {})
+    for kind in [model, *_inside(model)]:
+        told, words = (schema if kind is model else definitions.get(kind.__name__, {})), described(kind)
+        for name, field in kind.model_fields.items():
+            if name in words and (field.alias or name) in told.get("properties", {}):
+                told["properties"][field.alias or name]["description"] = words[name]
+    plain: JsonObject = _untitled(schema)
+    return plain
+
+
+def _inside(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for field in model.model_fields.values():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if (inner := _model_of(kind)) is not None:
+                yield inner
+                yield from _inside(inner)
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic makes from names."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _untitled(each) for key, each in schema.items() if not (key == "title" and isinstance(each, str))}
+
+
+def _when_type(kind: str, model: type[BaseModel], definitions: JsonObject) -> JsonObject:
+    """A message of this type; data may stand beside its keys, or under its own name (R2.2)."""
+    schema = _schema(model, definitions)
+    if model in _DATA:
+        kept = {name: each for name, each in schema["properties"].items() if name not in _HIDDEN}
+        schema |= {"properties": kept | {kind: {"description": "The data; or it stands beside these keys."}}}
+        schema["additionalProperties"] = True
+    if kind == "error":
+        schema |= {"required": [], "properties": schema["properties"] | {"data": {"type": "object"}}}
+    return {"if": {"required": ["type"], "properties": {"type": {"const": kind}}}, "then": schema}

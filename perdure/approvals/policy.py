@@ -1,0 +1,416 @@
+"""Approval policies: which calls need a person, in three layers, and rules about the flow of values.
+
+The worker's floor is a level and nothing else, and it judges by what the tool's code declares: an agent file that calls a
+dangerous activity safe does not get below it. Above it stands the agent file's policy with the run's own changes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from perdure.approvals.decisions import approval_digest, digest
+from perdure.approvals.requests import condition_words
+from perdure.errors import DecisionError, Problem
+from perdure.plan.calls import Call
+from perdure.tools.definitions import definition_name
+from perdure.tools.tool import READ_SKILL, Tool, check_rule
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
+from perdure.values.problems import first_problem, none_of, problem_at
+from perdure.values.provenance import OTHERS, UNKNOWN_ORIGINS, Origins, in_words, plain, untrusted
+from perdure.values.schemas import Schema
+
+UNTRUSTED: Final = "untrusted"
+ANY: Final = "*"
+_FROM: Final = r"^(user|agent|model|untrusted|\*|(tool|skill|file|client):.{1,200})$"
+
+
+class Flow(BaseModel):
+    """One rule. Of several that meet the same source and the same parameter the last one counts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source: str = Field(alias="from", pattern=_FROM)
+    """`tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`, `user`, `agent`, `model`; `untrusted` is whatever others wrote, `*` anything."""
+    to: str = Field(min_length=1, max_length=500)
+    """`TOOL.PARAMETER`; `TOOL` is each of its parameters, and the call itself; `*` all tools."""
+    do: Literal["ask", "refuse", "allow"]
+    """`allow`: what comes from there does not count as untrusted here."""
+
+    def meets(self, tool: str, param: str | None, name: str) -> bool:
+        """Whether it is about this source in this parameter of this tool; no parameter is the call itself."""
+        there = self.to in (ANY, tool) or (param is not None and self.to == f"{tool}.{param}")
+        return there and self.source in (ANY, plain(name), UNTRUSTED if name.startswith(OTHERS) else None)
+
+    def may_meet(self, tool: str) -> bool:
+        return self.to in (ANY, tool) or self.to.startswith(f"{tool}.")
+
+
+@dataclass(frozen=True, slots=True)
+class FlowVerdict:
+    """What rules say of one call."""
+
+    refuse: str | None = None
+    ask: str | None = None
+    tainted: list[tuple[str | None, str]] = field(default_factory=list)
+    """Parameter (none: the call itself) and source of what others may have written, as far as no rule allows it."""
+
+    @property
+    def why_tainted(self) -> str:
+        """What of it others may have written."""
+        return "; ".join(
+            f"{'the call' if param is None else param} comes from {in_words([name])}"
+            for param, name in self.tainted[:3]
+        )
+
+
+def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> FlowVerdict:
+    """What the rules say of a call of the tool. Where it is not known yet what it reads, whatever may be."""
+    if origins is None or not origins.read:
+        asks = [rule for rule in flows if rule.do == "ask" and rule.may_meet(tool)]
+        why = f"what flows into {tool} is not known yet"
+        return FlowVerdict(ask=why if asks else None, tainted=[(None, f"{OTHERS}not known yet")])
+    refuse = ask = None
+    tainted: list[tuple[str | None, str]] = []
+    for param, name in _flows_of(origins):
+        rule = next((rule for rule in reversed(flows) if rule.meets(tool, param, name)), None)
+        way = f"{tool}{'' if param is None else f'.{param}'} comes from {in_words([name])}"
+        if rule is not None and rule.do == "refuse":
+            refuse = refuse or f"{way}, which the policy refuses"
+        elif rule is not None and rule.do == "ask":
+            ask = ask or f"{way}, which the policy asks about"
+        if name.startswith(OTHERS) and not (rule is not None and rule.do == "allow"):
+            tainted.append((param, name))
+    return FlowVerdict(refuse, ask, tainted)
+
+
+def _flows_of(origins: Origins) -> Iterator[tuple[str | None, str]]:
+    """Each parameter with each of its sources; then the call itself with what others wrote of it."""
+    for param, sources in origins.params.items():
+        for name in sorted(sources):
+            yield param, name
+    for name in sorted(origins.written if not origins.params else untrusted(origins.written)):
+        yield None, name
+
+
+Ask: TypeAlias = Literal["never", "untrusted", "dangerous", "unsafe", "always"]
+"""What a policy asks about, from the loosest to the strictest: `untrusted` is what is dangerous and comes from others, `unsafe` all that is
+not declared safe."""
+
+ASKS: Final[tuple[Ask, ...]] = ("never", "untrusted", "dangerous", "unsafe", "always")
+
+
+class Policy(BaseModel):
+    """`config.approval` of an agent file; with only some of its keys, a change to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scope: Literal["calls", "plan"] = "calls"
+    """`plan` offers a Request's whole plan once, in place of its calls one by one (R7.6)."""
+    ask: Ask = "dangerous"
+    """What a person is asked about; `unsafe` is all that is not declared safe."""
+    tools: dict[str, Any] = Field(default_factory=dict)
+    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
+    """Rules about where parameters may come from (R15.5)."""
+    approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
+    timeout: Seconds | None = None
+    """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
+    on_timeout: Literal["reject", "approve", "fail"] = "reject"
+    """What it means that nobody decided in time."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_scope_alone(cls, policy: Any) -> Any:
+        return {"scope": policy} if isinstance(policy, str) else policy
+
+    @field_validator("tools")
+    @classmethod
+    def _usable_rules(cls, tools: dict[str, Any]) -> dict[str, Any]:
+        for name, rule in tools.items():
+            if problem := check_rule(rule):
+                raise ValueError(f"{name}: {problem}")
+        return tools
+
+    def changed(self, change: Policy) -> Policy:
+        """This policy with the keys that the change sets; exceptions per tool, and rules about flows, are added to those that are there."""
+        keys = {key: getattr(change, key) for key in change.model_fields_set}
+        if "tools" in keys:
+            keys["tools"] = self.tools | change.tools
+        if "flows" in keys:  # the newest counts, where they are about the same
+            added = [flow for flow in change.flows if flow not in self.flows[-len(change.flows) :]]
+            keys["flows"] = [*self.flows, *added][-MAX_FLOWS:]
+        merged: Policy = self.model_copy(update=keys)
+        return merged
+
+    def as_change(self) -> JsonObject:
+        """Only the keys that were set."""
+        return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
+
+
+def parse_policy(raw: Json) -> Policy:
+    """A change to a policy. Raises `DecisionError`."""
+    try:
+        return Policy.model_validate(raw)
+    except ValidationError as error:
+        raise DecisionError(f"the policy is none: {first_problem(error, raw, model=Policy)}") from None
+
+
+def stricter(one: Ask, other: Ask) -> Ask:
+    """The floor of a run that stands on two: its worker's and that of the run above, which may be another's."""
+    return max(one, other, key=ASKS.index)
+
+
+class ToolOwner(WireModel):
+    """A run above that gave its tools to a delegate: there they keep the policy of its agent file (R8.2)."""
+
+    tools: list[str]
+    policy: Policy
+
+
+class Guard:
+    """The three layers of one run, and for tools that it was given the giver's agent file beside its own."""
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        floor: Ask = "never",
+        change: Policy | None = None,
+        remembered: Mapping[str, Iterable[str]] | Iterable[str] = (),
+        givers: Iterable[ToolOwner] = (),
+        floor_flows: Iterable[Flow] = (),
+    ) -> None:
+        self.floor: Ask = floor
+        self.floor_flows = list(floor_flows)
+        self._givers = list(givers)
+        self.change = change or Policy()
+        self.remembered: dict[str, frozenset[str]] = {}
+        """Tools that a person does not want to be asked about again (R7.7), with digests of what others had written of the calls that were shown."""
+        self.by_provenance = True
+        """Whether a run goes by that; runs that had remembered before there was this rule do not."""
+        self.recall(remembered)
+        self.base = policy or Policy()
+        """The agent file's."""
+        self.policy = self.base.changed(self.change)
+        """The agent file's with the run's changes."""
+
+    def recall(self, remembered: Mapping[str, Iterable[str]] | Iterable[str]) -> None:
+        """Take up what was remembered, by tool with what was shown; names alone hold for any."""
+        named = remembered if isinstance(remembered, Mapping) else dict.fromkeys(remembered, (ANY,))
+        self.remembered |= {name: frozenset(sources) for name, sources in named.items()}
+
+    def remember(self, tool: str, params: JsonObject, origins: Origins) -> None:
+        """Ask no more about calls of the tool of which others wrote nothing, or just what they wrote of this one, which a person has seen."""
+        shown = _shown(params, origins) if self.by_provenance else frozenset({ANY})
+        self.remembered[tool] = self.remembered.get(tool, frozenset()) | (shown or frozenset())
+
+    def remembers(self, tool: str, params: JsonObject | None, origins: Origins) -> bool:
+        """Whether a person has seen a call of this tool, and what others wrote of this one."""
+        known, shown = self.remembered.get(tool), _shown(params, origins)
+        return known is not None and (ANY in known or (shown is not None and shown <= known))
+
+    def loosen_or_tighten(self, change: Policy) -> None:
+        """Change the run's own layer (R7.7). What a change makes stricter is asked about, whatever was remembered before."""
+        stricter_all = "ask" in change.model_fields_set and stricter(self.policy.ask, change.ask) != self.policy.ask
+        forgotten = (
+            list(self.remembered) if stricter_all else [n for n, rule in change.tools.items() if rule != "never"]
+        )
+        for name in forgotten:
+            self.remembered.pop(name, None)
+        self.change = self.change.changed(change)
+        self.policy = self.base.changed(self.change)
+
+    def only_tightens(self, change: Policy) -> bool:
+        """Whether nothing is asked about less after this change."""
+        stricter_all = stricter(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
+        return (
+            change.model_fields_set <= {"ask", "tools"}
+            and stricter_all
+            and all(rule == "always" for rule in change.tools.values())
+        )
+
+    def given(self, names: Collection[str]) -> list[ToolOwner]:
+        """What goes along with these tools when they are given on: this run's policy, and that of those who gave them to it."""
+        givers = [*self._givers, ToolOwner(tools=list(names), policy=self.base)]
+        given = [ToolOwner(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers]
+        return [each for each in given if each.tools]
+
+    def on_timeout(self, tool: Tool | None) -> str:
+        """What it means that nobody decided about a call of the tool; no giver's `reject` becomes an `approve`."""
+        means = {policy.on_timeout for policy in self._policies(tool)}
+        own = self.policy.on_timeout
+        return own if own != "approve" or means == {"approve"} else "reject"
+
+    def approver(self, tool: Tool | None) -> str | None:
+        """The program that decides about calls of the tool; none where a giver's policy does not name the same one (R7.9)."""
+        named = {policy.approver for policy in self._policies(tool)}
+        return self.policy.approver if len(named) == 1 else None
+
+    def _policies(self, tool: Tool | None) -> list[Policy]:
+        """The run's own, and with its changes those of whoever gave it the tool."""
+        given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
+        return [self.policy, *given]
+
+    def floor_asks(self, tool: Tool, origins: Origins = UNKNOWN_ORIGINS) -> bool:
+        """Whether the worker's floor asks about a call; where it is not known yet what the call reads, whether it may."""
+        return self._why_floor(tool, origins) is not None
+
+    def asks(self, call: Call) -> bool:
+        """Whether a person may be asked about a call that was not resolved."""
+        return call.tool is not None and self.why(call.tool, None, origins=call.origins) is not None
+
+    def refuses(self, call: Call) -> str | None:
+        """Why the call may not run at all: a value would flow where a rule does not let it (R15.5)."""
+        assert call.tool is not None
+        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.tool))]
+        found = (judge_flows(flows, call.tool.name, call.origins).refuse for flows in layers if flows)
+        return next((why for why in found if why is not None), None)
+
+    def why(
+        self,
+        tool: Tool,
+        params: JsonObject | None,
+        checks: CheckBudget | None = None,
+        origins: Origins = UNKNOWN_ORIGINS,
+    ) -> str | None:
+        """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held, and without origins
+        whatever it reads as written by others."""
+        if (why := self._why_floor(tool, origins)) is not None:
+            return why
+        if self.remembers(tool.name, params, origins):
+            return None
+        reasons = (_why(policy, tool, params, origins, checks) for policy in self._policies(tool))
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
+        unknown = "" if tool.code_known else ", and does not know the code of this tool"
+        flows = _judged(self.floor, self.floor_flows, tool, origins)
+        if _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous, tainted=bool(flows.tainted)):
+            others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
+            return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}{others}"
+        return flows.ask and f"the worker's rule: {flows.ask}"
+
+
+def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:
+    """A digest of what others wrote of a call, and of who they are; nothing where they wrote nothing, `None` where it is not known."""
+    if not (others := origins.by_others):
+        return frozenset()
+    names = {name for name, sources in origins.params.items() if untrusted(origins.written) or untrusted(sources)}
+    if params is None or not origins.read or not names <= params.keys():
+        return None
+    return frozenset({digest([sorted(others), {name: params[name] for name in names}])})
+
+
+def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> FlowVerdict:
+    """Nothing is looked into where neither the level nor a rule asks where values come from."""
+    return judge_flows(flows, tool.name, origins) if flows or ask == UNTRUSTED else FlowVerdict()
+
+
+def _why(
+    policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins, checks: CheckBudget | None
+) -> str | None:
+    judged = _judged(policy.ask, policy.flows, tool, origins)
+    if judged.ask is not None:
+        return judged.ask
+    rule = policy.tools.get(tool.name, tool.approval)
+    if isinstance(rule, dict):
+        # A condition that cannot be decided holds: what nobody could look into is asked about.
+        fits = None if params is None else _condition(rule["when"], checks).fits(params, checks=checks)
+        return None if fits is False else condition_words(rule["when"], params, decided=fits is True)
+    if rule is not None:
+        return f"{tool.name} is always asked about" if rule == "always" else None
+    if policy.ask == UNTRUSTED and tool.dangerous and judged.tainted:
+        return f"{tool.name} is dangerous, and {judged.why_tainted}"
+    if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous, tainted=False):
+        return f"{tool.name} is {_LEVELS[policy.ask]}" if policy.ask != "always" else "every call is asked about"
+    return None
+
+
+def _condition(when: JsonObject | bool, checks: CheckBudget | None) -> Schema:
+    schema = Schema(cast(JsonObject, when))
+    return schema if checks is None else cast(Schema, checks.schemas.setdefault(id(when), schema))
+
+
+def floor_problem(
+    floor: Ask,
+    code: Mapping[str, Json],
+    activity: str,
+    params: JsonObject,
+    approved: str | None,
+    *,
+    clean: bool = False,
+) -> str | None:
+    """Why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
+
+    `approved`: `approval_digest` of what a person let run. It has to be of exactly these parameters. `clean`: whether its run says that
+    nothing of it was written by others.
+    """
+    safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
+    if not _level_asks(floor, safe=safe, dangerous=dangerous, tainted=not clean) or approved == approval_digest(
+        activity, params
+    ):
+        return None
+    why = "without a person's approval" if approved is None else "with an approval of other parameters"
+    return (
+        f"this worker runs nothing that is {_LEVELS[floor]} {why}: its floor is {floor!r}; start the workers that run the "
+        f"agents with --approval-floor {floor} too, so that they ask; a run keeps the floor that it was started with"
+    )
+
+
+_LEVELS: Final = {
+    "never": "",
+    "untrusted": "dangerous and comes from others",
+    "dangerous": "dangerous",
+    "unsafe": "not declared safe",
+    "always": "called",
+}
+
+
+def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool:
+    if ask == UNTRUSTED:
+        return dangerous and tainted
+    return ask == "always" or (ask == "unsafe" and (dangerous or not safe)) or (ask != "never" and dangerous)
+
+
+def policy_problems(document: Json) -> list[Problem]:
+    """The tools that an agent file's own policy names and its context does not: nothing would ever be asked about them (R7.1), and no
+    rule would ever meet them (R15.5).
+
+    For an agent that is run by itself: a delegate may be given tools by others."""
+    config = document.get("config") if isinstance(document, dict) else None
+    approval = config.get("approval") if isinstance(config, dict) else None
+    context = document.get("context", []) if isinstance(document, dict) else None
+    if not isinstance(approval, dict) or not isinstance(context, list):
+        return []
+    rules, flows = approval.get("tools"), approval.get("flows")
+    named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
+    names = [definition_name(tool) if isinstance(tool, dict) else tool for tool in named]
+    known = [name for name in names if isinstance(name, str)]
+    prompt = config.get("prompt") if isinstance(config, dict) else None
+    known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # which comes with skills
+    delegates = any(isinstance(tool, dict) and "_delegate" in tool for tool in named)
+    at = ("config", "approval")
+    wrong: list[tuple[tuple[str | int, ...], str]] = [
+        ((*at, "tools", name), name) for name in (rules if isinstance(rules, dict) else ()) if name not in known
+    ]
+    for place, flow in enumerate(flows if isinstance(flows, list) else ()):
+        unknown = _unknown_ends(flow, known, delegates=delegates) if isinstance(flow, dict) else {}
+        wrong += [((*at, "flows", place, end), name) for end, name in unknown.items()]
+    return [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
+
+
+def _unknown_ends(flow: JsonObject, known: Sequence[str], *, delegates: bool) -> dict[str, str]:
+    """The tools that a rule's two ends name and nobody has, by end; a delegate's output may come from tools of its own."""
+    unknown: dict[str, str] = {}
+    source, to = flow.get("from"), flow.get("to")
+    if isinstance(source, str) and source.startswith("tool:") and not delegates:
+        unknown |= {} if (name := source.removeprefix("tool:")) in known else {"from": name}
+    if isinstance(to, str) and to != ANY and not any(to == name or to.startswith(f"{name}.") for name in known):
+        unknown["to"] = to.rpartition(".")[0] or to
+    return unknown

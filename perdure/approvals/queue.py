@@ -1,0 +1,357 @@
+"""The approval queue of a run: requests that wait, and the effect of each decision.
+
+Pure rules. A decision is judged without changing anything (`judge`), so that an update can refuse it, and then applied.
+A driver waits for the decision or the timeout, and runs the call or ends it as the verdict says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from perdure.approvals.decisions import Decision, Digests, Endorsements, approval_digest, endorse, parse_decision
+from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.requests import (
+    ApprovalRequest,
+    ApprovalVerdict,
+    JudgedDecision,
+    asked_words,
+    changed_words,
+    is_with_client,
+    what_runs,
+)
+from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
+from perdure.plan.calls import Approval, Call, Failed, Rejected, Returned, again
+from perdure.plan.plan import Plan
+from perdure.plan.structural_errors import surplus_words
+from perdure.tools.engine import answer_problem
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.provenance import USER
+from perdure.values.templates import held_marks, written_call
+
+PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
+KEPT_REFUSALS: Final = 20
+_STRICTEST: Final = ("fail", "reject", "approve")
+
+
+@dataclass
+class ApprovalQueue:
+    """`new_plan` makes an empty plan for the running Request: an edited plan is checked in it as a whole."""
+
+    guard: Guard = field(default_factory=Guard)
+    waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
+    refusals: list[JsonObject] = field(default_factory=list)
+    """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
+    feedback: list[JsonObject] = field(default_factory=list)
+    """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
+    must_call: list[str] | None = None
+    """What the last decision said of the calls that the output needs; `None` once the run has taken it, or where none did."""
+    vouched: Endorsements = field(default_factory=Endorsements)
+    """What people stand for in this run (R15.6)."""
+    new_plan: Callable[[], Plan] | None = None
+    digests: Digests = field(default_factory=Digests)
+    """Those of large values that are shown, each made once; while anything waits."""
+    _decided: dict[str, Approval] = field(default_factory=dict)
+    _approved_plan: int | None = None
+    _approved_by_person: bool = False
+
+    def offer_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
+        """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
+        assert call.tool is not None
+        reason = self.guard.why(call.tool, call.params, plan.checks, call.origins)
+        if reason is not None and call.items is not None:
+            reason = f"{reason}, and runs for each of {len(call.items)} items"
+        covered = self._covered_by_plan(plan, call)
+        if covered and not call.changed:
+            if self._approved_by_person and call.template.literal:
+                _approve(call, self.digests)
+            return None
+        if reason is None and not covered:
+            return None
+        reason = (reason or "its plan was approved as it was") + changed_words(call)
+        call.approval = again(call.approval, time)
+        offer = ApprovalRequest(
+            call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool, call.origins)
+        )
+        offer.reason += what_runs(offer)
+        plan.hold(call)
+        return self._put_out(offer)
+
+    def refuse_flow(self, call: Call) -> Rejected | None:
+        """What becomes of a call that is ready, if a value would flow where the policy does not let it (R15.5)."""
+        why = self.guard.refuses(call)
+        if why is None:
+            return None
+        self.feedback.append(
+            {"type": "feedback", "call": call.as_plan_entry(), "decision": "reject", "by": "policy", "reason": why}
+        )
+        return Rejected(f"rejected by the policy: {why}")
+
+    def offer_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
+        """Offer a call whose result is what a person answers, or a program outside."""
+        call.approval = again(call.approval, time)
+        offer = ApprovalRequest(call.id, asked_words(call), plan, call.approval, call, question=True)
+        plan.hold(call)
+        return self._put_out(offer)
+
+    def offer_plan(self, plan: Plan, time: str) -> ApprovalRequest | None:
+        """Offer a complete plan, if plans are asked about and any of it would run (R7.6)."""
+        if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
+            return None
+        offer = ApprovalRequest(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
+        offer.reason += what_runs(offer)
+        for call in offer.calls:
+            call.approval = None if call.ended else offer.approval
+        return self._put_out(offer)
+
+    def _put_out(self, offer: ApprovalRequest) -> ApprovalRequest:
+        offer.digests = self.digests
+        self.waiting[offer.id] = offer
+        return offer
+
+    def judge(self, decision: Decision) -> JudgedDecision:
+        """Whether the decision can be followed; changes nothing. Raises `DecisionError` with the reason (R7.2, R7.3)."""
+        offer = self.waiting.get(decision.call)
+        if offer is None:
+            raise DecisionError(self._no_offer(decision.call))
+        if decision.digest is not None and decision.digest != offer.digest:
+            raise DecisionError(
+                f"{offer.title} is not what was shown: its digest is {offer.digest}, not {decision.digest}"
+            )
+        if decision.decision == "answer" or offer.question:
+            return self._judge_answer(offer, decision)
+        if offer.call is None:
+            return JudgedDecision(offer, decision, plan=self._revised_plan(offer, decision))
+        call = offer.call
+        revised: Call | None = None
+        if decision.decision == "edit":
+            if decision.params is None:
+                raise DecisionError(f"{offer.title} is a call: an edit of it needs 'params'")
+            revised = self._edited(offer, call, decision.params)
+        elif decision.decision == "replace":
+            assert decision.replacement is not None
+            revised = offer.plan.revised(call, _written(offer, decision.replacement))
+        if isinstance(decision.endorse, list) and (unknown := set(decision.endorse) - {*(revised or call).params}):
+            raise DecisionError(f"{offer.title} has no parameter {shorten(min(unknown), 60)} to endorse")
+        if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
+            raise DecisionError(f"{offer.title} may not run: {why}")
+        return JudgedDecision(offer, decision, revised)
+
+    def _edited(self, offer: ApprovalRequest, call: Call, params: JsonObject) -> Call:
+        """The call with these parameters; the others stay as they were offered, and nothing is read in them again (R7.2)."""
+        if meta := [key for key in params if key.startswith("_")]:
+            raise DecisionError(
+                f"{offer.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
+            )
+        kept = {key: value for key, value in call.params.items() if key not in params}
+        return offer.plan.revised(call, call.raw | _written(offer, params), kept)
+
+    def _judge_answer(self, offer: ApprovalRequest, decision: Decision) -> JudgedDecision:
+        if not offer.question:
+            raise DecisionError(f"{offer.title} asks nothing: approve it, reject it, edit it or replace it")
+        if decision.decision not in ("answer", "reject"):
+            raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
+        assert offer.call is not None
+        asked = decision.decision == "answer" and not is_with_client(offer.call)
+        problem = answer_problem(offer.call.params, decision.answer) if asked else None
+        if problem is not None:
+            raise DecisionError(f"{offer.title}: {problem}")
+        return JudgedDecision(offer, decision)
+
+    def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
+        """Follow a decision that was judged."""
+        offer, decision = judged.offer, judged.decision
+        approval = self._settle(offer)
+        approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
+        approval.via = decision.via
+        if decision.must_call is not None:
+            self.must_call = decision.must_call
+        if decision.decision == "answer":
+            return ApprovalVerdict(Returned(decision.answer))
+        if decision.endorse and judged.by_person and offer.call is not None:
+            endorse(judged.call or offer.call, decision.endorse, self.vouched, self.digests)
+        if decision.remember and offer.call is not None:
+            shown = judged.call or offer.call
+            self.guard.remember(shown.tool_name, shown.params, shown.origins)
+        if decision.decision == "reject":
+            reason = decision.reason or "no reason was given"
+            self._tell(offer, approval, {})
+            return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
+        if judged.call is not None and offer.call is not None:
+            changed = decision.decision == "edit"
+            before = offer.call.params if changed else offer.call.raw
+            offer.plan.adopt(offer.call, judged.call)
+            after = offer.call.params if changed else offer.call.raw
+            self._tell(offer, approval, {"before": before, "after": after})
+        elif judged.plan is not None:
+            plans = [[call.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
+            self._tell(offer, approval, {"before": plans[0], "after": plans[1]})
+        if offer.call is None:
+            self._approve_plan(judged.plan or offer.plan, approval, by_person=judged.by_person)
+        elif judged.by_person:
+            _approve(offer.call, self.digests)
+        return ApprovalVerdict(plan=judged.plan)
+
+    def judge_program(self, offer: ApprovalRequest, said: Json, by: str) -> JudgedDecision | None:
+        """What the program that decides said of an offer: a decision, or `None` for `ask` (R7.9).
+
+        It is a decision, or its kind alone. Nothing that the worker's floor asks about runs because a program says so: there it can
+        only reject. Raises `DecisionError` for what is no decision, or cannot be followed.
+        """
+        if said in ("ask", {"decision": "ask"}):
+            return None
+        told = {"decision": said} if isinstance(said, str) else said
+        if not isinstance(told, dict):
+            raise DecisionError(f"{by} gave {shorten(said, 60)}, but must give a decision, or 'ask'")
+        judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
+        plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
+        calls = [call for call in (offer.call, judged.call) if call is not None]
+        calls += [call for plan in plans for call in plan.written()]
+        only_a_person = any(self._only_a_person(call, by) for call in calls)
+        return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
+
+    def _only_a_person(self, call: Call, by: str) -> bool:
+        tool = call.tool
+        return tool is not None and (self.guard.floor_asks(tool, call.origins) or self.guard.approver(tool) != by)
+
+    def time_out(self, offer: ApprovalRequest, seconds: float) -> ApprovalVerdict:
+        """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
+        approval = self._settle(offer)
+        calls = list(offer.plan.written()) if offer.call is None else [offer.call]
+        means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
+        floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan)) or self._refused(offer)
+        means = "reject" if means == "approve" and floor else means
+        approval.decision, approval.by = "timeout", "timeout"
+        approval.reason = f"nobody decided within {seconds:g} s"
+        if offer.question:
+            return ApprovalVerdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
+        if means == "approve":
+            if offer.call is None:
+                self._approve_plan(offer.plan, approval, by_person=False)
+            return ApprovalVerdict()
+        if means == "fail":
+            return ApprovalVerdict(Failed(CallError("approval_timeout", approval.reason)))
+        self._tell(offer, approval, {})
+        return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
+
+    def released(self) -> list[ApprovalRequest]:
+        """Judge anew all that waits, after the policy changed: what nobody needs to be asked about any more (R7.7)."""
+        free = [offer for offer in self.waiting.values() if not self._asks(offer)]
+        for offer in free:
+            approval = self._settle(offer)
+            approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
+        return free
+
+    def drop(self, offer: ApprovalRequest, reason: str, by: str) -> None:
+        """The call does not run any more, so nobody needs to decide: whoever does is told why."""
+        approval = self._settle(offer)
+        approval.decision, approval.by, approval.reason = "dropped", by, reason
+
+    def refuse(self, raw: Json, problem: str, time: str) -> None:
+        """Keep a decision that changed nothing where `show` finds it."""
+        refusal = {"time": time, "decision": shorten(raw, 300), "problem": problem}
+        self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
+
+    def change_policy(self, change: Policy) -> None:
+        self.guard.loosen_or_tighten(change)
+
+    def withdraw(self, offers: Iterable[ApprovalRequest]) -> None:
+        """Nobody needs to decide any more."""
+        for offer in list(offers):
+            self.waiting.pop(offer.id, None)
+        if not self.waiting:
+            self.digests.clear()
+
+    def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
+        self._approved_plan, self._approved_by_person = plan.request, by_person
+        for call in plan.calls:
+            if not plan.is_past(call):
+                call.approval = approval
+
+    def _asks(self, offer: ApprovalRequest) -> bool:
+        if offer.call is None:
+            return self.guard.policy.scope == "plan"
+        if offer.question:
+            return True
+        assert offer.call.tool is not None
+        why = self.guard.why(offer.call.tool, offer.call.params, origins=offer.call.origins)
+        changed = offer.call.changed and self._covered_by_plan(offer.plan, offer.call)
+        return self._refused(offer) or why is not None or bool(changed)
+
+    def _refused(self, offer: ApprovalRequest) -> bool:
+        return offer.call is not None and self.guard.refuses(offer.call) is not None
+
+    def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
+        """Its plan was approved as a whole. What the floor asks about is only covered if its parameters were seen then."""
+        assert call.tool is not None
+        unseen = not call.template.literal and self.guard.floor_asks(call.tool, call.origins)
+        return self._approved_plan == plan.request and not unseen
+
+    def _floor_asks_in(self, plan: Plan) -> bool:
+        return any(call.tool is not None and self.guard.floor_asks(call.tool, call.origins) for call in plan.written())
+
+    def _revised_plan(self, offer: ApprovalRequest, decision: Decision) -> Plan | None:
+        if decision.decision in ("approve", "reject"):
+            return None
+        if decision.decision == "replace" or decision.calls is None:
+            raise DecisionError(f"{offer.title} is a plan: approve it, reject it, or edit it with 'calls'")
+        assert self.new_plan is not None
+        plan = self.new_plan()
+        if len(decision.calls) > plan.max_calls:
+            raise DecisionError(f"{offer.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
+        offered = list(offer.plan.calls)
+        for raw in decision.calls:
+            written = _written(offer, raw)
+            same = next((call for call in offered if call.raw == written), None)
+            if same is not None:
+                offered.remove(same)
+            plan.add(written, USER if same is None else same.origins.written)
+        plan.close(drain=offer.plan.drained)
+        problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
+        if problems:
+            raise DecisionError(f"{offer.title} would be wrong: {'; '.join(problems[:5])}")
+        return plan
+
+    def _settle(self, offer: ApprovalRequest) -> Approval:
+        self.withdraw([offer])
+        self._decided[offer.id] = offer.approval
+        return offer.approval
+
+    def _tell(self, offer: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
+        """A feedback message (R2.5)."""
+        about = f"plan {offer.id}" if offer.call is None else offer.call.as_plan_entry()
+        message = {"type": "feedback", "call": about, "decision": approval.decision, **more}
+        if approval.by and approval.by != "timeout":
+            message["by"] = approval.by
+        if approval.reason:
+            message["reason"] = approval.reason
+        self.feedback.append(message)
+
+    def _no_offer(self, call_id: str) -> str:
+        if (approval := self._decided.get(call_id)) is not None and approval.decision == "dropped":
+            return f"{call_id} does not wait any more: {approval.reason}"
+        if approval is not None:
+            return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
+        waiting = ", ".join(self.waiting)
+        return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
+
+
+def _approve(call: Call, digests: Digests) -> None:
+    """A person has seen these parameters, and lets this code run with them."""
+    assert call.tool is not None
+    if call.tool.activity is not None:
+        call.approved = approval_digest(call.tool.activity, call.params, digests)
+
+
+def _written(offer: ApprovalRequest, call: Any) -> Any:
+    """A call, or its parameters, as a person sends them, in the engine's own writing. Raises `DecisionError`."""
+    held = None if offer.call is None else set(held_marks(offer.shown))
+    try:
+        return written_call(call, held)
+    except ReferenceSyntaxError as error:
+        raise DecisionError(f"{offer.title} would be wrong: {error.message}") from None
+
+
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""

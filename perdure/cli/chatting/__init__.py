@@ -1,1 +1,0 @@
-"""`perdure chat`: a session in a terminal, or in a pipe. It stands on the Python API, and on the events that everybody reads."""

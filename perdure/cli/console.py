@@ -1,0 +1,125 @@
+"""The console: a terminal of any width, a pipe, and tables that fit."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, TextIO, cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perdure.models.requests import ModelWait
+
+WIDTH_OF_A_PIPE: Final = 200
+"""Characters of a line where no terminal says how many: whoever reads a pipe breaks no lines."""
+_PLAIN: Final = {"…": "...", "–": "-", "·": "-", "→": "->", "†": "+", "“": '"', "”": '"', "€": "EUR"}
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """As rich has it; into a pipe without the blanks that fill a terminal's lines."""
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty() or "FORCE_COLOR" in os.environ:
+        return Console(stderr=stderr, highlight=False)
+    width = int(wide) if (wide := os.environ.get("COLUMNS", "")).isdecimal() else WIDTH_OF_A_PIPE
+    return Console(file=cast(TextIO, _Unfilled(stream)), width=width, highlight=False)
+
+
+class _Unfilled:
+    """A stream whose lines end where their text does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(re.sub(r"[ \t]+(?=\n|\Z)", "", text) if text.endswith("\n") else text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def harmless(text: str) -> str:
+    """Text of a model or a person without what a terminal would take for orders: control characters, and marks that turn its direction."""
+    return _ORDERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+_ORDERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def print_in_any_encoding(*, as_json: bool) -> None:
+    """Let no character end the program that the output's encoding does not have: in JSON it is escaped, in words put plainly."""
+    codecs.register_error("perdure.json", _escaped)
+    codecs.register_error("perdure.plain", _plainly)
+    for stream, handler in (
+        (sys.stdout, "perdure.json" if as_json else "perdure.plain"),
+        (sys.stderr, "perdure.plain"),
+    ):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=handler)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+_GAP: Final = 2
+_LEAST: Final = 8
+"""Characters that a column keeps when it gives way."""
+
+
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    width: int,
+    *,
+    gives: Sequence[str] = (),
+    drops: Sequence[str] = (),
+    right: Sequence[str] = (),
+    style: str | None = None,
+) -> Table:
+    """A line a row, within the `width`: columns of `gives` are cut where there is too little room, the widest first, and of `drops` left
+    out in their order where that is not enough; the rest is cut by the terminal alone."""
+    cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
+    wanted = {title: max([len(title), *(row[n].cell_len for row in cells)]) for n, title in enumerate(titles)}
+    for title in drops:
+        if _needs(wanted, gives) > width:
+            del wanted[title]
+    while _room(wanted) > width and (wide := [t for t in gives if wanted.get(t, 0) > _LEAST]):
+        widest = max(wide, key=lambda title: wanted[title])
+        wanted[widest] = max(_LEAST, wanted[widest] - (_room(wanted) - width))
+    made = Table(box=None, padding=(0, _GAP, 0, 0), show_edge=False, header_style="dim", row_styles=[style or ""])
+    for title, wide_ in wanted.items():
+        justify: Any = "right" if title in right else "left"
+        made.add_column(title, no_wrap=True, overflow="ellipsis", justify=justify, width=wide_)
+    for row in cells:
+        made.add_row(*(row[titles.index(title)] for title in wanted))
+    return made
+
+
+def wait_line(wait: ModelWait) -> str:
+    """What a run waits for, with the time of day of this machine's zone."""
+    return wait.text(datetime.fromisoformat(wait.since).astimezone().strftime("%H:%M"))
+
+
+def _room(widths: dict[str, int]) -> int:
+    return sum(widths.values()) + _GAP * len(widths)
+
+
+def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
+    """The least that these columns take."""
+    return _room({title: min(each, _LEAST) if title in gives else each for title, each in widths.items()})

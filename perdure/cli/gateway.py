@@ -1,0 +1,75 @@
+"""The gateway with all its adapters, alone and in `perdure dev`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from perdure.activities.registry import load_tools
+from perdure.client.perdure import Perdure
+from perdure.gateway.adapter import DoorMaker
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.api.adapter import api
+from perdure.gateway.app import check_reachable, create_app
+from perdure.gateway.health import health
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.gateway.openai.adapter import openai_adapter
+from perdure.gateway.server import served, tell_start, tell_stop
+from perdure.hosting import dev, logs
+from perdure.hosting.connection import connect, reached
+from perdure.hosting.process import interrupts
+from perdure.hosting.settings import Settings, changed
+from perdure.hosting.telemetry import silent_runtime
+from perdure.pages.adapter import pages, sign_in
+
+DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_adapter, mcp_adapter, agui_adapter, api, sign_in, pages)
+"""In the order in which they are asked. A new protocol is a line here."""
+
+
+@asynccontextmanager
+async def gateway(perdure: Perdure, settings: Settings, *, quiet: bool = False) -> AsyncIterator[str]:
+    """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`."""
+    check_reachable(settings)
+    app = create_app(perdure, settings, DOORS)
+    hooks = load_tools(settings.tools).hooks
+    address = ""
+    try:
+        async with served(
+            app,
+            None if quiet else "Gateway ",
+            settings.gateway_host,
+            settings.gateway_port,
+            connections=settings.gateway_connections,
+            stopping=app.state.gateway.stopping.set,
+            grace=settings.gateway_grace,
+        ) as address:
+            await tell_start(hooks, address)
+            yield address
+    finally:
+        if address:
+            await tell_stop(hooks, address)
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until interrupted. Raises `SettingsError` where others could reach it and there is no token, or the port is taken."""
+    check_reachable(settings)  # before a server is needed
+    logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
+    runtime = silent_runtime()
+    client = await reached(lambda: connect(runtime), settings.wait)
+    with interrupts() as interrupted:  # to its end: one that is told twice goes on answering whom it has
+        async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
+            gc.collect()
+            gc.freeze()  # else a large body has the collector look at all that was imported: 0.2 s in which nobody is answered
+            await interrupted.get()
+
+
+async def serve_dev(settings: Settings) -> None:
+    """The gateway beside an embedded server and a worker, until interrupted."""
+    check_reachable(settings)
+    known: dict[str, object] = {} if settings.web_ui else {"web_ui": f"http://localhost:{settings.dev_ui_port}"}
+    if not settings.pages_url and settings.gateway_port:
+        known["pages_url"] = f"http://{settings.gateway_host}:{settings.gateway_port}"
+    settings = changed(settings, known)
+    await dev.serve_dev(settings, lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings))

@@ -1,0 +1,167 @@
+"""Pending activities of a run: workers that take them up, attempts, and failures."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState, WorkflowTaskFailedCause
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.service import RPCError
+
+from perdure.errors import NoWorkerError, RunError
+from perdure.models.requests import ModelWait, ProviderAway, read_away
+from perdure.runs.wire import REQUEST_ACTIVITY, RunView
+
+_WHY: Final = 500
+"""Characters of a failure that are repeated."""
+SILENT_PART: Final = 0.6
+"""Share of the time after which a worker is taken for lost; a sign of life comes at half of it."""
+ANSWERS: Final = timedelta(seconds=5)
+"""For the server, where somebody waits for an error already."""
+LOOKED_BACK: Final = 20
+"""Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
+UNSERVED_AFTER: Final = 1.0
+"""Seconds after which a call that no worker has taken up is said to wait for one."""
+
+
+def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
+    _note(view, {each.activity_id: unserved(each) for each in description.raw_description.pending_activities})
+
+
+def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a running call that nothing is heard of its worker, which may be lost, and when it goes to another one."""
+    _note(view, {each.activity_id: silent(each) for each in description.raw_description.pending_activities})
+
+
+def _note(view: RunView, words: dict[str, str]) -> None:
+    for call in view.calls:
+        if call.status == "running" and words.get(call.id):
+            call.reason = words[call.id]
+
+
+def unserved(pending: PendingActivityInfo) -> str:
+    """That no worker has taken it up; empty where one has, or may still."""
+    waits = (datetime.now(UTC) - pending.scheduled_time.ToDatetime(UTC)).total_seconds()
+    scheduled = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    if not scheduled or pending.attempt > 1 or waits <= UNSERVED_AFTER:
+        return ""
+    return f"no worker has taken it up yet from task queue {pending.activity_options.task_queue.name!r}"
+
+
+def silent(pending: PendingActivityInfo) -> str:
+    """That nothing was heard of its worker for long; empty where that is not so."""
+    given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
+    heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
+    seconds = (datetime.now(UTC) - heard).total_seconds()
+    started = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    if not started or not seconds > SILENT_PART * given_up > 0:
+        return ""
+    return f"nothing was heard of its worker for {seconds:.0f} s; after {given_up:g} s the call goes to another"
+
+
+async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a Request that is asked again, and of a call that is tried again, why that is: while it is, not at the end."""
+    calls = {call.id: call for call in view.calls if call.status == "running"}
+    for pending in description.raw_description.pending_activities:
+        if pending.attempt > 1 and pending.activity_id in calls and pending.HasField("last_failure"):
+            words = await failure_words(client, pending.last_failure)
+            calls[pending.activity_id].reason = f"attempt {pending.attempt} after: {words[:200]}"
+        if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
+            words = await failure_words(client, pending.last_failure)
+            view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"
+            waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+            if view.wait is None and waits and (away := await _away(client, pending.last_failure)) is not None:
+                model, since = view.log[-1].model, pending.scheduled_time.ToDatetime(UTC)
+                view.wait = ModelWait(model=model, reason=away.reason, since=since.isoformat(timespec="seconds"))
+
+
+async def task_failure(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return why the tasks of a run or session fail again and again, and what to do; empty where none fails (R18.10)."""
+    attempt = description.raw_description.pending_workflow_task.attempt
+    if description.status != WorkflowExecutionStatus.RUNNING or attempt < 2:
+        return ""
+    found = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=description.id, run_id=description.run_id),
+            maximum_page_size=LOOKED_BACK,
+        )
+    )
+    end = f"end it at once: perdure terminate {description.id}"
+    for event in found.history.events:
+        if event.HasField("workflow_task_failed_event_attributes"):
+            failed = event.workflow_task_failed_event_attributes
+            why = " ".join((await failure_words(client, failed.failure)).split())[:_WHY].rstrip(".")
+            if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
+                return (
+                    f"a worker is there and cannot replay {description.id!r}, whose history another version has written ({why}). "
+                    f"Start workers of that version, or {end}"
+                )
+        elif event.HasField("workflow_task_timed_out_event_attributes") and attempt > 2:
+            why = "its worker does not answer in time"
+        elif event.HasField("workflow_task_completed_event_attributes"):
+            break
+        else:
+            continue
+        return (
+            f"it goes on, but its workflow tasks fail (attempt {attempt}): {why}. "
+            f"Deploy a worker that can carry them out, or {end}"
+        )
+    return ""
+
+
+async def failing(client: Client, workflow_id: str) -> str | None:
+    """Return what `task_failure` says of a run or session; `None` where none fails, or the server does not know or does not answer."""
+    with contextlib.suppress(RPCError):
+        description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
+        return await task_failure(client, description) or None
+    return None
+
+
+async def check_ends(client: Client, run_id: str) -> None:
+    """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10)."""
+    if words := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
+        raise RunError(f"the end of {run_id!r} is requested and not carried out: {words}")
+
+
+async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:
+    """Return the error of a run or session that did not answer: that its tasks fail, and why, or what is said `otherwise` (R18.8)."""
+    words = await failing(client, workflow_id)
+    return otherwise if words is None else NoWorkerError(f"{workflow_id!r} does not answer: {words}")
+
+
+async def failure_words(client: Client, failure: Failure) -> str:
+    """The message of a failure as the server has it, which a codec may have made unreadable."""
+    with contextlib.suppress(Exception):
+        error = await client.data_converter.decode_failure(failure)
+        return error.message if isinstance(error, FailureError) else str(error)
+    return failure.message
+
+
+async def _away(client: Client, failure: Failure) -> ProviderAway | None:
+    """What a failure as the server has it says of a provider that is away."""
+    with contextlib.suppress(Exception):
+        error = await client.data_converter.decode_failure(failure)
+        return read_away(error.details) if isinstance(error, ApplicationError) else None
+    return None
+
+
+async def note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Say of a running call what its tool said last of how far it is (R12.2)."""
+    said: dict[str, str] = {}
+    for pending in description.raw_description.pending_activities:
+        # Whatever stands there is the tool's: what cannot be read says nothing.
+        with contextlib.suppress(Exception):
+            (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
+            said[pending.activity_id] = str(detail["progress"])[:200]
+    for call in view.calls:
+        if call.status == "running" and call.id in said:
+            call.reason = said[call.id]

@@ -1,0 +1,379 @@
+"""Operations on runs through a Temporal client: start, fetch, and wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.queries import answer_of, execution_before
+from perdure.activities.visibility import SearchAttributes
+from perdure.client.errors import no_answer
+from perdure.client.listing import SENDER, STATUS, TENANT, names_attribute, start_attributes
+from perdure.client.pending_activities import (
+    note_progress,
+    note_silence,
+    note_trouble,
+    note_unserved,
+    task_failure,
+    unanswered,
+)
+from perdure.client.selection import RunOrigin
+from perdure.client.tenancy import owned_memo, share
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
+from perdure.hooks.events import RunOwner
+from perdure.plan.calls import ENDED
+from perdure.runs.agent import Agent, check_run_id
+from perdure.runs.views import summary
+from perdure.runs.wire import (
+    AGENT_WORKFLOW,
+    RUN_QUERY,
+    TASK_QUEUE,
+    VALUE_QUERY,
+    RunInput,
+    RunResult,
+    RunStatus,
+    RunView,
+)
+from perdure.sessions.wire import WaitResult
+from perdure.values.json import Json, JsonObject, ValuePage
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.sizes import Sizes
+
+AgentHandle = WorkflowHandle[object, RunResult]
+
+
+async def start_run(
+    client: Client,
+    agent: Agent,
+    document: Json,
+    run_input: Json = None,
+    *,
+    has_input: bool = False,
+    run_id: str | None = None,
+    task_queue: str = TASK_QUEUE,
+    approval: JsonObject | None = None,
+    prompt: JsonObject | None = None,
+    sender: str | None = None,
+    tenant: str | None = None,
+    delegates: Mapping[str, JsonObject] | None = None,
+    memo: Mapping[str, Any] | None = None,
+) -> AgentHandle:
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
+    `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
+
+    Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
+    (R2.3).
+    """
+    if run_id is not None:
+        check_run_id(run_id)
+    given = RunInput(
+        agent=document,
+        input=run_input,
+        has_input=has_input,
+        approval=approval or {},
+        prompt=prompt or {},
+        delegates=dict(delegates or {}),
+        whose=RunOwner(tenant=tenant or "", sender=sender or ""),
+    )
+    _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
+    try:
+        return await _start(
+            client,
+            start_attributes(agent.name, sender, tenant),
+            AGENT_WORKFLOW,
+            given,
+            id=new_run_id(agent) if run_id is None else run_id,
+            task_queue=task_queue,
+            # An id names one run for good: idempotency keys are made of it.
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            result_type=RunResult,
+            static_summary=summary(_task(agent, run_input)),
+            static_details=agent.description or None,
+            memo=owned_memo(tenant) | dict(memo or {}),
+            priority=share(tenant),
+        )
+    except WorkflowAlreadyStartedError:
+        raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+
+
+async def _start(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
+    """Start it with search attributes. Those that the namespace does not know are registered, as a worker does; it goes without those
+    that it does not take."""
+
+    async def started(found_by: TypedSearchAttributes | None) -> AgentHandle | None:
+        try:
+            handle: AgentHandle = await client.start_workflow(*args, search_attributes=found_by, **options)
+        except RPCError as error:
+            if not names_attribute(error):
+                raise
+            return None
+        return handle
+
+    if (handle := await started(attributes)) is None:
+        await SearchAttributes().ensure(client)
+        handle = await started(attributes) or await started(None)
+    assert handle is not None
+    return handle
+
+
+def _check_size(given: RunInput, limit: int) -> None:
+    """Say which part is too large, and what the limit is (R18.8)."""
+    if len(given.model_dump_json().encode()) <= limit:
+        return
+    sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
+    sizes |= {"its delegates": Sizes().of(given.delegates)} if given.delegates else {}
+    largest = max(sizes, key=lambda name: sizes[name])
+    both = " and ".join(f"{name} has {said(size)}" for name, size in sizes.items())
+    what = f"{largest} has {said(sizes[largest])}" if sizes[largest] > limit else f"together they are too large: {both}"
+    hint = (
+        ""
+        if limit == MAX_STORED
+        else "; larger ones need external storage (PERDURE_STORAGE), or are given as a file's path"
+    )
+    raise RunError(f"{what}, and {limit:,} is the most{hint}")
+
+
+def new_run_id(agent: Agent) -> str:
+    name = re.sub(r"[^\w-]+", "-", agent.name).strip("-") or "run"
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def _task(agent: Agent, run_input: Json) -> str:
+    """The task in words: what a person asked for, as far as the input says it."""
+    if isinstance(run_input, dict):
+        for key in ("request", "task", "instruction", "question", "text"):
+            if isinstance(run_input.get(key), str):
+                return f"{agent.name}: {run_input[key]}"
+    return agent.name if agent.description == "" else f"{agent.name}: {agent.description}"
+
+
+async def describe(handle: AgentHandle) -> WorkflowExecutionDescription:
+    """Raises `RunNotFoundError` for what is another workflow."""
+    description = await handle.describe()
+    if description.workflow_type != AGENT_WORKFLOW:
+        raise RunNotFoundError(f"{handle.id!r} is a {description.workflow_type} workflow, not a run of an agent")
+    return description
+
+
+async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
+    """Where a run comes from: what it was given, for whom it runs, and whether it was reset. Asks no worker. Raises `RunNotFoundError`."""
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    description = await describe(handle)
+    known, given, reset = description.typed_search_attributes, RunInput(agent={}), False
+    async for event in handle.fetch_history_events(page_size=1):
+        started = event.workflow_execution_started_event_attributes
+        reset = bool(started.original_execution_run_id) and started.original_execution_run_id != description.run_id
+        # A history of another version, or one that this process has no key for, says nothing of its input.
+        with contextlib.suppress(Exception):
+            (given,) = await client.data_converter.decode(started.input.payloads, [RunInput])
+        break
+    return RunOrigin(
+        input=given.input,
+        has_input=given.has_input,
+        sender=given.whose.sender or known.get(SENDER) or "",
+        tenant=given.whose.tenant or known.get(TENANT) or "",
+        session=given.whose.session,
+        above=description.parent_id or "",
+        reset=reset,
+    )
+
+
+FROM_HISTORY: Final = (
+    "no worker answers: this is from the run's history alone, which shows no models, no reads and no writes"
+)
+"""Said of a run that has ended, where nobody can replay it."""
+WITHOUT_RESULT: Final = (
+    "no worker answers, and a run that was ended from outside leaves no result: its calls are shown where a worker runs"
+)
+"""The same of one that was cancelled, terminated, or timed out."""
+
+
+async def fetch_run(client: Client, run_id: str) -> RunView:
+    """The run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    description = await describe(handle)
+    status = STATUS[description.status] if description.status is not None else "running"
+    try:
+        view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView)
+    except (RPCError, WorkflowQueryFailedError) as error:
+        view = RunView(run_id=run_id)
+        if status == "running":
+            raise await unanswered(client, run_id, not_shown(error, description)) from None
+    if status == "running":
+        view.trouble = await task_failure(client, description)
+        note_unserved(view, description)
+        await note_trouble(client, view, description)
+        await note_progress(client, view, description)
+        note_silence(view, description)
+    if status in ("completed", "failed"):
+        result = await _result(handle)
+        if result is not None:  # where the run answers, it tells more than what it returned
+            answers = bool(view.agent)
+            names = ("error", "stop_reason", "worked") if answers else RunResult.model_fields
+            view = view.model_copy(update={name: getattr(result, name) for name in names})
+            view.trouble = view.trouble if answers else FROM_HISTORY
+            if status == "failed":  # Temporal knows no refusal
+                status = result.status
+    view.status = status
+    if status in ("cancelled", "terminated", "timed_out"):
+        _note_broken_off(view, status)
+        view.trouble = view.trouble if view.agent else WITHOUT_RESULT
+    return view
+
+
+def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
+    """Why a run that goes on cannot be shown."""
+    if isinstance(error, RPCError):
+        return no_answer(error, description.id, f": is one running on task queue {description.task_queue!r}?")
+    return RunError(f"{description.id!r} cannot be shown: {error}")  # it answered: what it says is the reason (R18.8)
+
+
+def _note_broken_off(view: RunView, status: RunStatus) -> None:
+    """What ran when the run was ended from outside does not run any more: the workflow could not say so itself."""
+    words = f"the run was {status.replace('_', ' ')}"
+    for call in view.calls:
+        if call.status == "running":
+            call.status, call.reason = "unknown", f"{words} while it ran: whether it took effect is not known"
+        elif call.status not in ENDED:
+            call.status, call.reason = "skipped", words
+    view.waiting = []
+
+
+async def read_value(client: Client, run_id: str, what: str) -> str:
+    """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+
+    Raises `RunError` when there is no such thing, `NoWorkerError` when no worker answers.
+    """
+    handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
+    parts: list[str] = []
+    offset: int | None = 0
+    try:
+        while offset is not None:
+            answer: ValuePage = await answer_of(handle, VALUE_QUERY, what, offset, result_type=ValuePage)
+            if answer.earlier:
+                handle = await execution_before(client, handle)
+                continue
+            parts.append(answer.text)
+            offset = answer.next
+    except WorkflowQueryFailedError as error:
+        raise RunError(f"{what!r} of {run_id!r} cannot be read: {error}") from None
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise
+        raise await unanswered(client, run_id, no_answer(error, run_id)) from None
+    return "".join(parts)
+
+
+async def _result(handle: AgentHandle) -> RunResult | None:
+    """The result of a run that has ended; of a failed one what its failure carries."""
+    try:
+        return await handle.result(follow_runs=True)
+    except WorkflowFailureError as error:
+        cause = error.cause
+        details = cause.details if isinstance(cause, ApplicationError) else ()
+        if details:
+            return RunResult.model_validate(details[0])
+        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+        return RunResult(run_id=handle.id, status="failed", error=message)
+
+
+async def ended(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
+    """Wait for the run's end; what it returned, or `None` where it ended otherwise.
+
+    Raises `RunTimeoutError` when `timeout` seconds pass first, which does not touch the run (R10.1), and says where no worker takes it. A
+    run that has ended already is no matter of time: with 0 only that is asked.
+    """
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    try:
+        try:
+            return await asyncio.wait_for(_awaited(handle), timeout)
+        except TimeoutError:
+            if goes_on := await _goes_on(client, handle):
+                raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s{goes_on}") from None
+            return await _awaited(handle)
+    except WorkflowFailureError:
+        return None
+    except ValidationError:
+        await describe(handle)
+        raise
+
+
+async def _awaited(handle: AgentHandle) -> RunResult:
+    """Return what the run returned, however often the server ends the question for it without an answer, as the one of tests does."""
+    while True:
+        try:
+            return await handle.result()
+        except RuntimeError as error:
+            if "No completion event" not in str(error):
+                raise
+
+
+async def _goes_on(client: Client, handle: AgentHandle) -> str:
+    """What is said of a run that has not ended in time; nothing where it has."""
+    try:
+        description = await describe(handle)
+        if description.status is not None and STATUS[description.status] != "running":
+            return ""
+        if failing := await task_failure(client, description):
+            return f": {failing}"
+        if not await has_worker(client, description.task_queue):
+            return f": no worker listens on its task queue {description.task_queue!r}; it goes on when one does"
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            raise
+    return "; it goes on"  # also where the server is away for a moment: the time is over
+
+
+async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
+    """The run at its end, however it ended. Raises as `ended` does."""
+    await ended(client, run_id, timeout)
+    return await fetch_run(client, run_id)
+
+
+async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
+    """How it ended, or that it has not (R10.1)."""
+    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
+    with contextlib.suppress(RunTimeoutError):
+        await ended(client, run_id, timeout)
+    found = await describe(handle)
+    status = "running" if found.status is None else STATUS[found.status]
+    began = found.start_time.isoformat(timespec="milliseconds")
+    if status == "running" or found.close_time is None:
+        return WaitResult(status="timeout", started_at=began)
+    error = None
+    if status != "completed":
+        result = await _result(handle) if status == "failed" else None
+        error = (result and result.error) or f"the run was {status.replace('_', ' ')}"
+    over = found.close_time.isoformat(timespec="milliseconds")
+    return WaitResult(status="ok" if error is None else "error", started_at=began, ended_at=over, error=error)
+
+
+async def has_worker(client: Client, task_queue: str) -> bool:
+    """Whether any worker takes workflow tasks from the queue; those just gone count for some minutes."""
+    response = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    return bool(response.pollers)

@@ -1,0 +1,393 @@
+"""Operations on sessions through a Temporal client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetSystemInfoRequest
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.queries import answer_of, cancellable
+from perdure.activities.transcripts import SessionReader
+from perdure.activities.visibility import SearchAttributes
+from perdure.client.errors import UNANSWERED, clear_errors, silent_server
+from perdure.client.listing import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
+from perdure.client.pending_activities import unanswered
+from perdure.client.tenancy import owned_memo, share
+from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
+from perdure.runs.provenance import CONVERSATION
+from perdure.sessions.agent_file import input_name
+from perdure.sessions.fork import fork, run_number
+from perdure.sessions.message_queue import QueueState, check_name, check_text, says
+from perdure.sessions.transcript import SESSION_FORM, SessionSnapshot
+from perdure.sessions.wire import (
+    GIVEN_SESSION,
+    SEND,
+    SESSION_WORKFLOW,
+    UNKNOWN_AGENT,
+    Description,
+    Fate,
+    Message,
+    Receipt,
+    SessionInput,
+    session_id,
+)
+from perdure.values.json import pack
+from perdure.values.limits import MAX_AGENT
+from perdure.values.messages import SessionRules
+from perdure.values.references import Reference
+from perdure.values.sizes import Sizes
+
+if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
+
+
+ANSWERS_WITHIN: Final = 30.0
+"""Seconds: a message that has no receipt by then may still be taken, and is the same when it is sent again with its id."""
+_ONE: Final = timedelta(seconds=10)
+_ANSWERS: Final = timedelta(seconds=2)
+"""For a server to say that it is there."""
+_AGAIN: Final = UNANSWERED | {
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.FAILED_PRECONDITION,
+}
+"""What passes: the session goes on as new at this moment, its worker is being replaced, the server restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a session is found."""
+
+    client: Client
+    key: str
+    tenant: str = ""
+    known: str | None = None
+    """Its workflow's id, where that alone is known."""
+
+    @property
+    def id(self) -> str:
+        """Its workflow's id (R10.2)."""
+        return self.known or session_id(self.tenant, self.key)
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(self.id)
+
+
+async def send(
+    client: Client, session: Address, message: Message, agent: Agent[Any] | None, rules: SessionRules, task_queue: str
+) -> Receipt:
+    """Say it, and begin the session where there is none. What was sent and not answered is sent again: the message's id makes it one.
+
+    Raises `MessageRefusedError`, `RunNotFoundError` where there is no session and no agent that could begin one, `NoWorkerError`.
+    """
+    check_name(session.key, "the session's key")
+    check_text(session.tenant)
+    says(message)
+    starts, searchable, registered = False, True, False
+    # Of all attempts: the server takes them for one, as long as none was answered. The same message sent again is another update, for a
+    # server still answers for an execution that has ended, and the session may have been deleted since.
+    id = uuid.uuid4().hex
+
+    async def attempt() -> Any:
+        nonlocal starts, searchable, registered
+        try:
+            if not starts or agent is None:
+                return await _update(session, SEND, message, id)
+            given = _input(session, message, agent, rules, searchable)
+            return await _update_with_start(client, session, message, agent, given, task_queue, id)
+        except RPCError as error:
+            if names_attribute(error):
+                searchable = not registered
+                if not registered:  # as a worker does at its start; else it goes without
+                    await SearchAttributes().ensure(client)
+                    registered = True
+            elif error.status is RPCStatusCode.NOT_FOUND and agent is not None and not starts:
+                starts = True
+            else:
+                raise
+            return None
+
+    async with _patiently(client, session):
+        while True:
+            try:
+                if (answer := await _again(attempt)) is not None:
+                    return Receipt.model_validate(answer).model_copy(update={"sender": message.sender})
+            except WorkflowUpdateFailedError as error:
+                cause = error.cause
+                if agent is None or not isinstance(cause, ApplicationError) or cause.type != UNKNOWN_AGENT:
+                    raise
+                given = _input(session, message, agent, rules, searchable)
+                message = message.model_copy(update={"document": given.document, "delegates": given.delegates})
+    raise AssertionError
+
+
+async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
+    """An update of a session that is there, and its answer. Raises as `send` does."""
+    async with _patiently(client, session):
+        return await _again(lambda: _update(session, name, argument))
+
+
+async def _update(session: Address, name: str, argument: Any, id: str | None = None) -> Any:
+    with cancellable():
+        return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
+
+
+async def _update_with_start(
+    client: Client, session: Address, message: Message, agent: Agent[Any], given: SessionInput, task_queue: str, id: str
+) -> Any:
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        SESSION_WORKFLOW,
+        given,
+        id=session.id,
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        memo={KEY_MEMO: session.key, TITLE_MEMO: first_line(message.text), **owned_memo(session.tenant)},
+        priority=share(session.tenant),
+        search_attributes=start_attributes(agent.name, None, session.tenant) if given.searchable else None,
+        static_summary=f"session {session.key}: {agent.name}"[:200],
+        static_details=agent.description or None,
+    )
+    try:
+        with cancellable():
+            return await client.execute_update_with_start_workflow(
+                SEND,
+                message,
+                start_workflow_operation=start,
+                id=id,
+                rpc_timeout=_ONE,
+            )
+    except BaseException:
+        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
+            await asyncio.wait_for(start.workflow_handle(), 0.1)
+        raise
+
+
+def _input(
+    session: Address, message: Message, agent: Agent[Any], rules: SessionRules, searchable: bool
+) -> SessionInput:
+    """What a session begins with. Raises `MessageRefusedError` for an agent that cannot answer in one."""
+    document, delegates = agent.document(), agent.delegates()
+    input_name(document)
+    if (size := Sizes().of([document, delegates])) > MAX_AGENT:
+        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most in a session")
+    return SessionInput(
+        key=session.key,
+        tenant=session.tenant,
+        rules=rules,
+        agent=message.agent,
+        document=document,
+        delegates=delegates,
+        searchable=searchable,
+    )
+
+
+def first_line(text: str) -> str:
+    """The beginning of a message, as a list shows it."""
+    line = next(iter(text.strip().splitlines()), "").strip()
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
+async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of an attempt, as often as it takes: whoever asks has the time in hand."""
+    pause = 0.02
+    while True:
+        try:
+            return await attempt()
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            pass
+        except RPCError as error:
+            if error.status not in _AGAIN:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(1.0, 2 * pause)
+
+
+@asynccontextmanager
+async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
+    """What goes wrong in clear words, and after `ANSWERS_WITHIN` that nobody answers."""
+    try:
+        with found(client, session.key):
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                yield
+    except TimeoutError:
+        await check_server(client)
+        nobody = NoWorkerError(
+            f"no worker answers for the session {session.key!r}; what was sent may still be taken, and is the same when it is sent again"
+        )
+        raise await unanswered(client, session.id, nobody) from None
+    except WorkflowUpdateFailedError as error:
+        reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+        raise MessageRefusedError(reason) from None
+
+
+async def check_server(client: Client) -> None:
+    """Raise `ServerError` where no server answers, in time in any case."""
+    try:
+        async with asyncio.timeout(_ANSWERS.total_seconds()):
+            with clear_errors(client):
+                request = GetSystemInfoRequest()
+                await client.workflow_service.get_system_info(request, retry=False, timeout=_ANSWERS)
+    except TimeoutError:
+        raise silent_server(client) from None
+
+
+@contextmanager
+def found(client: Client, key: str) -> Iterator[None]:
+    """What the server says in clear words; also that there is no such session (R10.2)."""
+    try:
+        with clear_errors(client, key):
+            yield
+    except RunNotFoundError:
+        raise RunNotFoundError(f"there is no session {key!r} in namespace {client.namespace!r}") from None
+
+
+async def past(client: Client, fate: Fate) -> Fate:
+    """The end of a run that the session has not at hand any more, as the server knows it."""
+    if fate.run_id is None:
+        return fate
+    try:
+        described = await client.get_workflow_handle(fate.run_id).describe()
+    except RPCError:
+        return fate.model_copy(update={"status": "error", "error": "its end is not known any more"})
+    completed = described.status is not None and STATUS[described.status] == "completed"
+    return fate.model_copy(
+        update={
+            "status": "ok" if completed else "error",
+            "started_at": described.start_time.isoformat(timespec="milliseconds"),
+            "ended_at": None
+            if described.close_time is None
+            else described.close_time.isoformat(timespec="milliseconds"),
+            "error": None if completed else f"the run {fate.run_id} did not end well",
+        }
+    )
+
+
+async def started(client: Client, run_id: str) -> str | None:
+    """When a run began, in words; `None` where nobody knows."""
+    try:
+        return (await client.get_workflow_handle(run_id).describe()).start_time.isoformat(timespec="milliseconds")
+    except RPCError:
+        return None
+
+
+async def forget(client: Client, id: str) -> None:
+    """Have the server forget a session that has ended, and its runs. Raises `ServerError` where it does not answer in time."""
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            with clear_errors(client):
+                await _forget(client, id)
+    except TimeoutError:
+        raise silent_server(client) from None
+
+
+async def _forget(client: Client, id: str) -> None:
+    for query in (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'"):
+        async for each in client.list_workflows(query):
+            request = DeleteWorkflowExecutionRequest(
+                namespace=client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=each.id, run_id=each.run_id),
+            )
+            try:
+                await client.workflow_service.delete_workflow_execution(request)
+            except RPCError as error:
+                if error.status in UNANSWERED:
+                    raise
+                continue  # it is gone already
+
+
+async def begin(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
+    """Start a session that has no agent yet. Raises `RunExistsError` where there is one of this key."""
+    check_name(session.key, "the session's key")
+    check_text(session.tenant)
+    searchable, registered = True, False
+    while True:
+        given = SessionInput(
+            key=session.key,
+            tenant=session.tenant,
+            rules=rules,
+            metadata=description.metadata,
+            searchable=searchable,
+        )
+        try:
+            with found(session.client, session.key):
+                await session.client.start_workflow(
+                    SESSION_WORKFLOW,
+                    given,
+                    id=session.id,
+                    task_queue=task_queue,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    memo={KEY_MEMO: session.key, **owned_memo(session.tenant)},
+                    priority=share(session.tenant),
+                    search_attributes=start_attributes("", None, session.tenant) if searchable else None,
+                    static_summary=f"session {session.key}"[:200],
+                )
+            return
+        except WorkflowAlreadyStartedError:
+            raise RunExistsError(f"there is a session {session.key!r} already") from None
+        except RPCError as error:
+            if not searchable or not names_attribute(error):
+                raise
+            searchable = not registered
+            if not registered:
+                await SearchAttributes().ensure(session.client)
+                registered = True
+
+
+async def begin_fork(source: Address, at: str, target: Address) -> None:
+    """Start the `target` with what the `source` has said and done up to there. Raises `RunError` for what is no place there,
+    `RunNotFoundError` where there is no such session, `RunExistsError` where there is one of the new key."""
+    check_name(target.key, "the session's key")
+    with found(source.client, source.key):
+        described = await source.handle.describe()
+        given: SessionInput = await answer_of(source.handle, GIVEN_SESSION, result_type=SessionInput)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    carried, state = await fork(SessionReader(source.client, source.id), source.key, at, now)
+    runs = [
+        number for entry in carried.entries if (number := run_number(getattr(entry, "run_id", None) or "")) is not None
+    ]
+    # Its runs are numbered on from there: `R` names one run, whichever session it ran in.
+    lane = QueueState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
+    # Nobody can tell any more which of it others wrote.
+    places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
+    sources = {str(place): ["!tool:fork"] for place in places}
+    snapshot = SessionSnapshot(lane=lane, transcript=carried, state=state or None, sources=sources)
+    begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
+    agent = str(given.document.get("name"))
+    with found(source.client, target.key):
+        try:
+            await source.client.start_workflow(
+                SESSION_WORKFLOW,
+                begins,
+                id=target.id,
+                task_queue=described.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={
+                    KEY_MEMO: target.key,
+                    TITLE_MEMO: await described.memo_value(TITLE_MEMO, "", type_hint=str),
+                    **owned_memo(target.tenant),
+                },
+                priority=share(target.tenant),
+                search_attributes=start_attributes(agent, None, target.tenant) if given.searchable else None,
+                static_summary=f"session {target.key}: {agent}"[:200],
+            )
+        except WorkflowAlreadyStartedError:
+            raise RunExistsError(f"there is a session {target.key!r} already: give the fork another key") from None

@@ -1,0 +1,153 @@
+"""Adapters: one for each protocol that the gateway speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from perdure.agents.agent import Agent
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.session import Session
+from perdure.errors import PerdureError, RunNotFoundError
+from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates
+from perdure.gateway.callers import Caller
+from perdure.gateway.errors import HttpError, as_problem_json
+from perdure.gateway.guards import Guards
+from perdure.hosting.settings import Settings
+from perdure.values.problems import none_of
+from perdure.values.provenance import CLIENT, OTHERS
+
+_log: Final = logging.getLogger("perdure.gateway")
+
+
+class Agents:
+    """A file is read again when it has changed; one that cannot be read is told of in the log, once for each change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[str, tuple[tuple[int, int], Agent[Any] | None]] = {}
+
+    def names(self) -> list[str]:
+        """Those whose files can be used."""
+        return [name for name in self._files() if self._find(name) is not None]
+
+    def by_name(self) -> dict[str, Agent[Any]]:
+        """The same, whole, by the name that they are asked for by."""
+        return {name: agent for name in self._files() if (agent := self._find(name)) is not None}
+
+    def get(self, name: str) -> Agent[Any]:
+        """The agent of this name, which is its file's without `.json`. Raises `HttpError` (404, or 503 where its file cannot be used)."""
+        files = self._files()
+        if name not in files:
+            raise HttpError(404, none_of(name, "agent of this gateway", files), kind="agent-not-found")
+        if (agent := self._find(name)) is None:
+            raise HttpError(503, f"the file of the agent {name!r} cannot be used now; the gateway's log says why")
+        return agent
+
+    def _files(self) -> list[str]:
+        return sorted(path.stem for path in self._folder.glob("*.json")) if self._folder.is_dir() else []
+
+    def _find(self, name: str) -> Agent[Any] | None:
+        """`name` is one of the folder's, never what somebody wrote."""
+        path = self._folder / f"{name}.json"
+        try:
+            found = path.stat()
+            stamp = (found.st_mtime_ns, found.st_size)
+            if name in self._read and self._read[name][0] == stamp:
+                return self._read[name][1]
+            agent = Agent.read_to_run(path)
+        except (PerdureError, OSError) as error:
+            _log.error("the agent %r cannot be used: %s", name, error)
+            agent = None
+            stamp = self._read.get(name, ((0, 0), None))[0] if isinstance(error, OSError) else stamp
+        self._read[name] = (stamp, agent)
+        return agent
+
+
+ALIKE: Final = 0.05
+"""Seconds until it is said that there is no such run: ten times as long as it takes to find that out."""
+Access: TypeAlias = Literal["bearer", "page", "open"]
+"""Who gets to a door's routes: who shows a token; who does, or has signed in with a browser; everybody."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One protocol: see `perdure.gateway`."""
+
+    name: str
+    """In one word, as the log has it."""
+    routes: Sequence[BaseRoute]
+    """With whole paths. Of two doors that have the same, the first in the list answers."""
+    access: Access = "bearer"
+    problem: Callable[[Request, HttpError], Response] = field(default=lambda _, problem: as_problem_json(problem))
+    """How it says that something was refused, also by the frame: its protocol's own form, or a page that asks to sign in (401)."""
+    below: str | None = None
+    """The beginning of addresses of which it also answers those where nothing is, in its own form. The first such door in the list does."""
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
+    """What lasts as long as the gateway does."""
+    paths: Mapping[str, Any] = field(default_factory=dict)
+    """Its part of the OpenAPI document."""
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    """What those paths name, by name."""
+
+
+class Gateway:
+    """What doors are given: the Python API, the agents, who asks, and what bounds them."""
+
+    def __init__(self, perdure: Perdure, settings: Settings, guards: Guards) -> None:
+        self.perdure = perdure
+        self.settings = settings
+        self.guards = guards
+        self.agents = Agents(settings.agents_folder)
+        self.rates = Rates(settings.gateway_rate)
+        self.streams = OpenStreams(settings.gateway_streams)
+        self.held = OpenRequests(settings.gateway_streams + settings.gateway_connections // 4)
+        self.under_way = 0
+        """Requests that are being answered."""
+        self.stopping = asyncio.Event()
+        """Set when the gateway is about to end: whoever waits or streams comes to an end of it, and is found again elsewhere."""
+
+    def client_source(self, caller: Caller, agent: Agent[Any]) -> str:
+        """The source of what a client sends that its user did not write (R15.2); empty where the operator or the agent file trusts the client."""
+        trusted = {*self.settings.gateway_trusted_clients, *agent.parsed.config.trusted_clients}
+        return "" if trusted & {"*", caller.name} else f"{OTHERS}{CLIENT}{caller.sender}"
+
+    async def own_run(self, caller: Caller, id: str) -> Run[Any]:
+        """A run by what somebody says is its id. Raises `RunNotFoundError` for another tenant's as for none, and after as long."""
+        async with _alike():
+            return await self.perdure.find_run(id, tenant=caller.tenant)
+
+    async def own_session_of(self, caller: Caller, id: str) -> Session:
+        """The session of a run by what somebody says is its id, also where that run has not begun. Raises as `own_run`."""
+        async with _alike():
+            return await self.perdure.find_session_of(id, tenant=caller.tenant)
+
+    def session(self, caller: Caller, key: str, agent: str | None = None) -> Session:
+        """The caller's session of this key: nobody who is of another tenant can name it. Raises as `Agents.get`."""
+        found = None if agent is None else self.agents.get(agent)
+        return self.perdure.session(key, tenant=caller.tenant, agent=found)
+
+
+@asynccontextmanager
+async def _alike() -> AsyncIterator[None]:
+    """What is not found takes as long as what is somebody else's: the one is looked for once, the other twice."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + ALIKE
+    try:
+        yield
+    except RunNotFoundError:
+        await asyncio.sleep(until - clock())
+        raise
+
+
+DoorMaker: TypeAlias = Callable[[Gateway], Adapter]

@@ -1,0 +1,250 @@
+"""The route `/ag-ui/AGENT`: streams of a run, and answers to interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ag_ui.core import BaseEvent, RunErrorEvent
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from perdure.approvals.requests import asked_of_people
+from perdure.client.run import Run
+from perdure.client.session import Session
+from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.agui.events import AguiEvents, pauses
+from perdure.gateway.agui.requests import InterruptAnswer
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
+from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.keys import Key
+from perdure.gateway.streams import EventStream, frame
+from perdure.runs.events import Event
+from perdure.runs.wire import RunView
+from perdure.sessions.wire import session_id
+from perdure.values.json import JsonObject, loads
+
+if TYPE_CHECKING:
+    from perdure.gateway.agui.requests import AguiRequest
+    from perdure.values.messages import Mode
+
+
+def agui_adapter(gateway: Gateway) -> Adapter:
+    """Each agent answers in AG-UI's threads. Without the library (`pip install perdure[agui]`) there is no such door."""
+    if importlib.util.find_spec("ag_ui") is None:
+        return Adapter("ag-ui", [])
+
+    async def answer(request: Request) -> Response:
+        from perdure.gateway.agui.requests import read
+
+        caller = caller_of(request)
+        agent = gateway.agents.get(request.path_params["agent"])
+        asked = read(body := await read_json(request))
+        key = Key.of(gateway, request, caller, body)
+        session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
+        settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
+        return await _answer(gateway, caller, session, asked, settings, key)
+
+    return Adapter("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
+
+
+async def _answer(
+    gateway: Gateway, caller: Caller, session: Session, asked: AguiRequest, settings: JsonObject, key: Key | None
+) -> Response:
+    """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
+    from perdure.gateway.agui.events import AguiEvents
+
+    run_id: str | None = None
+    late: list[str] = []
+    before = 0
+    if asked.message is not None:
+        caller.check(SEND, "say something in threads")
+    if asked.answers:
+        caller.check(APPROVE, "decide what waits for a person")
+    if key is not None and (asked.message is not None or asked.answers):
+        await key.take()
+    if asked.answers:
+        run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
+        found = await gateway.own_run(caller, run_id)
+        view = await found.view()
+        late = await decide(found, view, asked.answers, caller.sender)
+        before = max((each.number for each in view.log), default=0)
+    if asked.message is not None:
+        id, text = asked.message
+        mode: Mode | None = "steer" if asked.answers else None
+        receipt = await session.send(
+            text, sender=caller.sender, rights=caller.rights, id=id, mode=mode, settings=settings
+        )
+        before = before if receipt.run_id in (run_id, None) else 0
+        run_id = receipt.run_id or run_id
+    elif not asked.answers:
+        caller.check(READ, "follow what runs in a thread")
+        if (running := await session.run()) is None:
+            raise HttpError(409, "nothing runs in this thread: say something in it", kind="nothing-runs")
+        run_id = running.id
+    if run_id is None:  # a command
+        telling = AguiEvents(asked)
+        return EventStream(gateway, caller, only(telling.begin(), telling.done()), retry=False)
+    telling = AguiEvents(asked, run_id.rpartition("/")[2], run_id, before)
+    run = gateway.perdure.get_run(run_id)
+    following = RunStream(run, session, telling, caller.may(APPROVE), late)
+    return EventStream(gateway, caller, following.frames(), retry=False)
+
+
+async def decide(run: Run[object], view: RunView, answers: list[InterruptAnswer], by: str) -> list[str]:
+    """Decide; the interrupts that did not wait any more, because somebody was faster or this input was sent before.
+
+    Raises `HttpError` (422) for what was never offered, `DecisionRefusedError` for an answer that cannot be.
+    """
+    waiting = {offer.call: offer for offer in asked_of_people(view.waiting)}
+    offered = {call.id for call in view.calls if call.approval is not None}
+    offered |= {str(each.number) for each in view.log}
+    late = []
+    for answer in answers:
+        offer = waiting.get(answer.call)
+        if offer is None or offer.digest != answer.decision["digest"]:
+            if offer is None and answer.call not in offered:
+                raise HttpError(422, f"resume names what was never asked: {answer.interrupt!r}")
+            late.append(answer.interrupt)
+            continue
+        decision = dict(answer.decision)
+        if offer.question and decision["decision"] == "approve":
+            raise HttpError(422, 'resume has a payload that must be {"answer": …}: this is a question')
+        try:
+            await run.decide({**decision, "by": by})
+        except RunEndedError:
+            late.append(answer.interrupt)
+        except DecisionRefusedError:
+            if any(each.call == answer.call for each in await run.waiting()):
+                raise
+            late.append(answer.interrupt)
+    return late
+
+
+_TOPICS: Final = ("lifecycle", "request", "assistant", "reasoning", "tool", "approval")
+_CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "start"), ("approval", "end")}
+"""After which a run is looked at, once it is quiet."""
+_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
+_QUIET: Final = (0.1, 2.0)
+"""Seconds without an event: the first, and the longest."""
+_PAUSES: Final = (0.02, 1.0)
+_log: Final = logging.getLogger("perdure.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class RunStream:
+    """What is followed, and how it is told."""
+
+    run: Run[object]
+    session: Session
+    telling: AguiEvents
+    approves: bool
+    """Whether whoever asked may decide: then what waits for a person ends the answer, which else goes on."""
+    late: list[str]
+    """Interrupts that did not wait any more when they were answered."""
+
+    async def frames(self) -> AsyncGenerator[str, None]:
+        """The answer, as it goes over the wire."""
+        yield as_frame(self.telling.begin())
+        try:
+            async with aclosing(self._events()) as events:
+                async for event in events:
+                    yield as_frame(event)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                _log.error("a stream broke down", exc_info=error)
+                problem = HttpError(500, "the gateway could not go on with this; its log says why")
+            yield as_frame(RunErrorEvent(message=problem.detail, code=problem.kind))
+
+    async def _events(self) -> AsyncGenerator[BaseEvent, None]:
+        view = await self._begun()
+        for told in (*self.telling.state(await self._state(view)), *self.telling.not_counted(self.late)):
+            yield told
+        changed, waits = True, 0
+        async with aclosing(_or_quiet(self.run.events(topics=_TOPICS))) as events:
+            async for event in events:
+                if event is not None:
+                    for told in self.telling.take(event):
+                        yield told
+                    changed = changed or (event.topic, event.phase) in _CHANGES
+                    waits += _WAITS.get((event.topic, event.phase), 0)
+                elif changed or waits > 0:
+                    changed, view = False, await self.run.view()
+                    for told in self.telling.state(await self._state(view)):
+                        yield told
+                    if self.approves and pauses(view):
+                        for told in self.telling.interrupt(await self.run.waiting()):
+                            yield told
+                        return
+        view = await self.run.wait()
+        for told in self.telling.state(await self._state(view)):
+            yield told
+        output = loads(await self.run.value("output")) if view.output_size else view.output
+        for told in self.telling.end(view, output):
+            yield told
+
+    async def _begun(self) -> RunView:
+        """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
+        pause, was_promised = _PAUSES[0], True
+        while True:
+            try:
+                return await self.run.view()
+            except RunNotFoundError:
+                if not was_promised:
+                    raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
+            shown = await self.session.show()
+            was_promised = self.run.id in (shown.run_id, *(queued.run_id for queued in shown.queue))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+
+    async def _state(self, view: RunView) -> JsonObject:
+        """Whole, also where the view has cut it."""
+        if not any(line.startswith("state") for line in view.cut):
+            return view.state
+        state = loads(await self.run.value("state"))
+        return state if isinstance(state, dict) else {}
+
+
+async def only(*events: BaseEvent) -> AsyncGenerator[str, None]:
+    """An answer of which all is known."""
+    for event in events:
+        yield as_frame(event)
+
+
+def as_frame(event: BaseEvent) -> str:
+    """An event as it goes over the wire."""
+    return frame(event.model_dump_json(by_alias=True))
+
+
+async def _or_quiet(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
+    """The events, and `None` whenever none came for a while."""
+    coming: asyncio.Future[Event] | None = None
+    pause = _QUIET[0]
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(events))
+            await asyncio.wait([coming], timeout=pause)
+            if not coming.done():
+                yield None
+                pause = min(2 * pause, _QUIET[1])
+                continue
+            try:
+                event = coming.result()
+            except StopAsyncIteration:
+                return
+            coming, pause = None, _QUIET[0]
+            yield event
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await events.aclose()

@@ -1,0 +1,137 @@
+"""Inputs of AG-UI's clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ag_ui.core import ResumeEntry, RunAgentInput, TextPart
+from pydantic import ValidationError
+
+from perdure.gateway.errors import HttpError
+from perdure.values.json import Json, JsonObject
+
+MOST: Final = 200
+"""Characters of an id that a client may choose."""
+_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})/([0-9.\[\]]{1,60})/([0-9a-f]{8,64})")
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptAnswer:
+    """What a person has said to an interrupt, as the decision that it is."""
+
+    interrupt: str
+    """Its id."""
+    run: str
+    """The end of the id of its run."""
+    call: str
+    decision: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class AguiRequest:
+    """An input, read."""
+
+    thread: str
+    run: str
+    """What the client calls it."""
+    message: tuple[str, str] | None
+    """The id and the text of what a user says; where there are no answers either, it asks for what runs there."""
+    answers: list[InterruptAnswer]
+    messages: list[JsonObject] = field(default_factory=list)
+    """All that the client has."""
+    context: list[tuple[str, str]] = field(default_factory=list)
+    """Data of its page: what each is, and its value."""
+
+    def settings(self, document: JsonObject, source: str) -> JsonObject:
+        """What of the agent file is another in the message's own run: behind its context stands the page's data, from this source (R15.2)."""
+        if not self.context or self.answers:  # beside answers a message goes to the run that they are given to
+            return {}
+        told: JsonObject = {"_sources": [source]} if source else {}
+        data = [
+            {"role": "user", "content": f"# data of the page: {what}\n\n{value}", **told}
+            for what, value in self.context
+        ]
+        return {"context": [*(document.get("context") or []), *data]}
+
+
+def interrupt_id(run: str, call: str, digest: str) -> str:
+    """Says which offer of which run it is, and exactly what was shown of it (R7.2); without its session it leads nowhere."""
+    return f"{run}/{call}/{digest}"
+
+
+def read(body: JsonObject) -> AguiRequest:
+    """Raises `HttpError` (422), in one line, for what is no input and for what would be passed over."""
+    try:
+        said = RunAgentInput.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]  # of 20,000, perhaps
+        raise _wrong(".".join(map(str, first["loc"])) or "the body", first["msg"]) from None
+    for key, text in (("threadId", said.thread_id), ("runId", said.run_id)):
+        if not 0 < len(text) <= MOST:
+            raise _wrong(key, f"must have 1 to {MOST} characters")
+    if said.tools:
+        raise _wrong("tools", "must be empty: an agent has its own tools, and runs none of the client's here")
+    answers = [_answer(entry) for entry in said.resume or []]
+    if len({answer.run for answer in answers}) > 1:
+        raise _wrong("resume", "must answer the interrupts of one run")
+    message = _message(said, follows=bool(answers))
+    if message is None and not answers and said.messages:
+        raise _wrong("messages", "has nothing to answer: it needs a user's message")
+    raw = body["messages"]
+    context = [(each.description, each.value) for each in said.context or []]
+    return AguiRequest(
+        said.thread_id, said.run_id, message, answers, [each for each in raw if isinstance(each, dict)], context
+    )
+
+
+def _message(said: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:
+    """The last of a user; beside answers to interrupts only one that stands behind all else."""
+    users = [each for each in said.messages if each.role == "user"]
+    if not users or (follows and said.messages[-1].role != "user"):
+        return None
+    last: Any = users[-1]
+    text = last.content if isinstance(last.content, str) else _text(last.content)
+    if not 0 < len(last.id) <= MOST:
+        raise _wrong("messages", f"has an id that has not 1 to {MOST} characters")
+    if not text.strip():
+        raise _wrong("messages", "has a user's message without words")
+    return last.id, text
+
+
+def _text(parts: Sequence[Any]) -> str:
+    for part in parts:
+        if not isinstance(part, TextPart):
+            raise _wrong("messages", f"has a user's message with {part.type!r} in it: only text is taken")
+    return "\n\n".join(part.text for part in parts)
+
+
+def _answer(entry: ResumeEntry) -> InterruptAnswer:
+    found = _INTERRUPT.fullmatch(entry.interrupt_id)
+    if found is None:
+        raise _wrong("resume", f"names no interrupt of this thread: {entry.interrupt_id[:MOST]!r}")
+    about: JsonObject = {"call": found[2], "digest": found[3]}
+    return InterruptAnswer(entry.interrupt_id, found[1], found[2], _decision(entry) | about)
+
+
+def _decision(entry: ResumeEntry) -> JsonObject:
+    payload: Json = entry.payload
+    if entry.status == "cancelled":
+        return {"decision": "reject", "reason": "cancelled"}
+    said = payload if isinstance(payload, dict) else {"approved": payload}
+    if "answer" in said:
+        return {"decision": "answer", "answer": said["answer"]}
+    reason, approved, edited = said.get("reason"), said.get("approved"), said.get("editedArgs")
+    if not isinstance(approved, bool) or not isinstance(reason, str | None) or not isinstance(edited, dict | None):
+        words = '{"approved": true or false, "reason"?: "…", "editedArgs"?: {…}}, or to a question {"answer": …}'
+        raise _wrong("resume", f"has a payload that must be {words}")
+    why: JsonObject = {"reason": reason} if reason else {}
+    if approved and edited:
+        return {"decision": "edit", "params": edited, **why}
+    return {"decision": "approve" if approved else "reject", **why}
+
+
+def _wrong(key: str, words: str) -> HttpError:
+    return HttpError(422, f"{key} {words}")

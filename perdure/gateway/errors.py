@@ -1,0 +1,130 @@
+"""Errors over HTTP (RFC 9457): the one place that maps an error to a status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from perdure import errors
+from perdure.client.errors import RunFailedError
+from perdure.errors import PerdureError, clip
+from perdure.values.json import JsonObject, dumps
+
+STATUS: Final[dict[type[PerdureError], int]] = {
+    errors.JsonError: 400,
+    errors.TooLargeError: 413,
+    errors.MessageRefusedError: 409,
+    errors.DecisionError: 422,
+    errors.ProtocolError: 422,
+    errors.SettingsError: 500,  # the gateway's own: nobody who asks can mend it
+    errors.ServerError: 503,
+    errors.ServerRefusalError: 502,
+    errors.RunNotFoundError: 404,
+    errors.RunExistsError: 409,
+    RunFailedError: 409,
+    errors.RunTimeoutError: 504,
+    errors.RunEndedError: 409,
+    errors.NoWorkerError: 503,
+    errors.DecisionRefusedError: 409,
+    errors.OutputError: 500,
+    errors.RunError: 400,
+    errors.ToolError: 500,
+    PerdureError: 400,
+}
+"""By error, or the nearest above it in the tree."""
+KINDS: Final = {
+    400: "bad-request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+    415: "unsupported-media-type",
+    421: "misdirected",
+    422: "invalid",
+    429: "too-many-requests",
+    431: "headers-too-large",
+    500: "internal",
+    503: "unavailable",
+    504: "timeout",
+}
+"""What a status is called where nothing more is known; Python's own words for some change from version to version."""
+AGAIN: Final = 2
+"""Seconds after which what was not answered for may be asked again."""
+
+
+class HttpError(Exception):
+    """A request that is refused: the `status`, and in one line what is wrong and what would be right.
+
+    `kind`: the word by which a program knows it, by default one for the status; `more`: further members; `headers`: those that go along.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        kind: str = "",
+        more: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.kind = kind or KINDS.get(status, "error")
+        self.more = more or {}
+        self.headers = dict(headers or {})
+
+    @property
+    def title(self) -> str:
+        """What every problem of the kind is called."""
+        return self.kind.replace("-", " ").capitalize()
+
+    def as_json(self) -> JsonObject:
+        """The document of RFC 9457."""
+        plain: JsonObject = {"type": f"urn:perdure:problem:{self.kind}", "title": self.title, "status": self.status}
+        return plain | {"detail": self.detail} | self.more
+
+
+def problem_of(error: Exception) -> HttpError | None:
+    """What is said of an error; `None`: it is a bug, of which nothing is."""
+    if isinstance(error, HttpError):
+        return error
+    if isinstance(error, HTTPException):
+        return HttpError(error.status_code, str(error.detail), headers=error.headers)
+    if not isinstance(error, PerdureError):
+        return None
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    kind = _kebab(type(error).__name__.removesuffix("Error"))
+    if status >= 500 and isinstance(error, errors.SettingsError | errors.ToolError | errors.OutputError):
+        return HttpError(status, "the gateway is not set up for this; its log says why", kind=kind)
+    if isinstance(error, errors.ServerError):  # the server's words name its address, and what else it knows
+        return HttpError(
+            status,
+            "the gateway's Temporal server does not answer this now",
+            kind=kind,
+            headers={"Retry-After": str(AGAIN)},
+        )
+    if isinstance(error, errors.ServerRefusalError):  # the same holds for what it says of a request
+        return HttpError(status, "the gateway's Temporal server refuses this; the gateway's log says why", kind=kind)
+    problems = [str(each) for each in getattr(error, "problems", ())]
+    return HttpError(
+        status,
+        clip(" ".join(str(error).split()), errors.MAX_TOLD),
+        kind=kind,
+        more={"problems": problems} if len(problems) > 1 else {},
+        headers={"Retry-After": str(AGAIN)} if status == 503 else {},
+    )
+
+
+def as_problem_json(problem: HttpError) -> Response:
+    """As `application/problem+json`."""
+    return Response(dumps(problem.as_json()), problem.status, problem.headers, "application/problem+json")
+
+
+def _kebab(words: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", "-", words).strip("-").lower()

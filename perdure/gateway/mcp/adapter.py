@@ -1,0 +1,296 @@
+"""The route `/mcp`: tools are listed and called; tasks are read, awaited, and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from importlib.metadata import version
+from typing import Any, Final, TypeGuard
+
+from mcp import types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from perdure.agents.agent import Agent
+from perdure.client.run import Run
+from perdure.client.selection import Selection
+from perdure.errors import JsonError, PerdureError, RunEndedError, RunNotFoundError
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.bounds import read_value
+from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.errors import HttpError
+from perdure.gateway.mcp.objects import TaskProgress, error_of, now, result_of, task_of, tool_of, written
+from perdure.sessions.wire import digest
+from perdure.values.json import Json, JsonObject
+from perdure.values.problems import none_of
+
+
+def mcp_adapter(gateway: Gateway) -> Adapter:
+    """Each agent as a tool. Without the library (`pip install perdure[mcp]`) there is no such door."""
+    if importlib.util.find_spec("mcp") is None:
+        return Adapter("mcp", [])
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    methods = Methods(gateway)
+    # The gateway's frame has looked at Host and Origin.
+    manager = StreamableHTTPSessionManager(
+        mcp_server(methods), stateless=True, max_request_body_size=gateway.settings.gateway_body
+    )
+
+    class Address:
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            said: Json = None
+            with suppress(JsonError):  # which the protocol has an answer of its own for
+                said = await read_value(request)
+            if _is(said, "notifications/cancelled"):  # the library looks for the call on this connection alone
+                params = said.get("params")
+                id = params.get("requestId") if isinstance(params, dict) else None
+                await methods.cancel_call(caller_of(request), request.headers.get(SESSION, ""), id)
+            body: list[bytes] = [await request.body()]
+
+            async def again() -> Message:
+                return {"type": "http.request", "body": body.pop()} if body else await receive()
+
+            async def with_session(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message)[SESSION] = uuid.uuid4().hex
+                await send(message)
+
+            await manager.handle_request(scope, again, with_session if _is(said, "initialize") else send)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with manager.run():
+            yield
+
+    # A session is a name alone: there is nothing to end (DELETE), nor to say unasked, so a GET would hold a connection for nothing.
+    return Adapter("mcp", [Route("/mcp", Address(), methods=["POST"])], lifespan=lifespan)
+
+
+def _is(said: Json, method: str) -> TypeGuard[JsonObject]:
+    return isinstance(said, dict) and said.get("method") == method
+
+
+LISTED: Final = 50
+"""Tasks on a page."""
+CAPABILITY: Final = types.ServerTasksCapability(
+    list=types.TasksListCapability(),
+    cancel=types.TasksCancelCapability(),
+    requests=types.ServerTasksRequestsCapability(tools=types.TasksToolsCapability(call=types.TasksCallCapability())),
+)
+_RELATED: Final = "io.modelcontextprotocol/related-task"
+_CANCELLED_WITHIN: Final = 10.0
+_FOUND_WITHIN: Final = 5.0
+"""Seconds in which the server's index has a run that was started before its cancellation was sent."""
+_LOOK_AGAIN: Final = 0.25
+SESSION: Final = "mcp-session-id"
+"""The header in which a client says which of its connections a request belongs to: request ids are unique within it."""
+_KEY: Final = "perdure/key"
+"""Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
+Context = ServerRequestContext[Any, Request]
+
+
+class _WithTasks(Server[Any]):
+    """The library's server knows the types of tasks, and leaves the methods to whoever serves them."""
+
+    def get_capabilities(self, *args: Any, **given: Any) -> types.ServerCapabilities:
+        return super().get_capabilities(*args, **given).model_copy(update={"tasks": CAPABILITY})
+
+
+def mcp_server(methods: Methods) -> Server[Any]:
+    """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
+    server = _WithTasks(
+        "perdure",
+        version=version("perdure"),
+        title="Perdure's agents",
+        on_list_tools=methods.list_tools,
+        on_call_tool=methods.call_tool,
+    )
+    server.middleware.append(methods.as_task)
+    server.add_request_handler("tasks/get", types.GetTaskRequestParams, methods.task)
+    server.add_request_handler("tasks/result", types.GetTaskPayloadRequestParams, methods.task_result)
+    server.add_request_handler("tasks/cancel", types.CancelTaskRequestParams, methods.cancel_task)
+    server.add_request_handler("tasks/list", types.PaginatedRequestParams, methods.list_tasks)
+    return server
+
+
+class Methods:
+    """Each takes what was asked, and whose token it was asked with."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._calls: dict[str, Run[Any]] = {}
+        """Calls that wait for their run here, by the beginning of its id."""
+
+    async def list_tools(self, context: Context, _: Any) -> types.ListToolsResult:
+        _caller(context).check("read", "look at agents")
+        return types.ListToolsResult(
+            tools=[tool_of(name, each) for name, each in self._gateway.agents.by_name().items()]
+        )
+
+    async def as_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """A call that asks for a task is answered with it at once."""
+        params = ctx.params or {}
+        if ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
+            return await call_next(ctx)
+        with _as_mcp():
+            run = await self._start(ctx, params)
+            task = task_of(await run.view(), now())
+        return {"task": written(task)}
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Run the agent and wait for its end. A client that closes the connection, or cancels the request, cancels the run."""
+        beginning = _beginning(_caller(context), _session(context), context.request_id)
+        try:
+            run = await self._start(context, {"name": params.name, "arguments": params.arguments}, beginning)
+        except (PerdureError, HttpError) as error:
+            return error_of(str(error))
+        if beginning:
+            self._calls[beginning] = run
+        try:
+            await self._follow(context, run)
+            return result_of(await run.wait())
+        except asyncio.CancelledError:
+            if not self._gateway.stopping.is_set():  # else it goes on, and is found by its id
+                await asyncio.shield(run.cancel())
+            raise
+        except PerdureError as error:
+            return error_of(str(error))
+        finally:
+            self._calls.pop(beginning, None)
+
+    async def cancel_call(self, caller: Caller, session: str, request_id: object) -> None:
+        """Cancel the run of a call that the same sender has made in this session, through any gateway. Without a session no call is meant:
+        clients that share a token count their requests alike."""
+        if not (beginning := _beginning(caller, session, request_id)):
+            return
+        if (run := self._calls.get(beginning)) is not None:
+            with suppress(RunEndedError):
+                await run.cancel()
+            return
+        runs = Selection(status="running", query=f"WorkflowId STARTS_WITH '{beginning}'")
+        clock = asyncio.get_running_loop().time
+        until = clock() + _FOUND_WITHIN
+        # Nothing tells when the server's index has a run.
+        while not await self._gateway.perdure.cancel_runs(runs) and clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def task(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
+        with _as_mcp():
+            return written(await self._task(context, params.task_id))
+
+    async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> dict[str, Any]:
+        """What `tools/call` would have answered, once there is something."""
+        with _as_mcp():
+            run = await self._own(context, params.task_id)
+            result = result_of(await run.wait())
+        plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
+
+    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
+        with _as_mcp():
+            _caller(context).check("stop", "cancel a task")
+            run = await self._own(context, params.task_id)
+            view = await run.view()
+            if view.status != "running":
+                raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has ended already: {view.status}")
+            await run.cancel()
+            await run.waited(_CANCELLED_WITHIN)
+            return written(await self._task(context, run.id))
+
+    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        caller = _caller(context)
+        with _as_mcp():
+            caller.check("read", "look at tasks")
+            page = await self._gateway.perdure.page_of_runs(
+                Selection(tenant=caller.tenant), size=LISTED, page=params.cursor
+            )
+            views = await asyncio.gather(
+                *(self._gateway.perdure.get_run(row.id).view() for row in page.rows), return_exceptions=True
+            )
+        rows = zip(page.rows, views, strict=True)
+        tasks = [task_of(view, row.started_at.isoformat()) for row, view in rows if not isinstance(view, BaseException)]
+        more = {} if page.following is None else {"nextCursor": page.following}
+        return {"tasks": [written(task) for task in tasks], **more}
+
+    async def _start(self, context: Context, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
+        caller = _caller(context)
+        caller.check("send", "run an agent")
+        agent = self._agent(params.get("name"))
+        arguments = params.get("arguments")
+        key = (context.meta or {}).get(_KEY)
+        return await self._gateway.perdure.start(
+            agent,
+            {} if arguments is None else arguments,
+            id=f"{beginning}{uuid.uuid4().hex[:8]}" if beginning else None,
+            key=key if isinstance(key, str) else None,
+            sender=caller.sender,
+            tenant=caller.tenant,
+        )
+
+    def _agent(self, name: Any) -> Agent[Any]:
+        agents = self._gateway.agents.by_name()
+        if not isinstance(name, str) or name not in agents:
+            raise MCPError(types.INVALID_PARAMS, none_of(str(name), "tool", sorted(agents)))
+        return agents[name]
+
+    async def _follow(self, context: Context, run: Run[Any]) -> None:
+        """Say how far it is, to whoever wants to know, until it ends."""
+        token = (context.meta or {}).get("progress_token")
+        if not isinstance(token, str | int):
+            return
+        progress = TaskProgress()
+        async with aclosing(self._gateway.perdure.events(run.id, topics=["request", "tool", "approval"])) as events:
+            async for event in events:
+                if (words := progress.of(event)) is not None:
+                    await context.session.send_progress_notification(
+                        token, progress.steps, message=words, related_request_id=str(context.request_id)
+                    )
+
+    async def _own(self, context: Context, id: str) -> Run[Any]:
+        caller = _caller(context)
+        caller.check("read", "look at a task")
+        return await self._gateway.own_run(caller, id)
+
+    async def _task(self, context: Context, id: str) -> types.Task:
+        run = await self._own(context, id)
+        return task_of(await run.view(), (await run.started_at()).isoformat(timespec="milliseconds"))
+
+
+@contextmanager
+def _as_mcp() -> Iterator[None]:
+    """What goes wrong, as MCP says it."""
+    try:
+        yield
+    except RunNotFoundError:
+        raise MCPError(types.INVALID_PARAMS, "there is no such task") from None
+    except (PerdureError, HttpError) as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from None
+
+
+def _beginning(caller: Caller, session: str, request_id: object) -> str:
+    """Of the id of the run of a call: nobody else can say it. Empty: no session says whose request that is."""
+    if not session or not isinstance(request_id, str | int):
+        return ""
+    return f"mcp-{digest([caller.tenant, caller.sender, session, str(request_id)])}-"
+
+
+def _session(context: Context) -> str:
+    assert context.request is not None
+    return context.request.headers.get(SESSION, "")
+
+
+def _caller(context: Context) -> Caller:
+    """As the gateway's frame has found it before this was called."""
+    assert context.request is not None
+    caller: Caller = context.request.state.caller
+    return caller

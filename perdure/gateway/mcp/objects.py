@@ -1,0 +1,124 @@
+"""Agents and runs as MCP's objects."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mcp import types
+
+from perdure.agents.agent import Agent
+from perdure.approvals.requests import asked_of_people
+from perdure.errors import clip
+from perdure.runs.events import Event
+from perdure.runs.wire import RunView
+from perdure.values.json import Json, JsonObject, dumps
+
+POLL: Final = 1000
+"""Milliseconds between two looks at a task, as a client is advised."""
+_STATUS: Final[dict[str, types.TaskStatus]] = {
+    "running": "working",
+    "completed": "completed",
+    "cancelled": "cancelled",
+    "refused": "failed",
+    "failed": "failed",
+    "terminated": "failed",
+    "timed_out": "failed",
+}
+_LONGEST: Final = 1000
+
+
+def tool_of(name: str, agent: Agent[Any]) -> types.Tool:
+    """The agent as a tool: its input is the tool's, and an output that is an object is its structured content."""
+    output = agent.parsed.output_schema
+    shaped = isinstance(output, dict) and output.get("type") == "object"
+    return types.Tool(
+        name=name,
+        description=agent.description or f"Runs the agent {agent.name}.",
+        input_schema=agent.input_schema,
+        output_schema=output if shaped and isinstance(output, dict) else None,
+        execution=types.ToolExecution(task_support="optional"),
+    )
+
+
+def result_of(view: RunView) -> types.CallToolResult:
+    """What a run that has ended gives; one that failed is an error that the calling model reads."""
+    if view.status != "completed":
+        words = view.error or f"the run {view.run_id} is {view.status}"
+        return _result(words, is_error=True)
+    text = view.output if isinstance(view.output, str) else dumps(view.output)
+    return _result(text, structured=view.output if isinstance(view.output, dict) else None)
+
+
+def error_of(words: str) -> types.CallToolResult:
+    """A call that comes to nothing."""
+    return _result(words, is_error=True)
+
+
+def _result(text: str, *, structured: Json = None, is_error: bool = False) -> types.CallToolResult:
+    content: list[Any] = [types.TextContent(text=text)]
+    return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
+
+
+def task_of(view: RunView, created: str) -> types.Task:
+    """A run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
+    status: types.TaskStatus = "input_required" if asked_of_people(view.waiting) else _STATUS[view.status]
+    return types.Task(
+        task_id=view.run_id,
+        status=status,
+        status_message=_message(view),
+        created_at=created,
+        last_updated_at=_last(view, created),
+        ttl=None,
+        poll_interval=POLL,
+    )
+
+
+def written(task: types.Task) -> JsonObject:
+    """The task as it goes over the wire. The protocol wants `ttl`, also where it is `null`: the library's writer leaves that out."""
+    plain: JsonObject = task.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return plain | {"ttl": task.ttl}
+
+
+def _message(view: RunView) -> str:
+    if waiting := asked_of_people(view.waiting):
+        names = ", ".join(f"{one.call} {one.tool}" for one in waiting[:5])
+        return clip(f"waits for a person: {names}", _LONGEST)
+    if view.error:
+        return clip(view.error, _LONGEST)
+    done = sum(call.status == "done" for call in view.calls)
+    return f"{view.requests} Requests, {done} of {len(view.calls)} calls done"
+
+
+def _last(view: RunView, created: str) -> str:
+    times = [time for call in view.calls for time in (call.started_at, call.ended_at) if time is not None]
+    return max([created, *times])
+
+
+def now() -> str:
+    """As tasks say times."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class TaskProgress:
+    """How far a call is: one more with each thing that happened, and in words what."""
+
+    def __init__(self) -> None:
+        self.steps = 0.0
+
+    def of(self, event: Event) -> str | None:
+        """What to tell of an event; `None`: nothing."""
+        words = _words(event.topic, event.phase, event.data)
+        if words is not None:
+            self.steps += 1
+        return words
+
+
+def _words(topic: str, phase: str, data: JsonObject) -> str | None:
+    if topic == "tool" and phase in ("start", "end"):
+        return f"{data.get('call')} {data.get('tool')} {'runs' if phase == 'start' else data.get('status', 'ended')}"
+    if topic == "request" and phase == "start":
+        return f"Request {data.get('number')} to {data.get('model')}"
+    if topic == "approval" and phase == "start":
+        return f"{data.get('call')} {data.get('tool')} waits for {'its client' if data.get('client') else 'a person'}"
+    return None

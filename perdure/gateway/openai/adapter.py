@@ -1,0 +1,421 @@
+"""Routes for OpenAI's clients: responses, chat completions, models, and conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.session import Session
+from perdure.errors import RunNotFoundError
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import READ, SEND, Caller, caller_of
+from perdure.gateway.errors import HttpError
+from perdure.gateway.keys import Key
+from perdure.gateway.openai import events
+from perdure.gateway.openai.agent_file import Record
+from perdure.gateway.openai.errors import after_start, as_openai, ended_badly, invalid, not_found, refused, unsupported
+from perdure.gateway.openai.ids import COMPLETION, ResponseId, conversation_key, new_key, response_id
+from perdure.gateway.openai.objects import FoundRun, completion_object, empty_response, response_object
+from perdure.gateway.openai.requests import RequestBody, read_chat, read_request
+from perdure.gateway.openai.runs import Idempotency, RunFinder, RunStarter, is_settled
+from perdure.gateway.streams import EventStream
+from perdure.sessions.wire import SessionInfo
+from perdure.values.json import Json, JsonObject, dumps, loads
+
+_ROLES: Final = {"message": "user", "reply": "assistant"}
+"""By the type of a transcript's entry."""
+MOST: Final = 100
+
+
+async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found: FoundRun) -> list[JsonObject]:
+    """The items of a response's input, in their order; of a later leg what its run was told. `runs`: the run, or a delegate's, by its path."""
+    if id.leg == 1:
+        return [{**_listed(item), "id": id.item("in", str(at))} for at, item in enumerate(found.record.items)]
+    items: list[JsonObject] = []
+    for ask in found.asks(id.leg - 1):
+        before = ResponseId(id.key, id.run, id.leg - 1)
+        about: JsonObject = {"id": id.item("in", ask.offer)}
+        if ask.approval:
+            call = found.call(ask)
+            approval = None if call is None else call.approval
+            rejected = approval is not None and approval.decision in ("reject", "dropped")
+            reason = approval.reason if approval is not None else ""
+            about |= {"type": "mcp_approval_response", "approval_request_id": before.item("mcpr", ask.offer)}
+            items.append(about | {"approve": not rejected, "reason": reason or None})
+            continue
+        value: Json = loads(await runs(ask.run).value(ask.call))
+        result = value.get("result") if isinstance(value, dict) else None
+        text = result if isinstance(result, str) else dumps(result)
+        items.append(about | {"type": "function_call_output", "call_id": id.call(ask.offer), "output": text})
+    return items
+
+
+def _listed(item: JsonObject) -> JsonObject:
+    """A message's content as parts, as OpenAI lists it."""
+    if item.get("type") != "message" or not isinstance(item.get("content"), str):
+        return item
+    kind = "output_text" if item.get("role") == "assistant" else "input_text"
+    return {**item, "status": "completed", "content": [{"type": kind, "text": item["content"]}]}
+
+
+def page(items: list[JsonObject], asked: Mapping[str, str]) -> JsonObject:
+    """A page of a list: `order` (newest first by default), `after` an item, at most `limit`."""
+    limit, order, after = asked.get("limit", "20"), asked.get("order", "desc"), asked.get("after")
+    if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
+        raise invalid("limit", f"a number from 1 to {MOST}")
+    if order not in ("asc", "desc"):
+        raise invalid("order", "'asc' or 'desc'")
+    listed = items if order == "asc" else items[::-1]
+    if after is not None:
+        places = [at for at, item in enumerate(listed, 1) if item["id"] == after]
+        if not places:
+            raise invalid("after", "the id of an item of this list")
+        listed = listed[places[0] :]
+    shown = listed[: int(limit)]
+    return _listed_page(shown, more=len(shown) < len(listed))
+
+
+async def delete(perdure: Perdure, caller: Caller, id: ResponseId) -> None:
+    """Have the server forget a response with its session. Raises `HttpError` where others belong to that session."""
+    if not id.run:
+        raise refused(f"{id} is kept as long as the server keeps runs", "response_id", "unsupported_parameter")
+    session = perdure.session(id.key, tenant=caller.tenant)
+    view = await session.show()
+    runs = {entry["runId"] for entry in view.entries if entry.get("type") == "run"} | {view.run_id} - {None}
+    if runs - {id.run_id(caller.tenant)} or view.queue or view.archived_through:
+        raise refused(f"{id} is part of a conversation: delete that, conv_{id.key}", "response_id", "conflict")
+    await session.delete(sender=caller.sender, rights=caller.rights)
+
+
+def conversation_object(about: SessionInfo) -> JsonObject:
+    """Return a conversation, as OpenAI lists it."""
+    created = int(datetime.fromisoformat(about.created_at).timestamp()) if about.created_at else 0
+    metadata: JsonObject = {**about.metadata}
+    return {"id": f"conv_{about.session}", "object": "conversation", "created_at": created, "metadata": metadata}
+
+
+async def conversation(
+    perdure: Perdure, caller: Caller, id: str, metadata: Mapping[str, str] | None = None
+) -> JsonObject:
+    """Return a conversation's object, with `metadata` once it keeps them. Raises `HttpError` (404) for none of the tenant's."""
+    session = _session(perdure, caller, id)
+    try:
+        return conversation_object(await (session.about() if metadata is None else session.describe(metadata)))
+    except RunNotFoundError:
+        raise not_found(id[:200], "conversation") from None
+
+
+async def conversations(perdure: Perdure, caller: Caller, asked: Mapping[str, str]) -> JsonObject:
+    """Return a page of the tenant's conversations: at most `limit`, `after` the id of one.
+
+    They are in the order of their ids: one by time would change between two pages, whenever somebody says something.
+    """
+    limit, after = asked.get("limit", "20"), asked.get("after", "")
+    if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
+        raise invalid("limit", f"a number from 1 to {MOST}")
+    async with aclosing(perdure.list_sessions(tenant=caller.tenant)) as sessions:
+        ids = [f"conv_{each.session}" async for each in sessions]
+    # A session that was begun elsewhere may have a key that no id can hold.
+    behind = sorted(id for id in ids if id > after and conversation_key(id) is not None)
+    data: list[JsonObject] = []
+    for id in behind[: int(limit)]:
+        with suppress(HttpError):  # it was deleted, and the list is a moment late
+            data.append(await conversation(perdure, caller, id))
+    return _listed_page(data, more=len(behind) > int(limit))
+
+
+def _listed_page(data: list[JsonObject], *, more: bool) -> JsonObject:
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": data, **ends, "has_more": more}
+
+
+async def conversation_items(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject]:
+    """Return the messages of a conversation and their answers, in their order, as items."""
+    items: list[JsonObject] = []
+    for entry in await _entries(perdure, caller, id):
+        role = _ROLES.get(str(entry.get("type")))
+        if role is None or not isinstance(entry.get("text"), str):
+            continue
+        kind = "input_text" if role == "user" else "output_text"
+        part: JsonObject = {"type": kind, "text": entry["text"]} | ({"annotations": []} if role == "assistant" else {})
+        about = {"id": f"msg_{conversation_key(id)}_{entry['n']}", "type": "message", "status": "completed"}
+        items.append(about | {"role": role, "content": [part]})
+    return items
+
+
+async def _entries(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject]:
+    """Return what was said and done in a conversation. Raises `HttpError` (404) for none of the tenant's."""
+    try:
+        return await _session(perdure, caller, id).read_entries()
+    except RunNotFoundError:
+        raise not_found(id[:200], "conversation") from None
+
+
+def _session(perdure: Perdure, caller: Caller, id: str) -> Session:
+    """Return the session of a conversation's id. Raises `HttpError` (404) for what cannot be one."""
+    if (key := conversation_key(id)) is None:
+        raise not_found(id[:200], "conversation")
+    return perdure.session(key, tenant=caller.tenant)
+
+
+async def delete_conversation(perdure: Perdure, caller: Caller, conversation: str) -> None:
+    """Have the server forget a session and its runs."""
+    session = _session(perdure, caller, conversation)
+    try:
+        await session.delete(sender=caller.sender, rights=caller.rights)
+    except RunNotFoundError:
+        raise not_found(conversation[:200], "conversation") from None
+
+
+_CANCELLED_WITHIN: Final = 10.0
+"""Seconds that a run has to end after it was told to, before the answer is that it is still under way."""
+
+
+def openai_adapter(gateway: Gateway) -> Adapter:
+    """OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
+    doors = Routes(gateway)
+    return Adapter("openai", doors.routes(), problem=as_openai, below="/v1/")
+
+
+class Routes:
+    """What each address does."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._finder = RunFinder(gateway.perdure)
+        self._starter = RunStarter(gateway, self._finder)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model}", self.model),
+            Route("/v1/responses", self.create, methods=["POST"]),
+            Route("/v1/responses/{id}", self.retrieve),
+            Route("/v1/responses/{id}", self.delete, methods=["DELETE"]),
+            Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/v1/responses/{id}/input_items", self.input_items),
+            Route("/v1/chat/completions", self.complete, methods=["POST"]),
+            Route("/v1/chat/completions/{id}", self.completion),
+            Route("/v1/conversations", self.new_conversation, methods=["POST"]),
+            Route("/v1/conversations", self.conversations),
+            Route("/v1/conversations/{id}", self.conversation),
+            Route("/v1/conversations/{id}", self.update_conversation, methods=["POST"]),
+            Route("/v1/conversations/{id}", self.delete_conversation, methods=["DELETE"]),
+            Route("/v1/conversations/{id}/items", self.conversation_items),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """The agents, as models."""
+        caller_of(request).check(READ, "look at agents")
+        data = [_model(name) for name in self._gateway.agents.names()]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Response:
+        caller_of(request).check(READ, "look at agents")
+        name = request.path_params["model"]
+        if name not in self._gateway.agents.names():
+            raise refused(f"The model {name!r} does not exist", "model", "model_not_found", status=404)
+        return JSONResponse(_model(name))
+
+    async def create(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        asked = read_request(body := await read_json(request))
+        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
+        if asked.stream:
+            return self._stream(caller, id, record)
+        if asked.background:
+            return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "queued"))
+        try:
+            found = await self._settled(request, caller, id)
+        except Exception as error:
+            raise after_start(error, id) from None
+        if found is None:
+            return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "in_progress"))
+        return JSONResponse(response_object(id, found))
+
+    async def complete(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        asked = read_chat(body := await read_json(request))
+        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
+        if asked.stream:
+            frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=asked.with_usage)
+            return EventStream(self._gateway, caller, frames, retry=False)
+        try:
+            found = await self._settled(request, caller, id)
+        except Exception as error:
+            raise after_start(error, id.completion) from None
+        if found is None:
+            raise ended_badly(f"the gateway ends; the run goes on as {id.completion}", "still_running")
+        return JSONResponse(completion_object(id, found))
+
+    async def completion(self, request: Request) -> Response:
+        """One that was stored, by whoever has the tenant."""
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        name = request.path_params["id"]
+        id = response_id(name, COMPLETION)
+        found = None if id is None else await self._finder.find(caller.tenant, id)
+        if id is None or found is None or not (found.record.stored and found.record.chat):
+            raise not_found(name[:200], "completion")
+        if not is_settled(found, id):
+            raise refused(f"{name} is still under way", "completion_id", "still_running")
+        return JSONResponse(completion_object(id, found))
+
+    async def retrieve(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        id = _id(request)
+        found = await self._finder.stored(caller.tenant, id)
+        if request.query_params.get("stream", "").lower() in ("true", "1"):
+            return self._stream(caller, id, None if found is None else found.record, _after(request))
+        if found is None:
+            return JSONResponse(empty_response(id, Record(echo={}), id.run_id(caller.tenant), "queued"))
+        return JSONResponse(response_object(id, found))
+
+    async def cancel(self, request: Request) -> Response:
+        """The run is told to end; what it has done stays done (R6.10)."""
+        caller = caller_of(request)
+        id = _id(request)
+        found = await self._stored(caller, id)
+        if found.record.sender != caller.sender:
+            caller.check("stop", "cancel what others have started")
+        elif not caller.may("stop"):  # a sender may have tokens that only read
+            caller.check(SEND, "cancel responses")
+        if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
+            with contextlib.suppress(TimeoutError):
+                await self._finder.run(caller.tenant, id).cancel()
+                async with asyncio.timeout(_CANCELLED_WITHIN):
+                    found = await self._ended(caller, id)
+        return JSONResponse(response_object(id, found))
+
+    async def _ended(self, caller: Caller, id: ResponseId) -> FoundRun:
+        await self._finder.run(caller.tenant, id).wait()
+        return await self._stored(caller, id)
+
+    async def delete(self, request: Request) -> Response:
+        """Of a response that is all of its conversation."""
+        caller = caller_of(request)
+        caller.check("delete", "delete responses")
+        id = _id(request)
+        await self._stored(caller, id)
+        await delete(self._gateway.perdure, caller, id)
+        return JSONResponse({"id": str(id), "object": "response", "deleted": True})
+
+    async def input_items(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(READ, "look at runs")
+        id = _id(request)
+        found = await self._stored(caller, id)
+        items = await input_items(lambda path: self._finder.run(caller.tenant, id, path), id, found)
+        return JSONResponse(page(items, request.query_params))
+
+    async def new_conversation(self, request: Request) -> Response:
+        """A session in which nothing was said yet: the agent of its first response answers in it."""
+        caller = caller_of(request)
+        caller.check(SEND, "start runs")
+        body = RequestBody(await read_json(request))
+        if body.list("items"):
+            raise invalid("items", "left out: a conversation begins with its first response")
+        session = self._gateway.perdure.session(new_key(), tenant=caller.tenant)
+        return JSONResponse(conversation_object(await session.begin(body.metadata())))
+
+    async def conversations(self, request: Request) -> Response:
+        """Those of the tenant, the last that did something first."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
+
+    async def conversation(self, request: Request) -> Response:
+        """A conversation, also one in which nothing was said yet."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
+
+    async def update_conversation(self, request: Request) -> Response:
+        """Its `metadata` take the place of those it had; nothing else of it can be changed."""
+        caller = caller_of(request)
+        caller.check(SEND, "change conversations")
+        body = RequestBody(await read_json(request))
+        for name in body.json.keys() - {"metadata"}:
+            raise unsupported(name, "of a conversation 'metadata' can be changed")
+        id, given = request.path_params["id"], body.metadata() if body.get("metadata") is not None else None
+        return JSONResponse(await conversation(self._gateway.perdure, caller, id, given))
+
+    async def conversation_items(self, request: Request) -> Response:
+        """What was said and answered, page by page."""
+        caller = caller_of(request)
+        caller.check(READ, "look at conversations")
+        items = await conversation_items(self._gateway.perdure, caller, request.path_params["id"])
+        return JSONResponse(page(items, request.query_params))
+
+    async def delete_conversation(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("delete", "delete conversations")
+        id = request.path_params["id"]
+        await delete_conversation(self._gateway.perdure, caller, id)
+        return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
+
+    def _idempotency(self, request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
+        owned = Key.of(self._gateway, request, caller, body)
+        return None if owned is None else Idempotency.of(caller, owned)
+
+    async def _stored(self, caller: Caller, id: ResponseId) -> FoundRun:
+        found = await self._finder.stored(caller.tenant, id)
+        if found is None:
+            raise refused(f"{id} has not begun", "response_id", "conflict")
+        return found
+
+    async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> FoundRun | None:
+        """The response once it has ended; `None`: whoever asked has gone, or the gateway is about to end, and the run goes on."""
+        waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
+        others: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._gateway.stopping.wait()),
+            asyncio.ensure_future(_gone(request)),
+        ]
+        try:
+            await asyncio.wait([waits, *others], return_when=asyncio.FIRST_COMPLETED)
+            return await waits if waits.done() else None
+        finally:
+            for each in (waits, *others):
+                each.cancel()
+            await asyncio.gather(waits, *others, return_exceptions=True)
+
+    def _stream(self, caller: Caller, id: ResponseId, record: Record | None, after: int = -1) -> Response:
+        frames: AsyncGenerator[str, None] = events.response_frames(self._finder, caller.tenant, id, record, after)
+        return EventStream(self._gateway, caller, frames, retry=False)
+
+
+def _id(request: Request) -> ResponseId:
+    id = response_id(request.path_params["id"])
+    if id is None:
+        raise not_found(request.path_params["id"][:200])
+    return id
+
+
+def _after(request: Request) -> int:
+    text = request.query_params.get("starting_after", "-1")
+    if not text.removeprefix("-").isdecimal() or len(text) > 18:
+        raise invalid("starting_after", "a sequence number")
+    return int(text)
+
+
+def _model(name: str) -> JsonObject:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "perdure"}
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,1 +1,0 @@
-"""What requests ask for: their bodies key by key, their input, and what both come to (R17.2)."""

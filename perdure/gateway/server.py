@@ -1,0 +1,129 @@
+"""The HTTP server of an application: connections, their bounds, and a clean shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from perdure.activities.hooks import HookRegistry, call_hooks
+from perdure.errors import SettingsError
+from perdure.gateway.bounds import HEADERS
+from perdure.hooks.events import GatewayStart, GatewayStop
+
+CONNECTIONS: Final = 1000
+"""At a time; what comes beyond them is told so."""
+PATIENCE: Final = 15.0
+"""Seconds in which a connection has to say its first request, and the system to hear that what was sent has come."""
+
+
+class _Patient(H11Protocol):
+    """uvicorn's, with an end to those that say nothing, and to those that read nothing."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._silent = self.loop.call_later(PATIENCE, self._break_off)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2 * PATIENCE * 1000))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silent.cancel()
+        super().connection_lost(exc)
+
+    def _break_off(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+@asynccontextmanager
+async def served(
+    app: Starlette,
+    name: str | None,
+    host: str,
+    port: int,
+    *,
+    connections: int = CONNECTIONS,
+    stopping: Callable[[], object] = lambda: None,
+    grace: float = 1.0,
+) -> AsyncIterator[str]:
+    """Serve while the context lasts; the address, printed behind the `name`, if there is one. At its end `stopping` is called, and what is being answered has `grace` seconds.
+
+    Raises `SettingsError` where the port is taken.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host.strip("[]"), port), family=family)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    async with app.router.lifespan_context(app):
+        server = await _started(app, listening, connections)
+        address = f"http://{host}:{listening.getsockname()[1]}"
+        if name is not None:
+            print(f"{name}  {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        try:
+            yield address
+        finally:
+            stopping()
+            await _ended(server, listening, grace)
+
+
+async def _started(app: Starlette, listening: socket.socket, connections: int) -> uvicorn.Server:
+    bounds: dict[str, Any] = {"limit_concurrency": connections + 1, "h11_max_incomplete_event_size": HEADERS}
+    config = uvicorn.Config(
+        app,
+        http=_Patient,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        **bounds,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    # Without `serve`, which would take over the process's signals.
+    await server.startup(sockets=[listening])
+    return server
+
+
+async def _ended(server: uvicorn.Server, listening: socket.socket, grace: float) -> None:
+    for each in server.servers:
+        each.close()
+    for connection in list(server.server_state.connections):
+        connection.shutdown()
+    if tasks := list(server.server_state.tasks):
+        await asyncio.wait(tasks, timeout=grace)
+    server.should_exit = server.force_exit = True
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+    await server.shutdown(sockets=[listening])
+
+
+async def tell_start(hooks: HookRegistry, address: str) -> None:
+    """The gateway listens."""
+    await _tell(hooks, "gateway_start", GatewayStart(address=address, at=_now()))
+
+
+async def tell_stop(hooks: HookRegistry, address: str) -> None:
+    """It does not listen any more, and has answered whom it still could."""
+    await _tell(hooks, "gateway_stop", GatewayStop(address=address, at=_now()))
+
+
+async def _tell(hooks: HookRegistry, name: str, event: GatewayStart | GatewayStop) -> None:
+    wanted = [each for each in hooks.recorded("gateway") if each.event == name]
+    await call_hooks(hooks, wanted, event)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,208 @@
+"""Health of a worker: `/livez`, `/readyz`, runs that it cannot replay, and gauges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.common import MetricMeter, SearchAttributeKey
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.approvals.requests import WaitingMemo
+from perdure.errors import SettingsError
+from perdure.hosting.worker_group import WorkerGroup
+from perdure.runs.metrics import METRICS
+from perdure.runs.wire import AGENT_WORKFLOW, WAITING_ATTRIBUTE, WAITING_MEMO
+
+MOST_UNREPLAYABLE: Final = 100
+"""Runs that are remembered, the last ones."""
+_runs: dict[str, None] = {}
+
+
+def note(run_id: str) -> None:
+    """Remember a run whose history the workflow code here does not fit."""
+    _runs.pop(run_id, None)
+    _runs[run_id] = None
+    if len(_runs) > MOST_UNREPLAYABLE:
+        del _runs[next(iter(_runs))]
+
+
+def forget(run_id: str) -> None:
+    """Forget a run that was replayed since, or has ended."""
+    _runs.pop(run_id, None)
+
+
+def words() -> str | None:
+    """Return how many there are, and the last; `None`: none."""
+    if not _runs:
+        return None
+    return f"cannot replay {len(_runs):,} {'run' if len(_runs) == 1 else 'runs'}, the last {next(reversed(_runs))}"
+
+
+CHECK_INTERVAL: Final = 5.0
+"""Seconds between looks at the server; no Action."""
+_AT_FIRST: Final = 0.2
+"""Until the server has seen the worker poll."""
+_TIMEOUT: Final = timedelta(seconds=5)
+_PATIENCE: Final = 5.0
+"""Seconds in which whoever asks has to say what."""
+_LINES: Final = 16_384
+"""Bytes of a request."""
+_MAY_NOT_ASK: Final = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+_log: Final = logging.getLogger("perdure.worker")
+
+
+class Health:
+    """Of one worker. `draining` is set by whoever ends it; `on_return` is called when a server that was lost is back: it may be another one."""
+
+    def __init__(
+        self,
+        client: Client,
+        worker: WorkerGroup,
+        *,
+        tools_only: bool = False,
+        on_return: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.draining = False
+        self._on_return = on_return
+        self._client = client
+        self._worker = worker
+        kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY if tools_only else TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        self._asked = DescribeTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=worker.task_queue), task_queue_type=kind
+        )
+        self._problem: str | None = "does not poll yet"
+        self._lost_at: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not ready, if it is not."""
+        if self.draining:
+            return "draining"
+        return self._problem if self._worker.is_running else "the worker does not run"
+
+    async def watch(self) -> None:
+        """Look at the server until cancelled, and log when it is lost and when it is back."""
+        while True:
+            await self.look()
+            await asyncio.sleep(_AT_FIRST if self._problem and self._lost_at is None else CHECK_INTERVAL)
+
+    async def look(self) -> None:
+        """Ask the server once, whether it answers and, until then, whether it has seen this worker poll."""
+        service = self._client.workflow_service
+        try:
+            answer = await service.describe_task_queue(self._asked, retry=False, timeout=_TIMEOUT)
+            polls = any(poller.identity == self._client.identity for poller in answer.pollers)
+        except RPCError as error:
+            if error.status not in _MAY_NOT_ASK:
+                self._note_lost(error)
+                return
+            polls = True  # it answers, and does not say
+        if self._problem is not None and polls:
+            self._note_polls()
+
+    def _note_lost(self, error: RPCError) -> None:
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            _log.warning("lost the server", extra={"perdure": {"status": error.status.name}})
+        self._problem = "the server is lost"
+
+    def _note_polls(self) -> None:
+        fields = {"address": self._client.service_client.config.target_host}
+        if self._lost_at is None:
+            _log.info("connected: polls", extra={"perdure": fields})
+        else:
+            self._on_return()
+            seconds = round(time.monotonic() - self._lost_at, 1)
+            _log.info("the server is back: polls", extra={"perdure": {**fields, "seconds": seconds}})
+        self._problem = self._lost_at = None
+
+    @asynccontextmanager
+    async def served(self, port: int | None) -> AsyncIterator[None]:
+        """Answer on the port of every address of this machine while the context lasts; `None`: nowhere. Raises `SettingsError`."""
+        if port is None:
+            yield
+            return
+        try:
+            server = await asyncio.start_server(self._answer, None, port, limit=_LINES)
+        except (OSError, OverflowError) as error:
+            raise SettingsError(f"health cannot be served on port {port}: {error}") from None
+        async with server:
+            yield
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self.response(head.split(b"\r\n", 1)[0].decode("latin-1")))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
+            pass  # whoever asked has gone, or asks for something else
+        finally:
+            writer.close()
+
+    @staticmethod
+    def _ready() -> str:
+        """What a ready worker answers: runs that it cannot replay are named, and keep it from no others."""
+        lacking = words()
+        return "ready" if lacking is None else f"ready; {lacking}"
+
+    def response(self, request: str) -> bytes:
+        """To the first line of a request."""
+        method, _, rest = request.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        status, words = "200 OK", "ok"
+        if method not in ("GET", "HEAD"):
+            status = words = "405 Method Not Allowed"
+        elif path == "/readyz":
+            problem = self.problem
+            status, words = ("200 OK", self._ready()) if problem is None else ("503 Service Unavailable", problem)
+        elif path != "/livez":
+            status = words = "404 Not Found"
+        body = f"{words}\n".encode()
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if method == "HEAD" else body)
+
+
+GAUGE_INTERVAL: Final = 60.0
+"""Seconds between looks."""
+MOST_WAITING: Final = 10_000
+"""Runs that are looked at."""
+_QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
+_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+
+
+async def look(client: Client) -> tuple[int, float]:
+    """How much waits in the namespace, and the seconds since the oldest was offered; 0: nothing waits."""
+    count, oldest, now = 0, 0.0, datetime.now(UTC)
+    async for run in client.list_workflows(_QUERY, limit=MOST_WAITING):
+        memo = await run.memo_value(WAITING_MEMO, WaitingMemo(agent="", calls=[]), type_hint=WaitingMemo)
+        count += run.typed_search_attributes.get(_WAITING) or 0
+        for entry in memo.calls:
+            oldest = max(oldest, (now - datetime.fromisoformat(entry.requested_at)).total_seconds())
+    return count, oldest
+
+
+async def tell_waiting(client: Client, meter: MetricMeter) -> None:
+    """Look again and again, until cancelled. Where the namespace cannot list what waits nothing is told."""
+    names = ("perdure_approvals_waiting", "perdure_approvals_oldest_seconds")
+    waiting, oldest = (meter.create_gauge_float(name, METRICS[name].help) for name in names)
+    attributes = {"namespace": client.namespace}
+    while True:
+        with contextlib.suppress(RPCError):
+            count, seconds = await look(client)
+            waiting.set(float(count), attributes)
+            oldest.set(seconds, attributes)
+        await asyncio.sleep(GAUGE_INTERVAL)

@@ -1,0 +1,178 @@
+"""The log of a worker: one line for each event, as text or JSON.
+
+Names, ids, counts and times are told. What tools, models and people say is not, at any level: an exception is its type, and where it was
+raised where it is a bug. `payloads` tells its words too, and what libraries say in detail; for development.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, Final, Literal, TextIO
+
+from temporalio import activity, workflow
+from temporalio.exceptions import CancelledError, FailureError
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilter
+
+from perdure.activities.secrets import masked, masked_value
+from perdure.errors import PerdureError
+from perdure.runs.metrics import word
+
+_TALKATIVE: Final = ("perdure.mcp",)
+"""Its details are what servers say: they are only told with the payloads."""
+_LIBRARIES: Final = (
+    *(
+        "temporalio",
+        "openai",
+        "httpx",
+        "httpx2",
+        "httpcore",
+        "httpcore2",
+        "asyncio",
+        "urllib3",
+        "opentelemetry",
+        "uvicorn",
+    ),
+    *("boto3", "botocore", "aioboto3", "aiobotocore", "s3transfer"),
+)
+"""Of these only warnings are told, for in detail they tell what they send."""
+_SILENT: Final = ("mcp",)
+"""What it has to say of a server the worker says itself, in a line."""
+QUIET: Final = (*_TALKATIVE, *_LIBRARIES, *_SILENT)
+"""All of which less is told."""
+_COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m", "DEBUG": "\x1b[2m"}
+
+
+def configure(
+    format: Literal["text", "json"] = "text",
+    level: str = "info",
+    *,
+    payloads: bool = False,
+    stream: TextIO | None = None,
+) -> None:
+    """Send all from this level on that is logged to `stream` (stderr), in this form."""
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    colours = stream.isatty() and not os.environ.get("NO_COLOR")
+    handler.setFormatter(JsonLines(payloads) if format == "json" else TextLines(payloads, colours))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    lowest = logging.getLevelName(level.upper())
+    for names, least in ((_TALKATIVE, logging.INFO), (_LIBRARIES, logging.WARNING), (_SILENT, logging.CRITICAL)):
+        for name in names:
+            logging.getLogger(name).setLevel(lowest if payloads else max(lowest, least))
+    # Ids are fields of the line, not a part of its words.
+    activity.logger.activity_info_on_message = workflow.logger.workflow_info_on_message = False
+
+
+def core_logging() -> LoggingConfig:
+    """The SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
+    logger = logging.getLogger("temporalio.core")
+    logger.addFilter(_tells_more)
+    forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
+    return LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+
+
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Not of each poll that is tried again while the server is lost: that it is lost the worker says once."""
+    return "poll_" not in (words := record.getMessage()) or "retried" not in words
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, payloads: bool) -> None:
+        super().__init__()
+        self._payloads = payloads
+
+    def message(self, record: logging.LogRecord) -> str:
+        """One line: what follows the first is an object's or an error's text."""
+        words = record.getMessage()
+        return words if self._payloads or record.name.startswith("perdure") else words.partition("\n")[0]
+
+    def fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+        """Run, call, and what else the event is said to be."""
+        told = vars(record)
+        if of_activity := told.get("temporal_activity"):
+            yield "run", of_activity.get("workflow_id")
+            yield "call", of_activity.get("activity_id")
+            yield "activity", of_activity.get("activity_type")
+            yield "attempt", of_activity.get("attempt")
+        elif of_workflow := told.get("temporal_workflow"):
+            yield "run", of_workflow.get("workflow_id")
+        yield from told.get("perdure", {}).items()
+        if (error := _error_of(record)) is not None:
+            yield "error", word(getattr(error, "type", None) or type(error).__name__)
+            if self._payloads:
+                yield "said", str(error)
+
+    def story(self, record: logging.LogRecord) -> str:
+        """Where a bug was met; empty for what was meant to be raised."""
+        bug = bug_in(_error_of(record))
+        if bug is None:
+            return ""
+        told = traceback.TracebackException.from_exception(bug, lookup_lines=True)
+        return "".join(told.format() if self._payloads else _frames(told)).rstrip("\n")
+
+
+class TextLines(_Lines):
+    """`2026-11-21T18:05:00.123Z INFO run: call ended run=… call=1.0 tool=…`, and a bug's traceback in the lines after it."""
+
+    def __init__(self, payloads: bool = False, colours: bool = False) -> None:
+        super().__init__(payloads)
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_plain(value)}" for name, value in self.fields(record))
+        level = record.levelname
+        if self._colours and level in _COLOURS:
+            level = f"{_COLOURS[level]}{level}\x1b[0m"
+        name = record.name.removeprefix("perdure.")
+        line = f"{_time(record)} {level} {name}: {self.message(record)}{fields}"
+        return masked("\n".join(filter(None, (line, self.story(record)))))
+
+
+class JsonLines(_Lines):
+    """One JSON object a line: `{"time", "level", "logger", "message", "run"?, "call"?, …, "traceback"?}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
+        line |= {"message": self.message(record), **dict(self.fields(record))}
+        if story := self.story(record):
+            line["traceback"] = story
+        return json.dumps(masked_value(line), ensure_ascii=False, default=str)
+
+
+def bug_in(error: BaseException | None) -> BaseException | None:
+    """What nobody meant to raise; `None` for a user's mistake, a tool's own failure, a provider's, and for a cancellation: somebody asked for
+    it, by Ctrl-C, `/stop` or a browser that was closed."""
+    while isinstance(error, FailureError | PerdureError | CancelledError):
+        error = None if isinstance(error, PerdureError) else error.__cause__
+    return None if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else error
+
+
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if record.exc_info else None
+
+
+def _frames(told: traceback.TracebackException) -> Iterator[str]:
+    """A traceback without the words of its exceptions, which may be anything."""
+    earlier = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    if earlier is not None:
+        yield from _frames(earlier)
+        yield "\n"
+    yield "Traceback (most recent call last):\n"
+    yield from told.stack.format()
+    yield f"{told.exc_type.__name__ if told.exc_type else 'error'}\n"
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text, ensure_ascii=False)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"

@@ -1,0 +1,231 @@
+"""The Temporal plugin: Perdure beside a user's own workflows and activities."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from openai import AsyncOpenAI
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    ReplayerConfig,
+    Worker,
+    WorkerConfig,
+    WorkflowInstance,
+    WorkflowRunner,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.queries import OWN_CLIENT
+from perdure.activities.registry import Registry
+from perdure.agents.agent import Agent, AgentTool
+from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
+from perdure.hooks.decorator import found_hooks
+from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
+from perdure.hosting.equipment import check_agents, equipped, registry_of
+from perdure.hosting.settings import Settings, changed, in_force, using
+from perdure.hosting.tuning import deployment
+from perdure.hosting.worker_parts import INTERCEPTORS, PURE, Unsandboxed, WorkerParts
+from perdure.models.requests import Endpoint
+from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.wire import AGENT_WORKFLOW
+from perdure.sessions.transcript import SEGMENT_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW
+from perdure.tools.decorator import tool_function
+from perdure.tools.invocation import model_queue, tool_queue
+from perdure.tools.tool import resolve_tools
+from perdure.values.messages import ToolMessage
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.session_transcript import SegmentWorkflow
+
+_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW})
+_DEFINITION: Final = "__temporal_activity_definition"
+
+
+class PerdurePlugin(SimplePlugin):
+    """All that a client and a worker need for agents: workflows, activities, an interceptor, a data converter, the sandbox's passthrough.
+
+    Give it to `Client.connect(plugins=[…])`, whose workers have it then too; or to `Worker(plugins=[…])` alone, where the client is not
+    yours. What the client, the worker and other plugins have stays in force: codec, storage, failure converter, interceptors, runner;
+    PERDURE_CODEC and PERDURE_STORAGE count for a client that has none of its own. Runs are started on the worker's task queue.
+
+    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with `@hook`. `agents`: agents, whose tools the worker then has, or
+    the folder of agent files that others delegate to. `model`: the client to ask models with; by default one of `OPENAI_BASE_URL` and
+    `OPENAI_API_KEY`; `endpoints`: further servers by name. `settings`: by default those in force; `given` are single fields that go
+    before them: `approval_floor="dangerous"`. Those of tuning, queues and connections are the worker's and the client's own options.
+
+    Raises `ToolDefinitionError`, `AgentError` or `SettingsError` with one line for what cannot be used.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AgentTool] = (),
+        *,
+        hooks: Iterable[Callable[[Any], Any]] = (),
+        agents: str | os.PathLike[str] | Iterable[Agent[Any]] = (),
+        model: AsyncOpenAI | None = None,
+        endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
+        settings: Settings | None = None,
+        **given: Any,
+    ) -> None:
+        folder = Path(agents) if isinstance(agents, str | os.PathLike) else None
+        known = [] if isinstance(agents, str | os.PathLike) else list(agents)
+        wanted = list(tools)
+        settings = changed(settings or in_force(), given)
+        named = [*settings.tools, *(each for each in wanted if isinstance(each, str))]
+        self._settings = changed(settings, {"tools": tuple(named), "agents": folder or settings.agents})
+        self._registry = _registry(self._settings, wanted, known)
+        for hook in found_hooks(hooks):
+            self._registry.hooks.add(hook)
+        self._model = model
+        self._endpoints = endpoints
+        self._parts: dict[str, WorkerParts] = {}
+        """By task queue, of the workers that have the plugin."""
+        super().__init__(
+            "perdure.PerdurePlugin",
+            data_converter=self._converter,
+            interceptors=[*INTERCEPTORS],
+            workflow_runner=_runner,
+            workflow_failure_exception_types=[PerdureError],
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """See `temporalio.worker.Plugin`."""
+        queue = config["task_queue"]
+        if any(queue in _limited_queues(part.settings, name) for name, part in self._parts.items()):
+            return config  # a worker of Perdure's own, which is whole
+        config = super().configure_worker(config)
+        client = with_converter(config["client"])
+        if client is not config["client"]:
+            config["client"] = client
+            config["interceptors"] = [*config.get("interceptors", ()), _OwnClient(client)]
+        version = config.get("deployment_config") or deployment(self._settings)
+        config["deployment_config"] = version
+        stored = client.data_converter.external_storage is not None
+        versioned = version is not None and version.use_worker_versioning
+        parts = WorkerParts(
+            self._registry,
+            self._settings,
+            stored=stored,
+            versioned=versioned,
+            model=self._model,
+            endpoints=self._endpoints,
+        )
+        theirs = list(config.get("activities", ()))
+        self._check_names(theirs)
+        config["activities"] = [*theirs, *parts.activities]
+        config["workflows"] = [*config.get("workflows", ()), *parts.workflows]
+        self._parts[queue] = parts
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """See `temporalio.worker.Plugin`."""
+        config = super().configure_replayer(config)
+        config["workflows"] = [*config.get("workflows", ()), AgentWorkflow, LoopWorkflow, SegmentWorkflow]
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        """See `temporalio.worker.Plugin`. Workers of limited queues, and MCP servers, run beside the worker."""
+        parts = self._parts.get(worker.task_queue)
+        if parts is None:
+            await next(worker)
+            return
+        async with equipped(self._settings, self._registry), AsyncExitStack() as beside:
+            client = with_converter(worker.client)
+            version = worker.config(active_config=True).get("deployment_config")
+            options = {"interceptors": [*INTERCEPTORS, _OwnClient(client)], "deployment_config": version}
+            for each in parts.limited(client, worker.task_queue, options):
+                await beside.enter_async_context(each)
+            await next(worker)
+
+    def _converter(self, theirs: DataConverter | None) -> DataConverter:
+        with using(self._settings):
+            return data_converter() if theirs is None else with_perdure_converter(theirs, data_converter())
+
+    def _check_names(self, activities: list[Callable[..., Any]]) -> None:
+        """Calls go to activities by name: one that the worker has already would be given what is meant for the tool."""
+        for function in activities:
+            name = getattr(getattr(function, _DEFINITION, None), "name", "")
+            if name is None:
+                raise SettingsError(
+                    "the worker has a dynamic activity already, and Perdure's tools are one too: give one of them a worker of its own"
+                )
+            if name in {tool.name for tool in self._registry if "_calls" not in tool.definition}:
+                raise SettingsError(
+                    f"the worker has an activity {name!r} and a tool of that name: give one another name"
+                )
+
+
+class _OwnClient(Interceptor):
+    """The SDK gives activities the client that the worker was made with, whatever a plugin says; Perdure's need this one."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        client = self._client
+
+        class Inbound(ActivityInboundInterceptor):
+            async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+                OWN_CLIENT.set(client)  # each activity has a context of its own
+                return await super().execute_activity(input)
+
+        return Inbound(next)
+
+
+class _Runner(SandboxedWorkflowRunner):
+    """The user's workflows run in the sandbox. Perdure's own need none, and would pay a third of their time for it."""
+
+    def create_instance(self, det: Any) -> WorkflowInstance:
+        if det.defn.name in _OURS:
+            return Unsandboxed().create_instance(det)
+        return super().create_instance(det)
+
+
+def _runner(theirs: WorkflowRunner | None) -> WorkflowRunner:
+    """Their runner, which lets through what their workflows import of Perdure."""
+    if theirs is None:
+        return Unsandboxed()
+    if not isinstance(theirs, SandboxedWorkflowRunner):
+        return theirs
+    restrictions = theirs.restrictions.with_passthrough_modules(*PURE)
+    if type(theirs) is SandboxedWorkflowRunner:
+        return _Runner(restrictions=restrictions, runner_class=theirs.runner_class)
+    return dataclasses.replace(theirs, restrictions=restrictions)
+
+
+def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent[Any]]) -> Registry:
+    registry = registry_of(settings)
+    for tool in tools:
+        if isinstance(tool, str):
+            continue
+        found = [tool_function(tool)] if not isinstance(tool, Agent) else tool.functions
+        for function in found:
+            if function is None:
+                raise ToolDefinitionError(f"{tool!r} is no tool: decorate the function with @tool")
+            registry.add(function)
+    for agent in agents:
+        for function in agent.functions:
+            registry.add(function)
+    if settings.mcp is None:  # else what is missing may be an MCP server's
+        for agent in agents:
+            wanted = [message.tool for message in agent.parsed.messages() if isinstance(message, ToolMessage)]
+            resolve_tools(wanted, registry.definitions())
+        check_agents(settings.agents, registry)
+    return registry
+
+
+def _limited_queues(settings: Settings, queue: str) -> set[str]:
+    models = {model_queue(queue, name) for name in settings.model_limits}
+    return models | {tool_queue(queue, name) for name in settings.tool_limits}

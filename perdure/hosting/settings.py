@@ -1,0 +1,512 @@
+"""Settings of every program: one model, read from flags, variables, files, and defaults."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from perdure.agents.files import AGENTS, json_option
+from perdure.approvals.policy import ASKS, Ask, Flow
+from perdure.errors import SettingsError
+from perdure.models.requests import PATIENCE, Endpoint
+from perdure.models.usage import Price
+from perdure.runs.agent import Models
+from perdure.runs.wire import TASK_QUEUE
+from perdure.values.json import shorten
+from perdure.values.limits import LONGEST
+from perdure.values.problems import close_names
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """A setting's place in the table of all settings."""
+
+    group: str
+    form: str
+    """What is written: `SECONDS`, `FOLDER`, `A,B,…`."""
+    secret: bool = False
+    """Its value is shown nowhere."""
+
+
+def setting(default: Any, words: str, group: str, form: str = "", *, secret: bool = False, **bounds: Any) -> Any:
+    """A field of `Settings`. `words` say in one line what it does; `bounds` are those of `pydantic.Field`."""
+    about = SettingInfo(group, form, secret)
+    return Field(default=default, description=words, json_schema_extra={"about": about.__dict__}, **bounds)
+
+
+def about(field: FieldInfo) -> SettingInfo:
+    """What was said of the field."""
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    assert isinstance(extra["about"], dict)
+    return SettingInfo(**extra["about"])  # type: ignore[arg-type]
+
+
+def _names(value: Any) -> Any:
+    """Comma-separated text, or a list of texts."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+def _json(value: Any) -> Any:
+    """JSON text, `@file`, or in a TOML file a table."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json_option(value, "what is given")
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
+
+
+def _rates(value: Any) -> Any:
+    """`NAME=NUMBER,…`, or what `_json` reads."""
+    if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
+        read = _json(value)
+        if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
+            raise ValueError("a rate is a number")
+        return read
+    rates: dict[str, str] = {}
+    for part in _names(value):
+        name, equals, number = part.rpartition("=")
+        if not equals or not name:
+            raise ValueError(f"{part!r} is no NAME=NUMBER")
+        rates[name.strip()] = number.strip()
+    return rates
+
+
+def _pollers(value: Any) -> Any:
+    """`auto`, or a number: one of two is for the runs that a worker keeps in memory."""
+    if value == "auto" or (str(value).isdecimal() and int(value) >= 2):
+        return value if value == "auto" else int(value)
+    raise ValueError("must be a number from 2 on, or auto")
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+ByName = Annotated[dict[str, T], BeforeValidator(_json)]
+Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
+Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
+Rates = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
+]
+"""How often a minute, by name."""
+
+
+PREFIX: Final = "PERDURE_"
+CONFIG: Final = "PERDURE_CONFIG"
+"""Names the file of settings, `FILE` otherwise."""
+FILE: Final = Path("perdure.toml")
+
+WORK = "What a worker offers"
+PEOPLE = "Who is asked"
+MODELS = "Models"
+SERVICE = "A worker as a service"
+TUNING = "Tuning of a worker"
+RATES = "Rates over all workers"
+DATA = "What Temporal stores"
+GATEWAY = "The gateway"
+PAGES = "Pages and the embedded server"
+
+
+class Settings(BaseSettings):
+    """What is in force: a flag before its environment variable, before the key in `perdure.toml`, before the default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        enable_decoding=False,
+        allow_inf_nan=False,
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+    )
+
+    tools: Names = setting((), "Modules with tools and hooks", WORK, "A,B,…")
+    agents: Path | None = setting(
+        None, "Folder of agent files: delegates, and agents by name; `agents` for clients and `dev`", WORK, "FOLDER"
+    )
+    files: Path | None = setting(None, "Offer read_file, write_file, list_files in this folder", WORK, "FOLDER")
+    http_hosts: Names = setting((), "Offer http_request to these: api.example.com,*.example.org", WORK, "A,B,…")
+    http_private: bool = setting(False, "Also where their addresses are private", WORK)
+    commands: Names = setting((), "Offer run_command for these programs: git,df", WORK, "A,B,…")
+    mcp: Path | None = setting(None, "Offer the tools of a standard mcpServers file", WORK, "FILE")
+    functions: Names = setting(
+        (),
+        "Modules whose functions agent files may name: config.models.policy, config.approval.approver",
+        WORK,
+        "A,B,…",
+    )
+    skills: Path | None = setting(
+        None,
+        "Folder of skills, folders with a SKILL.md, for agents that ask for them (config.prompt.skills)",
+        WORK,
+        "FOLDER",
+    )
+    workspace: Path | None = setting(
+        None,
+        "Folder whose AGENTS.md and the like agents are told that ask for it (config.prompt.workspace)",
+        WORK,
+        "FOLDER",
+    )
+    task_queue: str = setting(
+        TASK_QUEUE, "Where workers listen, and where runs are started", WORK, "NAME", min_length=1
+    )
+    tools_only: bool = setting(False, "Offer tools, run no agents", WORK)
+
+    approval_floor: Ask = setting("never", "What people are always asked about: " + " < ".join(ASKS), PEOPLE, "ASK")
+    approval_flows: Flows = setting(
+        (),
+        'Rules of the floor: [{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}]; or refuse, or allow',
+        PEOPLE,
+        "JSON|@FILE",
+    )
+    untrusted: Names = setting(
+        (),
+        "What others write: tools by their name, skill:NAME and file:NAME of prompts, beside tools whose code says so",
+        PEOPLE,
+        "A,B,…",
+    )
+
+    fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
+    smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
+    model_patience: float = setting(
+        PATIENCE,
+        "Seconds that a run waits for a model whose provider is away; agent files may say less or more",
+        MODELS,
+        "SECONDS",
+        ge=0,
+        le=LONGEST,
+    )
+    endpoints: ByName[Endpoint] = setting(
+        {}, 'Further model servers: {"backup": {"base_url": "…", "api_key_env": "BACKUP_KEY"}}', MODELS, "JSON|@FILE"
+    )
+    prices: ByName[Price] = setting(
+        {}, 'Dollars per million tokens: {"my-model": {"prompt": 0.5, "completion": 1.5}}', MODELS, "JSON|@FILE"
+    )
+
+    wait: float = setting(0.0, "Seconds to wait for a Temporal server that is not there yet", SERVICE, "SECONDS", ge=0)
+    grace: float = setting(
+        75.0,  # above the minute that a tool's attempt may take unless it says otherwise: no such call is cut off by a deploy
+        "Seconds that calls have to end after SIGTERM; the rest is handed over. Whoever stops the worker waits longer",
+        SERVICE,
+        "SECONDS",
+        ge=0,
+    )
+    deployment_name: str | None = setting(
+        None,
+        "Temporal's name of the deployment whose version this worker is; with `build_id`",
+        SERVICE,
+        "NAME",
+        min_length=1,
+    )
+    build_id: str | None = setting(
+        None,
+        "The version: runs stay with workers of it, and go on with the current one's when they continue as new",
+        SERVICE,
+        "ID",
+        min_length=1,
+    )
+    metrics: str | None = setting(
+        None, "Serve Perdure's and Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT"
+    )
+    health_port: int | None = setting(
+        None, "Answer /livez and /readyz on this port of every address of the machine", SERVICE, "PORT", ge=1, le=65535
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", "The log's form: text or json, a line an event", SERVICE, "FORM"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "What is logged: debug < info < warning < error", SERVICE, "LEVEL"
+    )
+    log_payloads: bool = setting(
+        False, "Also log what tools and models say: exceptions' words, libraries' details; for development", SERVICE
+    )
+    trace_content: bool = setting(
+        False, "Spans also tell what models and tools were told and said, without the worker's keys", SERVICE
+    )
+
+    activities: int = setting(
+        100, "Tool calls and Requests at once; a sync tool has a thread for each", TUNING, "N", ge=1
+    )
+    workflow_tasks: int = setting(100, "Workflow tasks at once", TUNING, "N", ge=2)
+    threads: int | None = setting(None, "Threads for workflow tasks; as many as tasks by default", TUNING, "N", ge=1)
+    activity_pollers: Pollers = setting(5, "Polls for calls at once; auto: as many as there is work", TUNING, "N|auto")
+    workflow_pollers: Pollers = setting(5, "Polls for workflow tasks at once", TUNING, "N|auto")
+    cached_workflows: int = setting(
+        1000, "Runs that are kept in memory between their tasks; 0 replays each from its history", TUNING, "N", ge=0
+    )
+    heartbeat: float = setting(
+        1.0,
+        "Seconds between two heartbeats of a call at least: progress is seen, and cancellation noticed, no sooner",
+        TUNING,
+        "SECONDS",
+        gt=0,
+        le=60,
+    )
+    target_cpu: float | None = setting(
+        None,
+        "Take work while the machine's CPU is below this share; `activities` and `workflow_tasks` are the most",
+        TUNING,
+        "0.0–1.0",
+        gt=0,
+        le=1,
+    )
+    target_memory: float | None = setting(
+        None, "The same for its memory, 0.8 with `target_cpu` alone", TUNING, "0.0–1.0", gt=0, le=1
+    )
+
+    model_limits: Rates = setting(
+        {}, "Requests of a model a minute, over all workers: gpt-4o=500,m@backup=60", RATES, "A=N,…|JSON"
+    )
+    tool_limits: Rates = setting({}, "Calls of a tool a minute, over all workers: search=120", RATES, "A=N,…|JSON")
+
+    session_runs: int = setting(
+        0, "Runs of sessions at a time on this worker, so many more with each; 0: no limit", RATES, "N", ge=0, le=10_000
+    )
+
+    storage: str | None = setting(
+        None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
+    )
+    storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
+    codec: str | None = setting(
+        None, "What encrypts all that Temporal stores: perdure.hosting.encryption:aes_gcm", DATA, "MODULE:FUNCTION"
+    )
+    codec_keys: ByName[str] = setting(
+        {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
+    )
+
+    gateway_host: str = setting(
+        "127.0.0.1", "Where the gateway listens; beyond this machine tokens are needed", GATEWAY, "HOST", min_length=1
+    )
+    gateway_port: int = setting(8700, "Its port; 0 takes a free one", GATEWAY, "PORT", ge=0, le=65535)
+    gateway_tokens: Path | None = setting(
+        None, "The tokens that it lets in: tenants, senders, rights (`perdure token new`)", GATEWAY, "FILE"
+    )
+    gateway_token: str | None = setting(
+        None, "In place of them the only token, which may do everything", GATEWAY, "TEXT", secret=True, min_length=16
+    )
+    gateway_secret: str | None = setting(
+        None,
+        "What signs its cookies: gateways that share it know each other's sessions; one of its own by default",
+        GATEWAY,
+        "TEXT",
+        secret=True,
+        min_length=32,
+    )
+    gateway_hosts: Names = setting(
+        (), "The names under which it answers; any where it has tokens, else the loopback's", GATEWAY, "A,B,…"
+    )
+    gateway_origins: Names = setting((), "Other sites whose pages may ask: https://app.example.com", GATEWAY, "A,B,…")
+    gateway_proxies: Names = setting(
+        (),
+        "Proxies, by address or network, whose Forwarded or X-Forwarded-For says where a client is: 10.0.0.0/8",
+        GATEWAY,
+        "A,B,…",
+    )
+    gateway_trusted_clients: Names = setting(
+        (),
+        "Clients whose histories and function results count as their user's own: TENANT/SENDER, SENDER without a tenant, * for all",
+        GATEWAY,
+        "A,B,…",
+    )
+    gateway_rate: float = setting(600.0, "Requests a minute of each token, for each gateway", GATEWAY, "N", gt=0)
+    gateway_streams: int = setting(50, "Event streams of each token at once, for each gateway", GATEWAY, "N", ge=1)
+    gateway_connections: int = setting(1000, "Connections at once", GATEWAY, "N", ge=1)
+    gateway_body: int = setting(4_000_000, "Bytes of a body", GATEWAY, "BYTES", ge=1000)
+    gateway_client_wait: float = setting(
+        3600.0,
+        "Seconds that a run waits for the results of its client's functions, where the client stores nothing; then the run fails",
+        GATEWAY,
+        "SECONDS",
+        gt=0,
+    )
+    gateway_grace: float = setting(
+        10.0, "Seconds that answers under way have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
+    )
+
+    web_ui: str = setting(
+        "",
+        "Temporal's Web UI, to which the pages link: http://localhost:8233",
+        PAGES,
+        "ADDRESS",
+        pattern=r"(https?://.+)?",
+    )
+    pages_url: str = setting(
+        "", "The gateway's pages, to which runs link in Temporal's Web UI", PAGES, "ADDRESS", pattern=r"(https?://.+)?"
+    )
+    inbox_token: str | None = setting(None, "What whoever looks at the inbox has to know", PAGES, "TEXT", secret=True)
+    codec_token: str = setting("", "What whoever asks the codec server has to know", PAGES, "TEXT", secret=True)
+    codec_origin: str = setting("http://localhost:8233", "The Web UI that may ask the codec server", PAGES, "ORIGIN")
+    dev_port: int = setting(7233, "The port of `dev`'s server", PAGES, "PORT", ge=0, le=65535)
+    dev_ui_port: int = setting(8233, "The port of `dev`'s Web UI", PAGES, "PORT", ge=0, le=65535)
+    dev_db: str | None = setting(
+        None, "A file in which `dev` keeps runs; without one they are gone at its end", PAGES, "FILE"
+    )
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("gateway_proxies")
+    @classmethod
+    def _networks(cls, named: Names) -> Names:
+        for each in named:
+            try:
+                ipaddress.ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"{each!r} is no address and no network; write 10.0.0.1 or 10.0.0.0/8") from None
+        return named
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """`wait = true` means nothing, and a second least of all."""
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("is no switch: say how much, or which")
+        return value
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The flag, variable or key that each setting comes from that is no default."""
+        return self._sources
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+
+    @property
+    def agents_folder(self) -> Path:
+        """Where a client finds agents by name."""
+        return self.agents or AGENTS
+
+
+def config_file() -> Path:
+    """The file of settings: `PERDURE_CONFIG`, or `perdure.toml` here. It need not exist."""
+    return Path(os.environ.get(CONFIG) or FILE)
+
+
+_in_force: ContextVar[Settings] = ContextVar("settings")
+
+
+def in_force() -> Settings:
+    """The settings of the command that runs; elsewhere what environment and file say now. Raises `SettingsError`."""
+    found = _in_force.get(None)
+    return load() if found is None else found
+
+
+@contextmanager
+def using(settings: Settings) -> Iterator[None]:
+    """Have them in force while the context lasts."""
+    token = _in_force.set(settings)
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
+    """What is in force with these given by flags, by field. `flags` are their names where they are not the fields' own.
+
+    Raises `SettingsError` with one line that names the flag, variable or key and what is wrong with it.
+    """
+    path = config_file()
+    if os.environ.get(CONFIG) and not path.is_file():
+        raise SettingsError(f"{CONFIG} names {path}, which does not exist")
+    if not os.environ.get(CONFIG) and _put_there(path):
+        raise SettingsError(
+            f"{path} is another user's, in a folder where everybody may put one, and can name code to run: "
+            f"if it is meant, say so with {CONFIG}={path}"
+        )
+    try:
+        settings = Settings(**(given or {}))
+        settings.sources.update(where(given or {}, flags or {}))
+        return settings
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from None
+    except ValidationError as error:
+        known, problems = list(Settings.model_fields), error.errors(include_url=False)
+        if unknown := [name for name in (problem["loc"][0] for problem in problems) if name not in known]:
+            found = "; ".join(f"{name!r} is no setting{_near(str(name), known)}" for name in unknown)
+            raise SettingsError(f"{path}: {found}") from None
+        problem = problems[0]
+        name, *path_inside = problem["loc"]
+        inside = "".join(f".{part}" for part in path_inside)
+        place = where(given or {}, flags or {}).get(str(name), str(name))
+        place = place.replace(str(name), f"{name}{inside}", 1) if " in " in place else place + inside
+        secret = about(Settings.model_fields[str(name)]).secret
+        got = "" if secret or inside else f", not {shorten(problem['input'], 60)}"
+        raise SettingsError(f"{place}: {_words(problem)}{got}") from None
+
+
+def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
+    """The settings with these fields in place of theirs. Raises `TypeError` for a name that is none."""
+    if unknown := [name for name in fields if name not in Settings.model_fields]:
+        raise TypeError(f"{unknown[0]!r} is no setting{_near(unknown[0], list(Settings.model_fields))}")
+    return settings.model_copy(update=dict(fields))
+
+
+def where(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
+    """Where each setting comes from that is no default: a flag, a variable, or the file's key."""
+    path = config_file()
+    found = {name: f"{name} in {path}" for name in TomlConfigSettingsSource(Settings, path)()}
+    found |= {name: variable(name) for name in EnvSettingsSource(Settings)()}
+    return found | {name: flags.get(name, flag(name)) for name in given}
+
+
+def flag(name: str) -> str:
+    """A setting's flag."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    """A setting's environment variable."""
+    return PREFIX + name.upper()
+
+
+def unknown_variables() -> list[str]:
+    """One line for each variable that looks like a setting's and is none: others may have put it there."""
+    known = [variable(name) for name in Settings.model_fields] + [CONFIG]
+    ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return [f"{name} is no setting{_near(name, known)}" for name in ours]
+
+
+def _put_there(path: Path) -> bool:
+    """Whether the file may be put there by somebody who wants others to find it, as in `/tmp`."""
+    if not hasattr(os, "getuid") or not path.is_file():
+        return False
+    owners = {path.lstat().st_uid, path.stat().st_uid} - {os.getuid(), 0}
+    return bool(owners) and bool(path.absolute().parent.stat().st_mode & stat.S_IWOTH)
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = close_names(name.replace("-", "_"), known, limit=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _words(problem: Any) -> str:
+    words = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    return words.replace("should be", "must be", 1).split(", unable to")[0]

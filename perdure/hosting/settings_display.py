@@ -1,0 +1,76 @@
+"""Settings as they are shown: in force on this machine, and as a table in the docs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+from perdure.hosting.settings import Settings, about, flag, variable
+from perdure.values.json import Json
+
+MASK = "•••"
+"""In place of a secret that is set."""
+_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""Who asks, and with what password, in an address."""
+
+
+@dataclass(frozen=True)
+class ShownSetting:
+    """One setting as it is in force."""
+
+    name: str
+    group: str
+    value: Json
+    source: str
+    """A flag, a variable, a key of the file, or `default`."""
+
+
+def shown(settings: Settings) -> list[ShownSetting]:
+    """Every setting, in the order of the model; secrets are masked, and passwords in addresses."""
+    plain = settings.model_dump(mode="json")
+    rows = []
+    for name, field in Settings.model_fields.items():
+        value = MASK if about(field).secret and plain[name] else _masked(plain[name])
+        rows.append(ShownSetting(name, about(field).group, value, settings.sources.get(name, "default")))
+    return rows
+
+
+def secrets_of(settings: Settings) -> list[str]:
+    """The texts that are shown nowhere, of whichever settings hold any."""
+    found: list[str] = []
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name) if about(field).secret else None
+        found += value.values() if isinstance(value, dict) else [value] if value else []
+    return found
+
+
+def _masked(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    return _USER.sub(MASK, value) if isinstance(value, str) else value
+
+
+def shown_default(name: str) -> str:
+    """A setting's default in a help text and in the docs."""
+    default = Settings.model_fields[name].default
+    if default in (None, "", (), {}):
+        return "none"
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def table() -> str:
+    """The settings as Markdown, a table a group."""
+    lines: list[str] = []
+    for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
+        lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]
+        for name, field in fields:
+            form = about(field).form.replace("|", "\\|")
+            names = f"`{name}`, `{flag(name)}{' ' + form if form else ''}`, `{variable(name)}`"
+            secret = "; never shown" if about(field).secret else ""
+            lines.append(f"| {names} | {shown_default(name)} | {field.description}{secret} |")
+    return "\n".join(lines).lstrip() + "\n"

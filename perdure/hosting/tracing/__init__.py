@@ -1,1 +1,0 @@
-"""Spans of runs, by OpenTelemetry's conventions for generative AI: their names, who makes them, and how they hang together."""

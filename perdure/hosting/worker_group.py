@@ -1,0 +1,189 @@
+"""A worker and one worker for each rate-limited queue: they start, drain, and stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Final
+
+from temporalio.client import Client
+from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
+
+from perdure.activities.active_executions import ActiveExecutions
+from perdure.hosting.settings import Settings
+from perdure.tools.invocation import model_queue, runs_queue, tool_queue
+
+_MINUTE: Final = 60.0
+_POLLERS: Final = PollerBehaviorSimpleMaximum(2)
+"""Such a queue gives out so little that few need to ask."""
+
+
+class WorkerGroup:
+    """Used as one `temporalio.worker.Worker` is."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.all = workers
+        self._stack = AsyncExitStack()
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Do not wait for its end when its context is left: the process ends with `leave_at_once`."""
+        self._abandoned = True
+
+    @property
+    def task_queue(self) -> str:
+        """Where runs, and what is not limited, come from."""
+        return self.all[0].task_queue
+
+    @property
+    def is_running(self) -> bool:
+        """Whether every one of them polls."""
+        return all(worker.is_running for worker in self.all)
+
+    async def run(self) -> None:
+        """Work until `shutdown`. Raises what makes one of them fail, once all have ended."""
+        try:
+            async with asyncio.TaskGroup() as running:
+                for worker in self.all:
+                    running.create_task(worker.run())
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+
+    async def shutdown(self) -> None:
+        """Take nothing new, and wait for what runs, up to the grace."""
+        await asyncio.gather(*(worker.shutdown() for worker in self.all))
+
+    async def __aenter__(self) -> WorkerGroup:
+        async with AsyncExitStack() as stack:
+            for worker in self.all:
+                await stack.enter_async_context(worker)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._abandoned:
+            return
+        await self.shutdown()
+        await self._stack.__aexit__(kind, error, trace)
+
+
+def limited_workers(
+    client: Client,
+    settings: Settings,
+    task_queue: str,
+    request: Callable[..., Any],
+    tool: Callable[..., Any],
+    turn: Callable[..., Any],
+    options: Mapping[str, Any],
+) -> Iterator[Worker]:
+    """Workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
+    models = {} if settings.tools_only else settings.model_limits
+    queues = [(model_queue(task_queue, name), rate, request) for name, rate in models.items()]
+    queues += [(tool_queue(task_queue, name), rate, tool) for name, rate in settings.tool_limits.items()]
+    for queue, rate, activity in queues:
+        yield Worker(
+            client,
+            task_queue=queue,
+            activities=[activity],
+            max_task_queue_activities_per_second=rate / _MINUTE,
+            **{**options, "activity_task_poller_behavior": _POLLERS},
+        )
+    if settings.session_runs and not settings.tools_only:
+        # Each run that is under way holds one of them (R10.3).
+        own = {key: value for key, value in options.items() if key not in ("tuner", "max_concurrent_activities")}
+        yield Worker(
+            client,
+            task_queue=runs_queue(task_queue),
+            activities=[turn],
+            max_concurrent_activities=settings.session_runs,
+            **{**own, "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(1)},
+        )
+
+
+_under_way: Final[dict[object, str]] = {}
+"""By what is carried out of a run its workflow's id."""
+
+
+@contextmanager
+def carried_out(workflow_id: str, *, evicts: bool) -> Iterator[None]:
+    """An activation of a run while it lasts; one that `evicts` the run and fails is done again, and counts until it succeeds."""
+    key: object = workflow_id if evicts else object()
+    _under_way[key] = workflow_id
+    try:
+        yield
+    except BaseException:
+        if not evicts:
+            del _under_way[key]
+        raise
+    _under_way.pop(key, None)
+
+
+def held_runs() -> list[str]:
+    """Return the workflow ids of the runs that something is carried out of now, sorted."""
+    return sorted(set(_under_way.values()))
+
+
+TOLD_EVERY: Final = 15.0
+"""Seconds between lines about what is waited for."""
+LEAVES_AFTER: Final = 10.0
+"""Seconds beyond the grace, or the second interrupt, in which the SDK has to put the worker's runs out of memory."""
+_NAMED: Final = 5
+_log: Final = logging.getLogger("perdure.worker")
+
+
+async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: asyncio.Queue[int], grace: float) -> bool:
+    """Shut the worker down, telling in the log what is waited for. Return whether it has ended.
+
+    What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as
+    `Interrupted`, and its run has another worker carry it out. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned:
+    the SDK waits for ever for a run that it cannot evict, and the process is to be left with `leave_at_once`.
+    """
+    stopping = asyncio.ensure_future(worker.shutdown())
+    again = asyncio.ensure_future(interrupted.get())
+    clock = asyncio.get_running_loop().time
+    end = clock() + grace + LEAVES_AFTER
+    waits = f", and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
+    _say(f"draining: takes nothing new{waits if underway.titles else ''}")
+    try:
+        while not stopping.done():
+            left = max(0.0, end - clock())
+            await asyncio.wait({stopping, again}, timeout=min(TOLD_EVERY, left), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done() and clock() >= end:
+                _say_held(held_runs(), underway.titles)
+                worker.abandon()
+                stopping.cancel()
+                return False
+            if again.done():
+                end = min(end, clock() + LEAVES_AFTER)
+                if underway.titles:
+                    _say(f"hands over {_listed(underway.titles)}")
+                underway.hand_over()
+                again = asyncio.ensure_future(interrupted.get())
+            elif not stopping.done() and underway.titles:
+                _say(f"still waits for {_listed(underway.titles)}")
+    finally:
+        again.cancel()
+    await stopping
+    return True
+
+
+def _say_held(runs: list[str], titles: list[str]) -> None:
+    """Other workers go on with these runs: nothing of them is lost."""
+    if runs:
+        _log.error("leaves without runs that could not be evicted, other workers go on with them: %s", _listed(runs))
+    if titles or not runs:
+        _log.error("leaves without waiting for %s", _listed(titles) or "its pollers")
+
+
+def _listed(titles: list[str]) -> str:
+    more = f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    return ", ".join(titles[:_NAMED]) + more
+
+
+def _say(line: str) -> None:
+    _log.info("%s", line)

@@ -1,0 +1,1 @@
+"""Models: dialects, schemas of Solutions, streamed responses, providers' errors, and usage."""

@@ -1,0 +1,339 @@
+"""The text of an output while the model writes it, in every dialect.
+
+The pieces add up to the beginning of the text that the output is in the end, and mostly to all of it: what a reference stands for
+is known later, so a text is told up to its first one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Final
+
+from perdure.errors import JsonError
+from perdure.models.dialects.common import FINAL_CHANNEL, ThoughtFilter, settled
+from perdure.models.requests import OutputForm
+from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps, loads
+from perdure.values.references import DAGGER
+from perdure.values.templates import EXPR
+
+
+def text_of(output: Json) -> str:
+    """An output as text: a text as it is, of an object with one text that text, else compact JSON; none is `""` (R10.16)."""
+    if isinstance(output, dict) and len(output) == 1:
+        (only,) = output.values()
+        output = only if isinstance(only, str) else output
+    return "" if output is None else output if isinstance(output, str) else dumps(output)
+
+
+def said_by(schema: JsonObject | bool) -> OutputForm:
+    """What a schema lets one know of the text of an output before that is whole."""
+    if not isinstance(schema, dict) or not isinstance(members := schema.get("properties"), dict):
+        return OutputForm()
+    required = schema.get("required")
+    several = isinstance(required, list) and len(set(map(str, required))) > 1
+    if several or len(members) != 1 or schema.get("additionalProperties", False) is not False:
+        return OutputForm(several=several)
+    ((name, member),) = members.items()
+    return OutputForm(member=name if isinstance(member, dict) and member.get("type") == "string" else None)
+
+
+_LOOKED_AT: Final = re.compile(r"†|\{[\s(]*(?:†|\Z)")
+
+
+class PlainText:
+    """Pushed a text, gives it up to its first reference, with `††` as the dagger that it stands for."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        """Whether a reference has come: nothing behind it is known."""
+        self._rest = ""
+        """What cannot be told yet: it may open a reference."""
+        self._begun = False
+
+    def push(self, text: str, *, closed: bool = False) -> str:
+        """What is known now; all that is left, once the text is `closed`."""
+        if self.stopped:
+            return ""
+        text, self._rest = self._rest + text, ""
+        if not self._begun and not self._begin(text, closed):
+            return ""
+        told: list[str] = []
+        at = 0
+        while (found := _LOOKED_AT.search(text, at)) is not None:
+            start, end = found.span()
+            if end == len(text) and not closed:
+                self._rest = text[start:]
+                break
+            follows = text[end : end + 1] == DAGGER
+            if start + 1 == end and text[start] == DAGGER:  # one alone is a dagger, and so are two
+                told.append(text[at:end])
+                at = end + follows
+            elif text[end - 1] == DAGGER and not follows:
+                self.stopped = True
+                break
+            else:
+                told.append(text[at : end - follows])
+                at = end - follows
+        told.append(text[at : found.start() if found else len(text)])
+        return "".join(told)
+
+    def _begin(self, text: str, closed: bool) -> bool:
+        """Whether the text has begun as one that is no reference as a whole."""
+        lead = text.lstrip(" \t\r\n(")
+        if not closed and lead in ("", DAGGER):
+            self._rest = text
+            return False
+        self._begun = True
+        self.stopped = lead.startswith(DAGGER) and not lead.startswith(DAGGER * 2)
+        return not self.stopped
+
+
+_CHARACTERS: Final = re.compile(
+    r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))*"
+)
+"""Of a string, as far as whole characters have come: one beyond the 16-bit plane may be written as two escapes."""
+_LONGEST_ESCAPE: Final = len(r"\ud83d\ude00")
+_TOKEN: Final = re.compile(r"[ \t\r\n]*(?:([\"{}\[\],:])|([-+.\w]+))")
+
+
+class OutputText:
+    """Pushed the JSON of one member of an object in pieces, from the colon on, gives its value's text. Gives no more where it is no
+    JSON, or where something stands that is replaced: a reference, a formula.
+
+    Of an object that may yet turn out to be one text nothing is given before that is known.
+    """
+
+    def __init__(self, said: OutputForm) -> None:
+        self.stopped = False
+        """Whether nothing more will be given."""
+        self._expected = said
+        self._rest = ""
+        """A token that has not ended."""
+        self._begun = False
+        """Whether the colon has come."""
+        self._out: list[str] = []
+        self._shape = "json"
+        """Or, of an object, `open`: its first member is read; `text`: that is its only one."""
+        self._waiting: list[str] = []
+        """What it says as JSON, and as its only text, while that is open."""
+        self._only: list[str] = []
+        self._open: list[str] = []
+        """Brackets."""
+        self._key_next = False
+        self._held = ""
+        """A brace: behind it a formula may stand."""
+        self._string: str = ""  # "", or what the string is that is being read: "text", "value", "key"
+        self._plain = PlainText()
+        self._key: list[str] = []
+        self._quoted = False
+        """Whether the quote was given that opens a value."""
+
+    def push(self, raw: str, *, closed: bool = False) -> str:
+        """What is known of its text now; `closed`: the value is whole."""
+        text, self._rest = self._rest + raw, ""
+        at = 0
+        while at < len(text) and not self.stopped:
+            before = at
+            at = self._characters(text, at) if self._string else self._token(text, at, closed)
+            if at == before:
+                break
+        if not self.stopped:
+            self._rest = text[at:]
+        known, self._out = "".join(self._out), []
+        return known
+
+    def _put(self, json: str) -> None:
+        if self._shape == "json":
+            self._out.append(json)
+        elif self._shape == "open":
+            self._waiting.append(json)
+
+    def _decide(self, shape: str) -> None:
+        """What the object is, is known: what waited is given."""
+        if self._shape == "open":
+            self._out += self._waiting if shape == "json" else self._only
+            self._shape = shape
+
+    def _characters(self, text: str, at: int) -> int:
+        """Read on in a string; where it goes on."""
+        found = _CHARACTERS.match(text, at)
+        assert found is not None
+        end = found.end()
+        closed = text[end : end + 1] == '"'
+        piece = json.loads(f'"{found[0]}"') if found[0] else ""
+        if self._string == "key":
+            self._key.append(piece)
+            if closed:
+                self._end_key()
+        else:
+            self._say(self._plain.push(piece, closed=closed), closed)
+        if closed:
+            self.stopped |= self._string == "text"
+            self._string = ""
+            return end + 1
+        if end < len(text) and (text[end] != "\\" or len(text) - end >= _LONGEST_ESCAPE):
+            self.stopped = True  # no JSON
+        return end
+
+    def _say(self, piece: str, closed: bool) -> None:
+        reference = self._plain.stopped
+        if self._string == "text" or self._shape == "text":
+            self._out.append(piece)
+        else:
+            if not self._quoted and (piece or (closed and not reference)):
+                self._quoted = True
+                self._put('"')
+            self._put(dumps(piece)[1:-1])
+            self._only.append(piece if self._shape == "open" else "")
+            if closed and not reference:
+                self._put('"')
+        self.stopped |= reference
+
+    def _end_key(self) -> None:
+        key = "".join(self._key)
+        if self._held and key == EXPR:
+            self.stopped = True
+            return
+        self._put(f"{self._held}{dumps(key)}")
+        if self._held and self._shape == "open" and key == self._expected.member:
+            self._decide("text")
+        self._held = ""
+
+    def _token(self, text: str, at: int, closed: bool) -> int:
+        """Read one token; where it goes on."""
+        found = _TOKEN.match(text, at)
+        if found is None:
+            self.stopped = bool(text[at:].strip())
+            return at
+        mark, scalar = found[1], found[2]
+        if not self._begun:
+            self._begun, self.stopped = True, mark != ":"
+        elif scalar:
+            if found.end() == len(text) and not closed:
+                return at
+            self._scalar(scalar)
+        elif mark == '"':
+            self._string = "key" if self._key_next else "value" if self._open else "text"
+            self._plain, self._key, self._quoted, self._key_next = PlainText(), [], False, False
+        elif mark in "{[":
+            self._begin(mark)
+        else:
+            self._end(mark)
+        return found.end()
+
+    def _begin(self, mark: str) -> None:
+        if self._open:
+            self._decide("json")
+        elif mark == "{" and not self._expected.several:
+            self._shape = "open"
+        self._put(self._held)
+        self._open.append(mark)
+        self._key_next = mark == "{"
+        self._held = mark if mark == "{" else ""
+        if mark == "[":
+            self._put(mark)
+        self.stopped |= len(self._open) > MAX_DEPTH
+
+    def _end(self, mark: str) -> None:
+        """A mark that begins nothing."""
+        last = len(self._open) <= 1
+        if mark != ":" and last:
+            self._decide("text" if mark == "}" and not self._held else "json")
+            self.stopped |= mark == "," and self._shape == "text"  # a member too many
+        self._put(self._held + mark)
+        self._held = ""
+        if mark in "}]":
+            self.stopped |= last
+            self._open = self._open[:-1]
+        self._key_next = mark == "," and self._open[-1:] == ["{"]
+
+    def _scalar(self, scalar: str) -> None:
+        try:
+            value = loads(scalar)
+        except JsonError:
+            self.stopped = True
+            return
+        self._decide("json")
+        if self._open or value is not None:
+            self._put(dumps(value))
+        self.stopped |= not self._open
+
+
+_END_OF_THOUGHT: Final = re.compile(rf"</think(?:ing)?>|{FINAL_CHANNEL}")
+
+
+class ProseText:
+    """Pushed an answer in pieces, gives the text that `without_thoughts` makes of it, up to its first reference.
+
+    Gives nothing of a JSON document, which is the output and not its text, and no more where what it gave turns out to have been a
+    thought whose beginning was lost: its end says what it was.
+    """
+
+    def __init__(self) -> None:
+        self.thoughts = ThoughtFilter()
+        self._rest = ""
+        """What may belong to the end: blanks and marks; of an answer that begins with a mark all."""
+        self._begun = False
+        self._plain = PlainText()
+        self._stopped = self.anew = False
+        """`anew`: what was given was a thought."""
+
+    def push(self, text: str) -> str:
+        """What is known of it now."""
+        text = self._rest + self.thoughts.push(text)
+        if not text or self._stopped:
+            return ""
+        ends = _END_OF_THOUGHT.search(text)
+        if ends is not None and self._begun:
+            self._stopped = self.anew = True
+            return ""
+        text = text if self._begun else text[ends.end() if ends else 0 :].lstrip()
+        if not self._begun and text.startswith("{"):
+            self._stopped = True
+            return ""
+        end = settled(text) if self._begun or ends is not None or not text.startswith("<|") else 0
+        self._rest = text[end:]
+        self._begun = self._begun or end > 0
+        return self._plain.push(text[:end])
+
+
+_HEAD: Final = re.compile(r"""\s*output\(\s*(?:([A-Za-z_]\w*)\s*=\s*)?(\"\"\"|'''|"|')""")
+_ESCAPE: Final = (
+    r"\\(?:[\n\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|[0-7]{1,2}(?=[^0-7])|N\{[^}\n]*\})"
+)
+_BODIES: Final = {
+    quote: re.compile(
+        rf"(?:[^\\{quote[0]}]+|{_ESCAPE}|{quote[0]}{{1,2}}(?=[^{quote[0]}]))*"
+        if len(quote) == 3
+        else rf"(?:[^\\\n{quote}]+|{_ESCAPE})*"
+    )
+    for quote in ('"""', "'''", '"', "'")
+}
+"""Of a string, as far as whole characters have come."""
+
+
+def output_so_far(source: str, said: OutputForm) -> str:
+    """What the output of a line that is being written begins with; `""` where that is not known yet."""
+    head = _HEAD.match(source)
+    if head is None:
+        return ""
+    name, quote = head[1], head[2]
+    body = _BODIES[quote].match(source, head.end())
+    assert body is not None
+    try:
+        text = ast.literal_eval(f"{quote}{body[0]}{quote}")
+        text.encode()
+    except (SyntaxError, ValueError):
+        return ""
+    closed = source.startswith(quote, body.end())
+    plain = PlainText()
+    known = plain.push(text, closed=closed)
+    if name is None or name == said.member:
+        return known
+    if not said.several:
+        return ""
+    opened = '"' if known or (closed and not plain.stopped) else ""
+    return f'{{"{name}":{opened}{dumps(known)[1:-1]}' + ('"' if closed and not plain.stopped else "")

@@ -1,0 +1,323 @@
+"""The dialect `script`: a plan in Python's syntax, read while it streams and never executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from perdure.errors import CallError
+from perdure.models.dialects.common import (
+    DialectRequest,
+    Solution,
+    ThoughtFilter,
+    ToolDelta,
+    parameters_text,
+    syntax_error,
+    tool_notes,
+    written_names,
+)
+from perdure.models.dialects.output_text import OutputText, output_so_far
+from perdure.models.dialects.script_calls import Block, NotAllowedError, parse
+from perdure.models.dialects.script_statements import Lines, ScriptPlan, Statement, assigned_names
+from perdure.models.dialects.script_writer import is_name, write_call
+from perdure.models.requests import ReaderVocabulary
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps, shorten
+
+_TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
+_INDENTED: Final = re.compile(r"\n\s+\S")
+_SHOWN: Final = 300
+
+
+class ScriptReader:
+    """Gives each call once its line has closed. A line that is no call is given as a structural error that quotes it.
+
+    Words around the calls are told of once, and not at all before the first of them or outside of code fences. An answer that
+    begins with words may be a thought whose beginning was lost, so none of its calls start before it has ended.
+    """
+
+    def __init__(self, vocabulary: ReaderVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lines = Lines()
+        self._thoughts = ThoughtFilter()
+        self._native = False
+        self._told = 0
+        self._said = ""
+        """What is known of the output's text so far."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew: what came so far was a thought."""
+        self._held = False
+        self._words: Json = None
+        """The structural error that the first words are."""
+        self._given: list[Json] = []
+        self._plan = ScriptPlan(self._vocabulary)
+
+    def push(self, text: str) -> list[Json]:
+        self._thoughts.push(text)
+        self._take(self._lines.push(text))
+        if self._held:
+            return []
+        new = self._given[self._told :]
+        self._told = len(self._given)
+        return new
+
+    def push_tool(self, delta: ToolDelta) -> list[Json]:
+        self._native = True
+        return []
+
+    def said(self) -> str:
+        if self._held or "output" in self._vocabulary.names:
+            return ""
+        if self._plan.outputs:
+            known = OutputText(self._vocabulary.said).push(f":{dumps(self._plan.output)}", closed=True)
+        else:
+            known = output_so_far(self._lines.under_way, self._vocabulary.said)
+        if not known.startswith(self._said):
+            return ""
+        new, self._said = known[len(self._said) :], known
+        return new
+
+    def thought(self) -> str:
+        return self._thoughts.new()
+
+    def close(self, finish_reason: str | None = None) -> Solution:
+        if finish_reason == "length":
+            message = "the answer was cut off at the model's length limit; plan fewer calls at a time"
+            return Solution([] if self._held else self._given, problem=CallError("cut_off", message))
+        self._take(self._lines.close())
+        if self._given or self._plan.outputs:
+            return Solution(self._given, self._plan.output)
+        if self._words is not None:
+            return Solution([self._words])
+        if self._native:
+            message = "native function calls are not read here: write calls as text, one per line"
+            return Solution(problem=CallError("native_call", message))
+        message = "the answer was empty: write calls, one per line, or output(…)"
+        return Solution(problem=CallError("empty_answer", message))
+
+    def _take(self, statements: Iterable[Statement | None]) -> None:
+        for statement in statements:
+            if statement is None:
+                self._forget()
+            else:
+                self._statement(statement)
+                self._lines.trusted = self._lines.trusted or bool(
+                    (self._given or self._plan.outputs) and not self._held
+                )
+
+    def _statement(self, statement: Statement) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._take_statement(statement)
+
+    def _take_statement(self, statement: Statement) -> None:
+        lines = statement.lines
+        try:
+            body = parse("\n".join(lines))
+        except SyntaxError as error:
+            where = (error.lineno or 1, max(1, error.offset or 1))
+            wrong = self._wrong(statement, where, f"{error.msg}; a line is a call: name = tool(key=value)")
+            if statement.is_words:
+                self._take_words(wrong)
+            else:
+                self._given.append(wrong)
+        except NotAllowedError as error:
+            self._given.append(self._wrong(statement, (1, 1), error.message))
+        except (ValueError, MemoryError, RecursionError) as error:
+            message = f"this cannot be read: {str(error) or 'it is nested too deeply'}"
+            self._given.append(self._wrong(statement, (1, 1), message))
+        else:
+            for each in body:
+                try:
+                    self._given += self._plan.read(each)
+                except NotAllowedError as error:
+                    self._given.append(self._wrong(statement, error.position(lines), error.message, each))
+                except RecursionError:
+                    self._given.append(self._wrong(statement, (1, 1), "this is nested too deeply", each))
+
+    def _take_words(self, wrong: Json) -> None:
+        """Words, not an attempt at a call: told once, where there was a call before them and no fence tells them apart."""
+        first, self._words = self._words is None, self._words or wrong
+        if not (self._given or self._plan.outputs):
+            self._held = True
+        elif first and (self._lines.fenced or not self._lines.fences):
+            self._given.append(wrong)
+
+    def _wrong(self, statement: Statement, where: tuple[int, int], message: str, read: ast.stmt | None = None) -> Json:
+        """A structural error that quotes the line around the place."""
+        lines = statement.lines
+        number, column = min(where[0], len(lines)), where[1]
+        quoted = lines[number - 1]
+        start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
+        quoted = quoted[start : start + _SHOWN]
+        text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
+        claimed = self._claimed("\n".join(lines), read)
+        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
+
+    def _claimed(self, source: str, read: ast.stmt | None) -> JsonObject:
+        """Where what is no call would have written: nobody may read there what was there before it (R5.1)."""
+        if isinstance(read, ast.For | ast.While | ast.If):
+            names = [name for name in assigned_names(read) if is_name(name)]
+            return {"_outputPath": " && ".join(f"†state.{name}" for name in names)} if names else {}
+        paths: dict[str, None] = {}
+        for line in source.split("\n") if _INDENTED.search(source) else [source]:
+            if (targets := _TARGETS.match(line.lstrip())) is not None:
+                try:
+                    statement = ast.parse(f"{targets.group()}0").body[0]
+                    assert isinstance(statement, ast.Assign)
+                    paths[Block({"input", "state", *self._vocabulary.kinds}).target(statement.targets)] = None
+                except (SyntaxError, ValueError, NotAllowedError, AssertionError):
+                    continue
+        return {"_outputPath": next(iter(paths)) if len(paths) == 1 else _all(paths)} if paths else {}
+
+
+def _all(paths: Iterable[str]) -> str:
+    """What a loop or a condition that cannot be read would have written, at any of its lines."""
+    return " && ".join(dict.fromkeys(part for path in paths for part in re.split(r" \|\| | && ", path)))
+
+
+def shorten_source(lines: list[str]) -> str:
+    return shorten("\n".join(lines), _SHOWN)[1:-1] if len(lines) > 1 else lines[0][:_SHOWN]
+
+
+HOW_TO_SCRIPT: Final = """\
+You plan; an engine acts. Answer only with calls in Python syntax, one per line:
+user = fetchUser(name=input.name)
+receipt, error = pay(amount=user.total)
+output(text=receipt.text)
+- A line runs once what it reads is there, all that can in parallel.
+- The name before = keeps the result: pass on user.name, items[0] or d["odd key"], never copy values. Without a name you only see \
+the result.
+- input.x is input data. In text write "Dear {†state.user.name}".
+- a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error, and what reads the one not \
+written is skipped. a = b = f() writes both.
+- Arguments: names, text, numbers, True, False, None, lists, dicts.
+- _outputMethod="push" (merge, assign, concat) adds to a value.
+- _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on; _after=["ended †state.user"] once it has ended, however.
+- output(value) or output(key=value) ends the task; it may use names as above. Leave it out while you need results to decide.
+Correct errors with new lines. Do not repeat calls that are done."""
+
+CONTROL: Final = """\
+- Arguments and names may compute: hot = [h for h in hosts if h.cpu > 90], f"{user.name}: {max(loads)} %", total * 2. There are \
+operators, comprehensions, f-strings, methods of text, and len sum min max sorted any all round str int float set dict zip enumerate range.
+- Calls may stand in calls, and under for, if/elif/else and while (20 rounds at most):
+for h in hosts:
+    c = check(host=h.name)
+    if not c.ok:
+        restart(host=h.name)
+bad = [x.host for x in c if not x.ok]
+- What a for assigns is a list afterwards, with None where nothing was made; so is [check(host=h.name) for h in hosts]. Its rounds \
+run in parallel and do not see each other: no break, no n = n + 1. A while's rounds follow each other.
+- There is no def, import, try or return."""
+
+LOOPS: Final = (
+    "Another agent. With _each=list it runs once per item and has †input.item and †input.index (_parallel=8 at a time); the result "
+    "is the list of its outputs. With _until=output.done it is repeated until that is true (_max=20 times at most)."
+)
+
+_NOT_IN_A_NAME: Final = re.compile(r"\W")
+
+
+class ScriptDialect:
+    """See the module."""
+
+    how: Final = HOW_TO_SCRIPT
+    control: Final = CONTROL
+    text_answers: Final = False
+    keeps_turns: Final = False
+
+    def only_output(self, ask: DialectRequest) -> str:
+        return "Answer with one line: output(…)"
+
+    def tools_text(self, ask: DialectRequest) -> str:
+        """Each tool as a signature, with what a signature cannot say below it."""
+        lines = ["Tools:"] if ask.tools else ["There are no tools."]
+        names = written_names(script_names(ask.tools))
+        for tool in ask.tools.values():
+            lines.append(f"- {names[tool.name]}({', '.join(_signature(tool))})")
+            lines += [f"  {note}" for note in [*tool_notes(tool, LOOPS), *_details(tool)]]
+        lines.append(f"Schema of the output: {dumps(ask.output)}")
+        return "\n".join(lines)
+
+    def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
+        """The calls as lines of script, with their status as comments."""
+        names = written_names(script_names(ask.tools))
+        return "\n".join(_noted(call, names, ask.kinds) for call in calls)
+
+    def parameters(self, ask: DialectRequest) -> JsonObject:
+        return {}
+
+    def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> ReaderVocabulary:
+        return ReaderVocabulary(
+            names=script_names(tools),
+            parameters={name: list(tool.parameters.get("properties", {})) for name, tool in tools.items()},
+            kinds=kinds,
+        )
+
+    def reader(self, vocabulary: ReaderVocabulary) -> ScriptReader:
+        return ScriptReader(vocabulary)
+
+
+def script_names(tools: Iterable[str]) -> dict[str, str]:
+    """Tools by the name under which a script calls them: itself, or the nearest that Python's syntax allows."""
+    names: dict[str, str] = {}
+    for tool in tools:
+        plain = tool
+        if not all(is_name(part) for part in tool.split(".")) or tool == "output":
+            plain = _NOT_IN_A_NAME.sub("_", tool)
+            if plain[:1].isdigit():
+                plain = f"_{plain}"
+            elif not is_name(plain) or plain == "output":
+                plain = f"{plain}_"
+        while plain in names:
+            plain += "_"
+        names[plain] = tool
+    return names
+
+
+def _signature(tool: Tool) -> list[str]:
+    required = tool.parameters.get("required", [])
+    return [
+        f"{name}{'' if name in required else '?'}: {_kind(schema)}"
+        for name, schema in tool.parameters.get("properties", {}).items()
+    ]
+
+
+def _kind(schema: Json) -> str:
+    """A parameter's type in a word or two, or its schema."""
+    if not isinstance(schema, dict):
+        return "any"
+    said = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
+    if set(said) == {"type"} and isinstance(said["type"], str):
+        return said["type"]
+    if set(said) <= {"type", "enum"} and "enum" in said:
+        return "|".join(map(dumps, said["enum"]))
+    return dumps(said) if said else "any"
+
+
+def _details(tool: Tool) -> list[str]:
+    properties = tool.parameters.get("properties", {})
+    details = [
+        f"{name}: {schema['description']}"
+        for name, schema in properties.items()
+        if isinstance(schema, dict) and schema.get("description")
+    ]
+    more = {
+        key: value
+        for key, value in parameters_text(tool.parameters).items()
+        if key not in ("properties", "required", "additionalProperties", "title")
+    }
+    return [*details, *([dumps(more)] if more else [])]
+
+
+def _noted(call: JsonObject, names: Mapping[str, str], kinds: Iterable[str]) -> str:
+    notes = [str(call[key]) for key in ("_id", "_status", "_reason") if call.get(key)]
+    raw = {key: value for key, value in call.items() if key not in ("_id", "_status", "_reason", "_error")}
+    line = raw["_source"] if isinstance(raw.get("_source"), str) else write_call(raw, names=names, kinds=kinds)
+    first, *more = line.split("\n")
+    return "\n".join([f"{first}  # {' '.join(notes)}".replace("\n", "\\n") if notes else first, *more])

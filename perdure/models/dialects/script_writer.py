@@ -1,0 +1,191 @@
+"""Calls written as lines of a script."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from perdure.errors import ReferenceSyntaxError
+from perdure.plan.calls import IF
+from perdure.values.formulas import readable
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.references import AllOf, Expression, FirstOf, Path, Reference, parse_expression, parse_output_path
+from perdure.values.templates import EXPR, is_expression, is_formula
+
+CONSTANTS: Final[Mapping[str, Json]] = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "true": True,
+    "false": False,
+    "null": None,
+}
+"""Those of Python, and of JSON, which a model may fall into."""
+
+
+def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()) -> str:
+    """One call as a line of script. `names`: tool → how a script calls it; `kinds`: those that references can name."""
+    writer = _Writer(kinds)
+    tool = str(call.get("_tool", "?"))
+    call = _without_versions(call)
+    if (lines := _compound(call, tool, writer, names, kinds)) is not None:
+        return lines
+    arguments = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
+    target = writer.target(call.get("_outputPath"))
+    if target is None:
+        arguments["_outputPath"] = call["_outputPath"]
+    written = [f"{key}={writer.argument(key, value)}" for key, value in arguments.items() if plain(key)]
+    if odd := {key: value for key, value in arguments.items() if not plain(key)}:
+        written.append(f"**{writer.value(odd)}")
+    line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
+    if tool == "_let" and target and {"value"} <= arguments.keys() <= {"value", IF} and _is_head(arguments.get(IF)):
+        line = writer.value(arguments["value"])
+        if isinstance(condition := arguments.get(IF), str):
+            return f"if {writer.argument(IF, condition)}:\n    {target} = {line}"
+    return f"{target} = {line}" if target else line
+
+
+def _without_versions(call: JsonObject) -> JsonObject:
+    """Return the call without the order that its line has anyway, after those before that assign its names (R5.14)."""
+    after = call.get("_after")
+    if not isinstance(after, list):
+        return call
+    own = {f"ended †state.{name}" for name in re.findall(r"†state\.(\w+)", dumps(call.get("_outputPath", "")))}
+    body = call.get("_body")
+    own |= {f"ended {path}" for path in re.findall(r"†state\.\w+", dumps(body))} if isinstance(body, list) else set()
+    kept: list[Json] = [item for item in after if item not in own]
+    rest = {key: value for key, value in call.items() if key != "_after"}
+    return rest | ({"_after": kept} if kept else {})
+
+
+def _compound(
+    call: JsonObject, tool: str, writer: _Writer, names: Mapping[str, str] | None, kinds: Iterable[str]
+) -> str | None:
+    """A loop, with its body below it; `None` for what is written on one line."""
+    body = call.get("_body")
+    each = call.get("_each")
+    if not isinstance(body, list) or not all(isinstance(inner, dict) for inner in body) or not _is_head(call.get(IF)):
+        return None
+    if tool == "_for" and isinstance(each, str | list | dict) and call.keys() <= _FOR_KEYS:
+        item, place = str(call.get("_as", "item")), call.get("_at")
+        source = writer.value(each)
+        head = f"for {place}, {item} in enumerate({source})" if place else f"for {item} in {source}"
+    elif tool == "_while" and call.keys() <= _WHILE_KEYS and call.get("_while") and _is_head(call["_while"]):
+        head = f"while {writer.argument(IF, call['_while'])}"
+    else:
+        return None
+    lines = [f"{head}:"]
+    for inner in body:
+        lines += [f"    {line}" for line in write_call(inner, names=names, kinds=kinds).split("\n")]
+    if isinstance(condition := call.get(IF), str):
+        lines = [f"if {writer.argument(IF, condition)}:", *(f"    {line}" for line in lines)]
+    return "\n".join(lines)
+
+
+def _is_head(condition: Json) -> bool:
+    """Whether the condition can stand behind `if` or `while`: a formula, or none."""
+    return condition is None or (isinstance(condition, str) and readable(condition) is not None)
+
+
+_FOR_KEYS: Final = frozenset({"_tool", "_each", "_as", "_at", "_body", IF})
+_WHILE_KEYS: Final = frozenset({"_tool", "_while", "_body", IF})
+
+
+def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
+    """The output as a line of script."""
+    writer = _Writer(kinds)
+    if isinstance(output, dict) and output and all(map(plain, output)):
+        return f"output({', '.join(f'{key}={writer.value(value)}' for key, value in output.items())})"
+    return f"output({writer.value(output)})"
+
+
+def is_name(text: str) -> bool:
+    """Whether Python takes it as a name, and as this one: it reads `ª` as `a`."""
+    return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
+
+
+def plain(key: str) -> bool:
+    """Whether a script may name it so: a name of Python's, but none of its own special ones."""
+    return is_name(key) and not key.startswith("__")
+
+
+class _Writer:
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._kinds = {"input", "state", "output", *kinds}
+
+    def argument(self, key: str, value: Json) -> str:
+        """What stands behind `key=`: a condition is a formula without being marked as one."""
+        if key != IF or not isinstance(value, str):
+            return self.value(value)
+        # Joined references are no formula: they stand as a text.
+        return self.value({EXPR: value}) if readable(value) is not None else dumps(value)
+
+    def value(self, value: Json) -> str:
+        if isinstance(value, str):
+            return self._text(value)
+        if is_formula(value) and (source := readable(value[EXPR])) is not None:
+            return source
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{dumps(name)}: {self.value(child)}" for name, child in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self.value, value)) + "]"
+        return repr(value)
+
+    def _text(self, text: str) -> str:
+        if is_expression(text):
+            try:
+                return self._expression(parse_expression(text.strip()))
+            except ReferenceSyntaxError:
+                pass
+        return dumps(text)
+
+    def _expression(self, expression: Expression) -> str:
+        if isinstance(expression, Reference):
+            return self.name(expression)
+        word = " or " if isinstance(expression, FirstOf) else " and "
+        parts = [
+            f"({self._expression(item)})"
+            if not isinstance(item, Reference) and _looser(item, expression)
+            else self._expression(item)
+            for item in expression.items
+        ]
+        return word.join(parts)
+
+    def name(self, reference: Reference) -> str:
+        path = reference.path
+        if reference.kind != "state":
+            return reference.kind + _steps(path) if plain(reference.kind) else dumps(str(reference))
+        first = path[0] if path else None
+        bare = isinstance(first, str) and plain(first) and first not in self._kinds and first not in CONSTANTS
+        return f"{first}{_steps(path[1:])}" if bare else f"state{_steps(path)}"
+
+    def target(self, output_path: Json) -> str | None:
+        """The names before `=`; empty without a path, `None` where only the path itself can say it."""
+        if output_path is None:
+            return ""
+        try:
+            alternatives = parse_output_path(output_path) if isinstance(output_path, str) else ()
+        except ReferenceSyntaxError:
+            return None
+        if not alternatives or any(not path for paths in alternatives for path in paths):
+            return None
+        width = max(map(len, alternatives))
+        rows = [
+            ", ".join(self.name(Reference("state", paths[min(index, len(paths) - 1)])) for paths in alternatives)
+            for index in range(width)
+        ]
+        return " = ".join(rows)
+
+
+def _looser(inner: Expression, outer: Expression) -> bool:
+    """Whether the inner one needs parentheses to be read as written."""
+    return isinstance(inner, FirstOf) or isinstance(outer, AllOf)
+
+
+def _steps(path: Path) -> str:
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" if plain(part) else f"[{dumps(part)}]" for part in path
+    )

@@ -1,0 +1,223 @@
+"""The dialect `solution`: one JSON document of calls and output under a composed schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from perdure.errors import CallError, JsonError
+from perdure.models.dialects.common import (
+    CONTROL,
+    CallScanner,
+    CommentFilter,
+    DialectRequest,
+    DocumentFilter,
+    Solution,
+    ToolDelta,
+    end_of_object,
+    fence_removed,
+    plan_text,
+    tools_text,
+    without_thoughts,
+)
+from perdure.models.dialects.output_text import OutputText
+from perdure.models.requests import OutputForm, ReaderVocabulary
+from perdure.models.schemas import compose, make_strict
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps, loads_commented, without_comments
+
+HOW_TO_PLAN: Final = """\
+You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
+
+calls: what to do now. Each is {"_tool": name, parameters…, "_outputPath": "†state.some.name"}. The engine runs every call as \
+soon as what it reads is there, all that can in parallel; the order of the list does not matter where the wiring tells it.
+- A parameter may be a reference instead of a value: "†state.profile.name", "†input.items[0]", "†state[\\"odd key\\"]". Inside a \
+longer text write {†state.name}. To pass a result on, write it to a path and refer to it: never copy it out.
+- "a || b" is the first that exists; "a && b" waits for both and is b. Both join references and output paths.
+- "_outputPath": "†state.ok || †state.error" is a branch: success writes the first, failure {"code","message"} to the last. What \
+reads the path not taken is skipped.
+- "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
+read it.
+- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
+- The graph must have no cycle, and every path read must exist or be written by a call.
+output: null while calls' results are needed to decide; else the answer. It may refer to what calls write, as parameters do. \
+When the task is solved, give the output: no further calls are needed.
+Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
+
+
+class SolutionDialect:
+    """See the module."""
+
+    how: Final = HOW_TO_PLAN
+    control: Final = CONTROL
+    text_answers: Final = False
+    keeps_turns: Final = False
+
+    def only_output(self, ask: DialectRequest) -> str:
+        return 'Answer with {"output": …}'
+
+    def tools_text(self, ask: DialectRequest) -> str:
+        return tools_text(ask.tools, ask.output)
+
+    def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
+        return plan_text(calls)
+
+    def parameters(self, ask: DialectRequest) -> JsonObject:
+        plain = compose(
+            ask.tools,
+            ask.output,
+            final=ask.final,
+            max_calls=ask.max_calls,
+            instances=ask.instances,
+            control=ask.control,
+        )
+        strict, problems = make_strict(plain)
+        schema = (
+            {"name": "solution", "schema": plain}
+            if problems
+            else {"name": "solution", "schema": strict, "strict": True}
+        )
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+    def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> ReaderVocabulary:
+        return ReaderVocabulary()
+
+    def reader(self, vocabulary: ReaderVocabulary) -> SolutionReader:
+        return SolutionReader(vocabulary.said)
+
+
+class SolutionReader:
+    """Gives each element of `calls` once it has closed.
+
+    While it streams it only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the
+    whole answer was is decided when it has ended. An answer that begins with words may be a thought whose beginning was
+    lost, so none of its calls start before it has ended.
+    """
+
+    def __init__(self, said: OutputForm | None = None) -> None:
+        self._text: list[str] = []
+        self._opening = DocumentFilter()
+        self._comments = CommentFilter()
+        self._calls = CallScanner()
+        self._given: list[Json] = []
+        self._native = False
+        self._output = OutputText(said or OutputForm())
+
+    def push(self, text: str) -> list[Json]:
+        self._text.append(text)
+        inner = self._comments.push(self._opening.push(text))
+        closed: list[Json] = []
+        for source in self._calls.push(inner) if inner else ():
+            try:
+                closed.append(loads_commented(source))
+            except (
+                JsonError
+            ):  # from the first call on that cannot be carried none is given: the order must not have holes
+                self._calls.stopped = True
+                break
+        self._given += closed
+        return closed
+
+    def push_tool(self, delta: ToolDelta) -> list[Json]:
+        self._native = True
+        return []
+
+    def said(self) -> str:
+        scanner = self._calls
+        raw, scanner.output = "".join(scanner.output), []
+        return self._output.push(raw, closed=scanner.output_closed) if raw or scanner.output_closed else ""
+
+    def thought(self) -> str:
+        return self._opening.thoughts.new()
+
+    def close(self, finish_reason: str | None = None) -> Solution:
+        text = "".join(self._text)
+        if self._native and not text.strip():
+            return _no_solution("native_call", "native function calls are not read here: write calls as JSON text")
+        solution = parse_solution(text, finish_reason)
+        given = self._given
+        if solution.calls[: len(given)] == given:
+            return solution
+        if solution.problem is None:
+            message = f"the answer held more than one document; the first {len(given)} calls were run, and nothing else"
+            solution = _no_solution("not_a_solution", message)
+        return replace(solution, calls=given)
+
+
+def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
+    """The Solution that a finished answer holds. Never raises: whatever a model can write is an answer to it."""
+    text = _document(fence_removed(without_thoughts(text)), cut=finish_reason == "length")
+    if not text:
+        return _no_solution("empty_answer", "the answer was empty")
+    try:
+        document = loads_commented(text, source="the answer")
+    except JsonError as error:
+        if finish_reason == "length":
+            return _no_solution(
+                "cut_off", "the answer was cut off at the model's length limit; plan fewer calls at a time"
+            )
+        return _no_solution("not_json", f"{error}. It began: {text[:120]!r}")
+    if not isinstance(document, dict) or not document.keys() & _KEYS:
+        return _no_solution(
+            "not_a_solution", f"expected an object with 'calls' and 'output', not {dumps(document)[:120]}"
+        )
+    unknown = sorted(document.keys() - _KEYS)
+    if unknown:
+        return _no_solution("not_a_solution", f"unknown keys {', '.join(unknown[:5])} beside 'calls' and 'output'")
+    calls = document.get("calls")
+    if calls is not None and not isinstance(calls, list):
+        return _no_solution("not_a_solution", f"'calls' must be an array, not {dumps(calls)[:120]}")
+    return Solution(calls or [], document.get("output"))
+
+
+_KEYS: Final = frozenset({"calls", "output"})
+_MOST_BRACES: Final = 100
+"""Braces around the document that are looked at, in prose: more are no answer."""
+
+
+def _document(text: str, *, cut: bool) -> str:
+    """The JSON document in a finished answer, without what stands around it; the text itself where there is none.
+
+    Where words stand before it, it is the last that is a Solution. One that never closes hides all behind it: what is inside
+    it must not be taken for the answer.
+    """
+    at, found, other = text.find("{"), "", ""
+    for _ in range(_MOST_BRACES):
+        if at < 0:
+            break
+        document, after = _object(text, at)
+        end = after or len(text)
+        if document is None:
+            other = other or text[at:].rstrip().removesuffix("```").rstrip()
+            if after is None or at == 0:
+                return found if found and not cut else other
+        else:
+            other = other or text[at:end]
+            if document.keys() & _KEYS:
+                found = text[at:end]
+            if at == 0:
+                break
+        at = text.find("{", end)
+    return found or other or text
+
+
+_DECODER: Final = json.JSONDecoder()
+
+
+def _object(text: str, at: int) -> tuple[JsonObject | None, int | None]:
+    """The object that begins at a place and where it ends; `None` for what is none, or never ends."""
+    with suppress(ValueError, RecursionError):
+        return _DECODER.raw_decode(text, at)
+    if end := end_of_object(text, at, comments=True):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.raw_decode(without_comments(text[at:end]))[0], end
+    return None, end_of_object(text, at)
+
+
+def _no_solution(code: str, message: str) -> Solution:
+    return Solution(
+        problem=CallError(code, f'{message}. Answer with one JSON object {{"calls": [...], "output": ...}}')
+    )

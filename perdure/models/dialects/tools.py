@@ -1,0 +1,275 @@
+"""The dialect `tools`: native function calls; text without a call is the output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure.errors import CallError, JsonError
+from perdure.models.dialects.common import (
+    CONTROL,
+    LOOPS,
+    CommentFilter,
+    DialectRequest,
+    Scanner,
+    Solution,
+    ToolDelta,
+    call_as_text,
+    plan_text,
+    syntax_error,
+    tool_notes,
+    without_thoughts,
+    written_names,
+)
+from perdure.models.dialects.output_text import ProseText
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.schemas import compose, function_schema
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps, loads, loads_commented
+
+_AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
+"""What servers leave around a function's name: a namespace, a number, the mark of a channel."""
+
+_OUTPUT_PATH: Final = re.compile(r'"_outputPath"\s*:\s*("(?:[^"\\]|\\.)*")')
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One native call as far as it has come."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    comments: CommentFilter = field(default_factory=CommentFilter)
+    scanner: Scanner = field(default_factory=Scanner)
+    closed: bool = False
+    """Whether the object of the arguments has closed."""
+    empty: bool = False
+    """Whether it closed as `{}`: some servers begin with that and send the arguments behind it."""
+    beside: JsonObject = field(default_factory=dict)
+
+    def push(self, text: str) -> None:
+        """Take in a piece of the arguments; they are closed with the brace that closes their object."""
+        self._push(self.comments.push(text))
+
+    def _push(self, text: str) -> None:
+        if self.empty and text.strip():
+            self.arguments, self.scanner, self.closed, self.empty = [], Scanner(), False, False
+        self.arguments.append(text)
+        for at, mark in self.scanner.marks(text):
+            if mark in "}]" and self.scanner.depth == 0 and not self.closed:
+                self.closed = True
+                self.empty = ("".join(self.arguments[:-1]) + text[: at + 1]).strip() == "{}"
+                if self.empty and (rest := text[at + 1 :].strip()):
+                    self._push(rest)
+                    return
+
+
+class ToolsReader:
+    """Gives each native call once its arguments have closed."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._pieces: list[_Piece] = []
+        self._by_index: dict[int, _Piece] = {}
+        self._given: list[Json] = []
+        self._text: list[str] = []
+        self._said = 0
+        """Pieces of the text that were looked at for `said`."""
+        self._prose = ProseText()
+        self._known = ""
+        """What is known of the text and was not asked for."""
+
+    def push(self, text: str) -> list[Json]:
+        self._text.append(text)
+        return []
+
+    def said(self) -> str:
+        new, self._said = self._text[self._said :], len(self._text)
+        known, self._known = self._known + self._prose.push("".join(new)), ""
+        return known
+
+    def thought(self) -> str:
+        self._known = self.said()
+        return self._prose.thoughts.new()
+
+    def push_tool(self, delta: ToolDelta) -> list[Json]:
+        piece = self._piece(delta)
+        piece.id = piece.id or delta.id or ""
+        piece.name = piece.name or delta.name or ""
+        if delta.beside:
+            piece.beside |= delta.beside
+        if delta.arguments:
+            piece.push(delta.arguments)
+        return self._closed()
+
+    def _piece(self, delta: ToolDelta) -> _Piece:
+        """The call that a piece belongs to. Some servers leave out the index or the id, or give every call index 0."""
+        last = self._pieces[-1] if self._pieces else None
+        piece = last if delta.index is None else self._by_index.get(delta.index)
+        begins = (
+            piece is not None
+            and bool(delta.name and piece.name)
+            and (
+                (piece.closed and not (piece.empty and delta.id and delta.id == piece.id))
+                or bool(delta.id and piece.id and delta.id != piece.id)
+            )
+        )
+        if piece is None or begins:
+            piece = _Piece()
+            self._pieces.append(piece)
+        if delta.index is not None:
+            self._by_index[delta.index] = piece
+        return piece
+
+    def _closed(self, *, all: bool = False) -> list[Json]:
+        """The calls that follow those already given and are closed; with `all` also what never closed."""
+        new: list[Json] = []
+        for piece in self._pieces[len(self._given) :]:
+            if not (all or (piece.closed and (not piece.empty or piece is not self._pieces[-1]))):
+                break
+            new.append(self._read(piece))
+            self._given.append(new[-1])
+        return new
+
+    def _read(self, piece: _Piece) -> Json:
+        written = _AROUND_NAME.sub("", piece.name)
+        name = self._names.get(piece.name) or self._names.get(written, written)
+        text = ("".join(piece.arguments) + piece.comments.held).strip() or "{}"
+        try:
+            arguments = loads_commented(text, source="they")
+            if isinstance(arguments, str):  # some servers encode them twice
+                arguments = loads_commented(arguments.strip() or "{}", source="they")
+        except JsonError as error:
+            message = f"the arguments of {name} are no JSON object: {error}"
+            return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            return syntax_error(f"the arguments of {name} must be a JSON object", _tool=name, _id=piece.id)
+        return {"_tool": name, **{key: value for key, value in arguments.items() if key != "_tool"}, "_id": piece.id}
+
+    def close(self, finish_reason: str | None = None) -> Solution:
+        cut = finish_reason == "length"
+        self._known = self.said()
+        self._closed(all=not cut)
+        text = without_thoughts("".join(self._text))
+        problem = None
+        if cut:
+            message = "the answer was cut off at the model's length limit; make fewer calls at a time"
+            problem = CallError("cut_off", message)
+        elif not self._given and not text:
+            problem = CallError("empty_answer", "the answer was empty; call a function, or answer in text")
+        elif not self._given and (mark := call_as_text(text)) is not None:
+            message = f"your call arrived as text ({mark} …) and was not run: call functions by the interface for it"
+            problem = CallError("call_as_text", message)
+        beside = [piece.beside for piece in self._pieces[: len(self._given)]]
+        return Solution(self._given, problem=problem, text=text, beside=beside, anew=self._prose.anew)
+
+
+def _claimed(arguments: str) -> JsonObject:
+    """Where a call that cannot be read would have written: nobody may read there what was there before it (R5.1)."""
+    found = _OUTPUT_PATH.search(arguments)
+    try:
+        return {} if found is None else {"_outputPath": loads(found.group(1), source="it")}
+    except JsonError:
+        return {}
+
+
+HOW_TO_CALL: Final = """\
+Call functions to act; call all that can be made now at once, they run in parallel. Keys with "_" are the engine's:
+- "_outputPath": "†state.name" keeps a result under a name. Another argument may then be "†state.name.field" instead of a value, \
+also in the same answer: the engine waits for it. To pass a result on, refer to it: never copy it out. "†input.x" is input data; \
+inside a longer text write {†state.name}.
+- "a || b" is the first that exists; "a && b" waits for both and is b. "_outputPath": "†state.ok || †state.error" is a branch: \
+success writes the first, failure the last.
+- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
+- "_outputMethod": set (default), merge, assign, push or concat.
+When the task is solved, answer without calling anything: that ends it. The answer may refer to kept results too: {†state.name.field}."""
+
+_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME: Final = 64
+
+
+class ToolsDialect:
+    """See the module."""
+
+    how: Final = HOW_TO_CALL
+    control: Final = CONTROL
+    text_answers: Final = True
+    keeps_turns: Final = True
+
+    def only_output(self, ask: DialectRequest) -> str:
+        return "Answer in plain text" if ask.output in (True, {}) else 'Answer with one JSON object {"output": …}'
+
+    def tools_text(self, ask: DialectRequest) -> str:
+        schema = "" if ask.output in (True, {}) else f"The answer is to fit this schema: {dumps(ask.output)}"
+        return schema if ask.tools else f"There are no functions to call. {schema}".strip()
+
+    def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
+        return plan_text(calls)
+
+    def parameters(self, ask: DialectRequest) -> JsonObject:
+        """`tools`, or for an output alone the form that it has to have."""
+        if ask.final and ask.output not in (True, {}):
+            schema = {"name": "answer", "schema": compose({}, ask.output, final=True)}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        names = written_names(function_names(ask.tools))
+        functions = [self._function(names[name], tool, ask) for name, tool in ask.tools.items() if not ask.final]
+        return {"tools": functions} if functions else {}
+
+    @staticmethod
+    def _function(name: str, tool: Tool, ask: DialectRequest) -> JsonObject:
+        function = {
+            "name": name,
+            "description": " ".join(tool_notes(tool, LOOPS))[:1024],
+            "parameters": function_schema(tool, ask.instances, control=ask.control),
+        }
+        return {"type": "function", "function": function}
+
+    def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> ReaderVocabulary:
+        return ReaderVocabulary(names={name: tool for name, tool in function_names(tools).items() if name != tool})
+
+    def reader(self, vocabulary: ReaderVocabulary) -> ToolsReader:
+        return ToolsReader(vocabulary.names)
+
+
+def function_names(tools: Iterable[str]) -> dict[str, str]:
+    """Tools by the name under which they are offered: letters, digits, `_` and `-`, at most 64 of them."""
+    names: dict[str, str] = {}
+    for tool in tools:
+        plain = base = _NAME.sub("_", tool)[:_LONGEST_NAME]
+        number = 2
+        while plain in names:
+            plain, number = f"{base[: _LONGEST_NAME - 4]}_{number}", number + 1
+        names[plain] = tool
+    return names
+
+
+def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") -> list[JsonObject]:
+    """One answer of the model and what became of its calls, as chat messages for a `server`.
+
+    `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` says how tools are written.
+    What stands `beside` turn and calls goes back to the server that it came from, and to no other.
+    """
+    own = turn.get("server") == server
+    said: JsonObject = {"role": "assistant", "content": turn["text"] or None}
+    if turn["calls"]:
+        said["tool_calls"] = [_said_call(call, names, own=own) for call in turn["calls"]]
+        said |= turn["beside"] if own else {}
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": call["result"]} for call in turn["calls"]]
+    return [said, *results]
+
+
+def _said_call(call: JsonObject, names: Mapping[str, str], *, own: bool) -> JsonObject:
+    name = names.get(call["tool"], _NAME.sub("_", call["tool"])[:_LONGEST_NAME])
+    function = {"name": name, "arguments": dumps(call["arguments"])}
+    beside: JsonObject = call.get("beside", {}) if own else {}
+    return {
+        **beside,
+        "id": call["id"],
+        "type": "function",
+        "function": {**beside.get("function", {}), **function},
+    }

@@ -1,0 +1,336 @@
+"""Provider errors: the words of a server's refusal, their meaning, and what is asked for less of next.
+
+Nineteen servers put them in as many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an event of
+the stream, a choice, or a JSON document where a stream was asked for. Everything about texts is here; what follows for
+retrying is said in `perdure.activities.failures`, and what is asked for less in `perdure.model.stepping`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from perdure.models.provider_extras import keys_beside, without_beside
+from perdure.values.json import Json, JsonObject
+
+LONGEST_WORDS: Final = 500
+"""Characters that are kept of what a server says."""
+
+READ: Final = 20_000
+"""Characters that are read of it."""
+
+Kind = Literal["too_long", "no_money", "bad_answer", "filtered", "other"]
+"""`too_long`: the context is more than the model takes. `no_money`: waiting does not help. `bad_answer`: the server checked the
+model's answer itself and threw it away, so another try may do. `filtered`: its content filter withheld the answer (R20.2). What else
+there is the status says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A server's refusal."""
+
+    words: str
+    """One line, at most `LONGEST_WORDS` characters."""
+    kind: Kind = "other"
+    status: int | None = None
+    """HTTP's; of an error in a stream what it says itself. `None`: nobody says, so another try may do."""
+    wait: float | None = None
+    """Seconds after which the words ask to try again."""
+    codes: str = ""
+    """The server's own names for it: code, type, status, parameter."""
+
+
+class RefusalError(Exception):
+    """Raised by what reads an answer when there is a refusal in its place."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.words)
+        self.refusal = refusal
+
+
+def refusal_of(status: int | None, body: str | Json, *, event: str = "") -> Refusal | None:
+    """The refusal in a body, or in one event of a stream; `None` where it is an answer.
+
+    `status` is the response's: from 400 on everything is a refusal, below only what says that it is one. `event` is the
+    event's name in the stream.
+    """
+    failed = (status is not None and status >= 400) or event == "error"
+    if isinstance(body, str):
+        body = _read(body)
+    error = _error_in(body, failed=failed)
+    if error is None:
+        return None
+    said = " ".join(_words(error)[:READ].split())
+    codes = " ".join(_codes(error, body))
+    known = status if status is not None and status >= 400 else _status_of(error, body, codes)
+    kind = _kind(f"{said} {codes}".lower(), known)
+    return Refusal(said[:LONGEST_WORDS] or "no reason given", kind, known, _wait(said, error), codes[:LONGEST_WORDS])
+
+
+_PREFIX: Final = re.compile(r"^(?:\s*(?:event:\s*\w+|:.*|))*\s*(?:data|error):\s*", re.ASCII)
+_TAGS: Final = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
+
+def _read(text: str) -> Json:
+    """JSON, also behind a byte order mark or as an event; else the text, without HTML around it."""
+    text = text.lstrip("\ufeff").strip()
+    for candidate in (text, _PREFIX.sub("", text)):
+        if candidate[:1] in ("{", "["):
+            try:
+                return json.loads(candidate)
+            except (ValueError, RecursionError):
+                continue
+    return " ".join(_TAGS.sub(" ", text[:READ]).split())
+
+
+_SPEAKING: Final = (
+    "message",
+    "detail",
+    "error",
+    "msg",
+    "error_message",
+    "errorMessage",
+    "description",
+    "reason",
+    "errors",
+)
+"""Keys that hold words, or something that holds them, in the order in which they are asked."""
+
+
+def _error_in(body: Json, *, failed: bool) -> Json:
+    """What of a body is an error; `None` where there is none."""
+    if isinstance(body, list):
+        return next(
+            (found for each in body[:10] if (found := _error_in(each, failed=False)) is not None),
+            body if failed else None,
+        )
+    if not isinstance(body, dict):
+        return body if failed else None
+    if body.get("error"):
+        return body["error"] if isinstance(body["error"], dict) else body
+    if body.get("object") == "error" or body.get("type") == "error":
+        return body
+    choices = body.get("choices")
+    if isinstance(choices, list) and choices:
+        return _error_in_choice(choices[0])
+    if "choices" in body and not failed:
+        return None
+    speaks = any(isinstance(body.get(key), str | list) and body[key] for key in ("detail", "message", "errors", "msg"))
+    return body if failed or speaks else None
+
+
+def _error_in_choice(choice: Json) -> Json:
+    if not isinstance(choice, dict):
+        return None
+    for place in (choice, choice.get("delta"), choice.get("message")):
+        if isinstance(place, dict) and place.get("error"):
+            return place["error"] if isinstance(place["error"], dict) else {"error": place["error"]}
+    return {"message": "the server ended the answer with an error"} if choice.get("finish_reason") == "error" else None
+
+
+def _words(error: Json, depth: int = 0) -> str:
+    """The words of an error, whatever they are wrapped in."""
+    if depth > 6 or error is None:
+        return ""
+    if isinstance(error, str):
+        inner = _read(error) if error.lstrip()[:1] in ("{", "[") else error
+        return _words(inner, depth + 1) if not isinstance(inner, str) else inner
+    if isinstance(error, list):
+        return "; ".join(words for each in error[:5] if (words := _words(each, depth + 1)))
+    if not isinstance(error, dict):
+        return str(error)
+    said = next((words for key in _SPEAKING if (words := _words(error.get(key), depth + 1))), "")
+    if isinstance(error.get("loc"), list) and said:  # a parameter's place, as FastAPI's servers say it
+        said = f"{'.'.join(map(str, error['loc']))}: {said}"
+    if (behind := _behind(error, depth)) and behind not in said:
+        said = f"{said}: {behind}" if said else behind
+    return said or (", ".join(f"{key}: {value}" for key, value in error.items() if isinstance(value, str | int)))
+
+
+def _behind(error: JsonObject, depth: int) -> str:
+    """What a router's own upstream said."""
+    metadata = error.get("metadata")
+    return _words(metadata.get("raw"), depth + 1) if isinstance(metadata, dict) else ""
+
+
+def _codes(*places: Json) -> Iterator[str]:
+    """Whatever names a kind of error."""
+    for place in places:
+        if isinstance(place, dict):
+            for key in ("code", "type", "status", "error_type", "param"):
+                if isinstance(place.get(key), str | int):
+                    yield str(place[key])
+
+
+_STATUS: Final[Mapping[str, int]] = {
+    "overloaded": 503,
+    "unavailable": 503,
+    "rate_limit": 429,
+    "resource_exhausted": 429,
+    "insufficient_quota": 429,
+    "authentication": 401,
+    "invalid_api_key": 401,
+    "unauthorized": 401,
+    "permission": 403,
+    "not_found": 404,
+    "invalid_request": 400,
+    "badrequest": 400,
+    "invalid_argument": 400,
+    "validation": 422,
+    "server_error": 500,
+    "api_error": 500,
+    "internal": 500,
+}
+"""What an error's type means where no status is given."""
+
+
+def _status_of(error: Json, body: Json, codes: str) -> int | None:
+    for place in (error, body):
+        if isinstance(place, dict):
+            for key in ("status_code", "code", "status", "http_status_code", "statusCode"):
+                value = place.get(key)
+                if str(value).isdecimal() and 400 <= int(str(value)[:4]) <= 599:
+                    return int(str(value)[:4])
+    return next((status for word, status in _STATUS.items() if word in codes.lower()), None)
+
+
+_TOO_LONG: Final = re.compile(
+    "|".join(
+        (
+            r"context_length_exceeded|exceed_context|context_exceeded|contextwindowexceeded|input_too_large|request_too_large",
+            r"max(imum)? (context|prompt|model|input|sequence) (length|size)|maximum number of tokens",
+            r"(exceed|longer than|larger than|greater than|too large|overflow|fit)\w*.{0,80}context[ -](length|size|window|limit)",
+            r"context[ -](length|size|window|limit).{0,60}(exceed|overflow|too (small|long)|not enough|reached)",
+            r"context (the )?overflows",
+            r"(input token count|prompt|input|messages?|tokens\)?)( \([^)]*\))? exceeds?\b",
+            r"(prompt|input|context|request|messages?)( is| are|:)? too (long|large)",
+            r"too many (input |prompt )?tokens",
+            r"reduce (the|your) (length|size) of|reduce your (message|prompt|input)",
+            r"`?inputs`? (must have less than|tokens \+ )",
+            r"range of input length",
+            r"blob data size exceeds|message larger than max",
+        )
+    )
+)
+"""How servers say that a context is more than the model takes."""
+_RATE: Final = re.compile(r"rate.?limit|quota|per (minute|min|day|hour)|please wait|slow down")
+_NO_MONEY: Final = re.compile(
+    r"insufficient_quota|insufficient (balance|credits|funds)|credit balance is too low|requires more credits|billing_hard_limit"
+)
+_FILTERED: Final = re.compile(r"\bcontent_filter\b|responsibleaipolicyviolation|content_policy_violation")
+_BAD_ANSWER: Final = re.compile(r"json_validate_failed|tool_use_failed|output_parse_failed")
+
+
+def _kind(text: str, status: int | None) -> Kind:
+    if _NO_MONEY.search(text) or status == 402:
+        return "no_money"
+    if status in (401, 403, 404):
+        return "other"
+    if _FILTERED.search(text) and (status is None or 400 <= status < 500) and status != 429:
+        return "filtered"
+    if status == 413 or "request too large" in text:  # also where the limit is a minute's: waiting makes it no smaller
+        return "too_long"
+    if (status == 429 or _RATE.search(text)) and "context_length_exceeded" not in text:
+        return "other"
+    if _BAD_ANSWER.search(text):
+        return "bad_answer"
+    return "too_long" if _TOO_LONG.search(text) else "other"
+
+
+_WAIT: Final = re.compile(
+    r"(?:try again|retry)(?: shortly)? (?:in|after) (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?) ?(ms|s)?)?", re.I
+)
+
+
+def _wait(words: str, error: Json) -> float | None:
+    """Seconds that the words ask to wait, or a `retryDelay` beside them."""
+    details: Any = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):
+            return float(delay[:-1])
+    found = _WAIT.search(words)
+    if found is None or not any(found.groups()[:3]):
+        return None
+    hours, minutes, seconds, unit = found.groups()
+    last = float(seconds or 0) * (0.001 if unit == "ms" else 1)
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + last
+
+
+# The prompt says it too, and the answer is checked here anyway, so nothing but the server's help is lost.
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One thing to leave out."""
+
+    feature: str
+    """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as `reasoning_content`."""
+    always: bool
+    """Whether the server does not know it at all; else only this schema was refused, and another may do."""
+
+
+def without(body: JsonObject, refused: Set[str]) -> JsonObject:
+    """The body without what the server does not understand."""
+    body = dict(body)
+    if "stream_options" in refused:
+        body.pop("stream_options", None)
+    if refused:
+        body["messages"] = without_beside(body.get("messages", []), refused)
+    form = body.get("response_format")
+    if form is None:
+        return body
+    if "json_object" in refused:
+        del body["response_format"]
+    elif "json_schema" in refused:
+        body["response_format"] = {"type": "json_object"}
+    elif "strict" in refused:
+        schema = {key: value for key, value in form["json_schema"].items() if key != "strict"}
+        body["response_format"] = {**form, "json_schema": schema}
+    return body
+
+
+_ABOUT_FORM: Final = re.compile(
+    r"response.?(format|schema)|json.?(schema|object|mode)|\b(schema|strict|grammar|xgrammar|outlines|guided|structured outputs?)\b"
+)
+_ABOUT_SCHEMA: Final = re.compile(
+    r"invalid (json )?schema|invalid_json_schema|in context=|additionalproperties|grammar|too (complex|many|deep|large)|nesting|\$ref|"
+    r"recursi|keyword|\b(any|one|all)of\b|\bpatterns?\b|\benums?\b|compil|schema (contains|conversion|is (not|in)valid)|"
+    r"unrecognized schema|unsupported schema|features? not supported|response_schema|json_schema\.schema\."
+)
+_UNKNOWN: Final = re.compile(
+    r"not support|unsupported|unavailable|unknown|unrecogni[sz]ed|unexpected|extra (inputs|fields)|extra_forbidden|not permitted|"
+    r"not allowed|not enabled|enabled only|must be|should be|deserialize|not implemented|no longer|unsupportedparams"
+)
+_NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
+"""Statuses that are never about what was asked for."""
+
+
+_WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
+
+
+def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
+    """What of the body that was `sent` a refusal is about, as far as one can do without it; `None` where it is not.
+
+    In doubt only this schema counts as refused: one more refusal costs a moment, a feature that is off costs every agent.
+    """
+    if refusal.kind == "too_long" or refusal.status in _NEVER:
+        return None
+    text = f"{refusal.words} {refusal.codes}".lower()
+    if "stream_options" in sent and re.search(r"stream_options|include_usage", text):
+        return Reduction("stream_options", always=True)
+    for key in sorted(keys_beside(sent.get("messages", []))):
+        if re.search(rf"\b{re.escape(key)}\b", text) and not _WANTED.search(text):
+            return Reduction(key, always=True)
+    form = sent.get("response_format")
+    if form is None or not _ABOUT_FORM.search(text):
+        return None
+    always = not _ABOUT_SCHEMA.search(text) and bool(_UNKNOWN.search(text))
+    if form["type"] == "json_object":
+        return Reduction("json_object", always)
+    if "strict" not in form["json_schema"]:
+        return Reduction("json_schema", always)
+    return Reduction("strict", always)

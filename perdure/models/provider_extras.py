@@ -1,0 +1,201 @@
+"""Provider extras: thoughts and signatures that a server sends beside calls, and may want back.
+
+It goes back with the call it came with, to the server that sent it; where that server refuses a key, it is not sent there again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any, Final
+
+from pydantic import Field
+
+from perdure.errors import JsonError
+from perdure.values.json import Json, JsonObject, WireModel, check, dumps
+
+LONGEST_EXTRA: Final = 16_000
+"""Characters that are kept of one key of one answer. Of a longer thought the beginning goes back; anything else does not."""
+_OF_MESSAGE: Final = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "thinking_blocks",
+    "reasoning_opaque",
+    "extra_content",
+)
+_OF_CALL: Final = frozenset({"index", "id", "type", "function", "name", "arguments"})
+_OF_FUNCTION: Final = frozenset({"name", "arguments"})
+
+
+class ProviderExtras(WireModel):
+    """What one answer had beside its message and its calls."""
+
+    message: JsonObject = Field(default_factory=dict)
+    calls: list[JsonObject] = Field(default_factory=list)
+    """In the order of the calls; `{}` where there was nothing."""
+
+    def add(self, piece: JsonObject) -> int:
+        """Take in what a delta or a message has; how many characters of thoughts it was."""
+        size = 0
+        for key in _OF_MESSAGE:
+            value = piece.get(key)
+            if value:
+                size += len(value) if isinstance(value, str) else 100
+                self.message[key] = _joined(self.message.get(key), value)
+        return size
+
+    def kept(self) -> ProviderExtras | None:
+        """What of it goes back: nothing where no call was made, and nothing that is too large."""
+        calls = [call if _is_kept(call) else {} for call in self.calls]
+        cut = {key: value[:LONGEST_EXTRA] if isinstance(value, str) else value for key, value in self.message.items()}
+        message = {key: value for key, value in cut.items() if _is_kept(value)}
+        return ProviderExtras(message=message, calls=calls) if calls and (message or any(calls)) else None
+
+
+def _is_kept(value: Json) -> bool:
+    try:
+        check(value)
+    except JsonError:
+        return False
+    return len(dumps(value)) <= LONGEST_EXTRA + 2  # a text's quotes
+
+
+def _joined(before: Json, value: Json) -> Json:
+    """A value that comes in pieces: text goes on, and so do the blocks of a list that name the same index."""
+    if isinstance(before, str) and isinstance(value, str):
+        return before + value if len(before) < LONGEST_EXTRA else before
+    if isinstance(before, dict) and isinstance(value, dict):
+        return before | value
+    if isinstance(before, list) and isinstance(value, list) and len(before) < LONGEST_EXTRA:
+        joined = list(before)
+        for block in value:
+            last = joined[-1] if joined else None
+            if isinstance(block, dict) and isinstance(last, dict) and _same(last, block):
+                joined[-1] = last | {key: _grown(last.get(key), each, key) for key, each in block.items()}
+            else:
+                joined.append(block)
+        return joined
+    return value
+
+
+def _same(last: JsonObject, block: JsonObject) -> bool:
+    return block.get("index") is not None and all(last.get(key) == block.get(key) for key in ("index", "type"))
+
+
+def _grown(before: Any, value: Any, key: str) -> Any:
+    growing = key in ("text", "summary", "data", "thinking") and isinstance(before, str) and isinstance(value, str)
+    if growing and len(before) > LONGEST_EXTRA:
+        return before  # it will not be kept
+    return before + value if growing else before if value is None else value
+
+
+def call_beside(call: JsonObject) -> JsonObject | None:
+    """What stands in a native call that the protocol does not know; `None` for nothing."""
+    found = {key: value for key, value in call.items() if key not in _OF_CALL and value is not None}
+    function = call.get("function")
+    if isinstance(function, dict):
+        inner = {key: value for key, value in function.items() if key not in _OF_FUNCTION and value is not None}
+        if inner:
+            found["function"] = inner
+    return found or None
+
+
+def server_of(model: str) -> str:
+    """The server that a model answers from, as its name says it: `llama-3@backup`; `""` is the default one."""
+    return model.rpartition("@")[0] and model.rpartition("@")[2]
+
+
+def keys_beside(messages: Iterable[JsonObject]) -> set[str]:
+    """The keys of that kind in chat messages that are to be sent."""
+    found: set[str] = set()
+    for message in messages:
+        if message.get("role") == "assistant":
+            found |= message.keys() & set(_OF_MESSAGE)
+            for call in message.get("tool_calls") or ():
+                found |= call.keys() - _OF_CALL
+                found |= call.get("function", {}).keys() - _OF_FUNCTION
+    return found
+
+
+def without_beside(messages: list[JsonObject], keys: Set[str]) -> list[JsonObject]:
+    """The messages without these keys beside calls."""
+    return [_without(message, keys) if message.get("role") == "assistant" else message for message in messages]
+
+
+def _without(message: JsonObject, keys: Set[str]) -> JsonObject:
+    message = {key: value for key, value in message.items() if key not in keys or key not in _OF_MESSAGE}
+    if message.get("tool_calls"):
+        message["tool_calls"] = [
+            {
+                key: {name: each for name, each in value.items() if name in _OF_FUNCTION or name not in keys}
+                if key == "function"
+                else value
+                for key, value in call.items()
+                if key in _OF_CALL or key not in keys
+            }
+            for call in message["tool_calls"]
+        ]
+    return message
+
+
+LONGEST_REASONING: Final = 16_000
+"""Characters that are kept of an answer's."""
+_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
+"""Of a delta or a message; a server that says the same under several is heard once."""
+_PARTS: Final = ("thinking", "reasoning", "reasoning_text", "summary_text", "reasoning.text", "reasoning.summary")
+"""Types of a content's parts that are thoughts."""
+_INSIDE: Final = ("text", "thinking", "summary", "reasoning", "content")
+_DEEPEST: Final = 5
+
+
+class Reasoning:
+    """Taken in with the answer, piece by piece."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        """How many there were."""
+        self.kept = ""
+        """The first `KEPT` of them."""
+        self._key: str | None = None
+        self._new: list[str] = []
+
+    def take(self, piece: JsonObject) -> None:
+        """What a delta or a message has beside its content."""
+        keys = _KEYS if self._key is None else (self._key,)
+        for key in keys:
+            if piece.get(key) and (text := text_in(piece[key])):
+                self._key = key
+                self.add(text)
+                return
+
+    def add(self, text: str) -> None:
+        """A thought that stands in the content."""
+        if text:
+            self.characters += len(text)
+            self.kept += text[: LONGEST_REASONING - len(self.kept)] if len(self.kept) < LONGEST_REASONING else ""
+            self._new.append(text)
+
+    def new(self) -> str:
+        """What has come since this was asked last."""
+        text, self._new = "".join(self._new), []
+        return text.encode(errors="replace").decode()
+
+
+def words(message: JsonObject) -> str:
+    """The thought in what a message has beside its content."""
+    return next((text for key in _KEYS if message.get(key) and (text := text_in(message[key]))), "")
+
+
+def is_thought(part: JsonObject) -> bool:
+    """Whether a part of a content is one, by its type."""
+    return part.get("type") in _PARTS
+
+
+def text_in(value: Json, depth: int = 0) -> str:
+    """The words of a thought, however it is wrapped; what is encrypted, and signatures, are none."""
+    if isinstance(value, str) or depth > _DEEPEST:
+        return value if isinstance(value, str) else ""
+    if isinstance(value, list):
+        return "".join(text_in(each, depth + 1) for each in value)
+    found: Any = next((value[key] for key in _INSIDE if value.get(key)), "") if isinstance(value, dict) else ""
+    return text_in(found, depth + 1)

@@ -1,0 +1,306 @@
+"""Response streams: documents of a model server become calls, output, reasoning, and usage.
+
+Servers differ from the protocol and from each other in almost every key, so nothing is relied on but what is used, whatever
+type it has; nothing that a server sends raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
+from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
+from perdure.models.requests import KEPT_TEXT, CallDelivery, RequestResult
+from perdure.models.usage import Usage
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.limits import MAX_ANSWER
+
+# **The invariant.** Each call of a Request runs at most once, and a call that was released is never taken back.
+# Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list. What is delivered twice or out of order is kept or dropped by its index. (2) Deliveries and the activity's result name the attempt that they come from. The first attempt of which a call arrives owns the Request for good; whatever another attempt sends later, a worker that was thought dead among them, is dropped. So calls of two answers of the model never mix. (3) An attempt that is not the first asks the run whether calls have arrived before it asks the model (`RequestContext.released`); if so, it does not ask. What slips between that question and a late delivery is caught by (2). (4) The owner's result is the whole list, so a delivery that was lost is repaired by it; if the owner died, what arrived of it stands, and the Request is closed as interrupted. (5) Everything above is decided from the workflow's history alone, so a replay decides the same. What Temporal itself may run again, an activity whose worker died, carries the same idempotency key on each attempt. (6) A Request is closed once, by the result that stands; its list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
+
+INTERRUPTED: Final = "interrupted"
+
+
+class Intake:
+    """The calls of one Request as they arrive."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.received = 0
+        """Calls handed on so far."""
+        self.closed = False
+        """Whether the Request's result stands: nothing is taken any more."""
+        self._owner: int | None = None
+        self._early: dict[int, Json] = {}
+
+    def deliver(self, delivery: CallDelivery) -> list[Json]:
+        """The calls that the delivery adds, in the order of the list; none from an attempt that does not own the Request."""
+        if self.closed or delivery.number != self.number or not delivery.calls:
+            return []
+        return self._take(delivery.attempt, delivery.first, delivery.calls)
+
+    def close(self, result: RequestResult) -> tuple[list[Json], RequestResult]:
+        """The calls that were still missing, and the result as it stands.
+
+        The owner's result is the truth. Of another attempt's result, which was made without knowing of the owner's
+        calls, nothing is taken: the Request was interrupted. What arrives after this adds nothing.
+        """
+        self.closed = True
+        if self._owner is not None and result.attempt != self._owner:
+            return [], self.interrupted("the worker was lost")
+        return self._take(result.attempt, 0, result.calls), result
+
+    def interrupted(self, reason: str) -> RequestResult:
+        """The result of a Request whose answer broke off after calls had been released. Closes the Request."""
+        self.closed = True
+        return RequestResult(problem=interruption(self.received, reason), attempt=self._owner or 1)
+
+    def _take(self, attempt: int, first: int, calls: Sequence[Json]) -> list[Json]:
+        if self._owner is None and calls:
+            self._owner = attempt
+        if attempt != self._owner:
+            return []
+        if first <= self.received and not self._early:  # as they come but for a lost or late delivery
+            fresh = list(calls[self.received - first :])
+            self.received += len(fresh)
+            return fresh
+        for index, call in enumerate(calls, first):
+            if index >= self.received:
+                self._early.setdefault(index, call)
+        ready: list[Json] = []
+        while self.received in self._early:
+            ready.append(self._early.pop(self.received))
+            self.received += 1
+        return ready
+
+
+def interruption(released: int, reason: str) -> JsonObject:
+    """The error that tells the model what has become of an answer that broke off (R6.7)."""
+    return {
+        "code": INTERRUPTED,
+        "message": f"your answer broke off after {released} calls ({reason}); they were run, see the plan. Go on from there",
+    }
+
+
+_MOST_TOKENS: Final = 10**12
+_CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
+"""Beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and Moonshot's."""
+_LONGEST: Final = 500
+"""Characters of a name, an id or a refusal."""
+_FILTERED: Final = ("content_filter", "refusal")
+"""How finish reasons begin that mean a refusal; Google's server adds its category behind a colon."""
+
+
+class ResponseStream:
+    """Taken in document by document, with `result` at its end."""
+
+    def __init__(self, model: str, attempt: int, reader: SolutionStreamReader) -> None:
+        self.model = model
+        self.attempt = attempt
+        self.finish_reason: str | None = None
+        self.whole = False
+        """Whether its end was seen; else it broke off."""
+        self._reader = reader
+        self._usage = Usage()
+        self._text: list[str] = []
+        self._half = ""
+        self._refusal: list[str] = []
+        self._beside = ProviderExtras()
+        self._reasoning = Reasoning()
+        self._size = 0
+        self._anew = False
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it has to be ended."""
+        return self._size > MAX_ANSWER
+
+    def take(self, document: Json) -> list[Json]:
+        """The calls that close with a chunk, or with a completion."""
+        if not isinstance(document, dict):
+            return []
+        if isinstance(model := document.get("model"), str) and model:
+            self.model = _clean(model)
+        self._count(document)
+        closed: list[Json] = []
+        for choice in _list(document.get("choices")):
+            if isinstance(choice, dict) and choice.get("index") in (None, 0):
+                closed += self._choice(choice)
+        return closed
+
+    def said(self) -> str:
+        """What is known of the output's text beyond what this gave before: see `perdure.models.dialects.output_text`."""
+        return self._reader.said()
+
+    def thought(self) -> str:
+        """What the model has thought beyond what this gave before."""
+        self._think()
+        return self._reasoning.new()
+
+    def _think(self) -> None:
+        self._reasoning.add(self._reader.thought())
+
+    def _choice(self, choice: JsonObject) -> list[Json]:
+        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+            self.finish_reason, self.whole = reason, True
+        piece, message = choice.get("delta"), choice.get("message")
+        if not piece and isinstance(message, dict) and not self._size:
+            self.whole = True  # a completion, also in place of a stream
+            piece = message
+        return self._take(piece) if isinstance(piece, dict) else []
+
+    def _take(self, piece: JsonObject) -> list[Json]:
+        """Text, native calls and refusal of a delta or a message; what it thinks is not part of the answer."""
+        content = piece.get("content")
+        text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
+        if isinstance(refusal := piece.get("refusal"), str):
+            self._refusal.append(refusal)
+        closed = self._say(text) if text else []
+        for call in _list(piece.get("tool_calls")):
+            if isinstance(call, dict):
+                closed += self._call(call)
+        if isinstance(call := piece.get("function_call"), dict):  # as it was before there were several
+            closed += self._call({"function": call})
+        self._size += self._beside.add(piece)
+        self._reasoning.take(piece)
+        return closed
+
+    def _part(self, part: Json) -> str:
+        """The text of a part of a content; a thought has none, and is taken down as one."""
+        if isinstance(part, str):
+            return part
+        if not isinstance(part, dict):
+            return ""
+        if isinstance(part.get("refusal"), str):
+            self._refusal.append(part["refusal"])
+        if is_thought(part):
+            thought = text_in(part)
+            self._size += len(thought)
+            self._reasoning.add(thought)
+            return ""
+        text = part.get("text")
+        return text if isinstance(text, str) and part.get("type", "text") in ("text", "output_text") else ""
+
+    def _say(self, text: str) -> list[Json]:
+        if self._half or not text.isascii():
+            text = self._half + text
+            # A character beyond the 16-bit plane, written as two escapes, may be cut between them.
+            self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+            text = text[: len(text) - len(self._half)].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            self._size += len(text.encode()) - len(text)
+        self._size += len(text)
+        self._text.append(text)
+        return self._reader.push(text)
+
+    def _call(self, call: JsonObject) -> list[Json]:
+        function = call.get("function")
+        function = function if isinstance(function, dict) else call
+        name, id, index = function.get("name"), call.get("id"), call.get("index")
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = dumps(arguments)
+        self._size += len(arguments or "")
+        return self._reader.push_tool(
+            ToolDelta(
+                index=index if isinstance(index, int) else None,
+                id=_clean(id) if isinstance(id, str) else None,
+                name=_clean(name) if isinstance(name, str) else None,
+                arguments=arguments,
+                beside=call_beside(call),
+            )
+        )
+
+    def _count(self, document: JsonObject) -> None:
+        usage = document.get("usage")
+        if not isinstance(usage, dict) and isinstance(groq := document.get("x_groq"), dict):
+            usage = groq.get("usage")
+        if isinstance(usage, dict):
+            self._usage = Usage(
+                prompt_tokens=(prompt := _tokens(usage.get("prompt_tokens"))),
+                completion_tokens=_tokens(usage.get("completion_tokens")),
+                cached_tokens=min(prompt, _cached(usage)),
+                reasoning_tokens=_tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens")),
+            )
+
+    def result(self) -> RequestResult:
+        """What the answer was, now that it has ended."""
+        solution = self._reader.close("length" if self.too_long else self.finish_reason)
+        problem = None if solution.problem is None else solution.problem.as_json()
+        if self.too_long:
+            message = f"your answer was ended after {MAX_ANSWER:,} bytes; write less, and pass results on by reference"
+            problem = {"code": "answer_too_long", "message": message}
+        self._beside.calls, self._anew = solution.beside, solution.anew
+        self._reasoning.add(lost_thought("".join(self._text)))
+        if not self.too_long and (words := self._refusal_words(solution.text)) is not None:
+            result = self._result(solution.calls, None, refusal_problem(words))
+            return result.model_copy(update={"refusal": words})
+        return self._result(solution.calls, solution.output, problem, solution.text)
+
+    def _refusal_words(self, text: str | None) -> str | None:
+        """Return the model's words where it refused or a filter ended its answer; `None` where it answered (R20.2)."""
+        if refusal := "".join(self._refusal).strip():
+            return _clean(refusal)
+        if not (self.finish_reason or "").startswith(_FILTERED):
+            return None
+        said = "".join(self._text) if text is None else text
+        return _clean(said.strip()) or "the server's content filter withheld the answer"
+
+    def refused(self, words: str) -> RequestResult:
+        """Return the result where the server refused in the answer's place (R20.2)."""
+        return self._result([], None, refusal_problem(words)).model_copy(update={"refusal": words})
+
+    def interrupted(self, released: list[Json], reason: str) -> RequestResult:
+        """What stands of it where it broke off after calls were released (R6.7)."""
+        self._beside.calls = self._reader.close("length").beside
+        return self._result(released, None, interruption(len(released), reason))
+
+    def _result(
+        self, calls: list[Json], output: Json, problem: JsonObject | None, text: str | None = None
+    ) -> RequestResult:
+        self._think()
+        beside = self._beside.kept()
+        reasoning = self._reasoning.kept.encode(errors="replace").decode()
+        return RequestResult(
+            calls=calls,
+            output=output,
+            text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
+            reasoning="" if beside is not None and words(beside.message) == reasoning else reasoning,
+            reasoned=self._reasoning.characters,
+            anew=self._anew,
+            beside=beside,
+            problem=problem,
+            model=self.model,
+            usage=self._usage,
+            attempt=self.attempt,
+        )
+
+
+def refusal_problem(words: str) -> JsonObject:
+    """Return the problem that a model is told of after it refused."""
+    return {"code": "refusal", "message": f"you refused: {words}"}
+
+
+def _list(value: Any) -> list[Any]:
+    """A list; what should be in one, in one."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _part_of(usage: JsonObject, name: str) -> JsonObject:
+    return part if isinstance(part := usage.get(name), dict) else {}
+
+
+def _clean(text: str) -> str:
+    """A name or a sentence of a server's, of a size and in characters that can be written down."""
+    return text[:_LONGEST].encode(errors="replace").decode()
+
+
+def _cached(usage: JsonObject) -> int:
+    """Tokens of the prompt that a server had in its cache, under whatever name it says them (R10.19)."""
+    said = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
+    return max(map(_tokens, [said, *(usage.get(name) for name in _CACHED)]))
+
+
+def _tokens(value: Any) -> int:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+    return int(value) if number else 0

@@ -1,0 +1,132 @@
+"""Usage: tokens and money, for each Request and each run, by model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
+
+from perdure.values.json import JsonObject, WireModel
+
+
+class Price(WireModel):
+    """Dollars per million tokens."""
+
+    prompt: float = Field(ge=0, le=1e9)
+    completion: float = Field(ge=0, le=1e9)
+    cached: float | None = Field(default=None, ge=0, le=1e9)
+    """For prompt tokens that the server had in its cache; `None`, which is not printed: they cost what the others do."""
+
+    @model_serializer(mode="wrap")
+    def _as_said(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        plain: JsonObject = handler(self)
+        return {key: value for key, value in plain.items() if key != "cached" or value is not None}
+
+
+PRICES: Final[Mapping[str, Price]] = {
+    name: Price(prompt=prompt, completion=completion, cached=cached)
+    for name, prompt, completion, cached in [
+        ("gpt-4o", 2.50, 10.00, 1.25),
+        ("gpt-4o-mini", 0.15, 0.60, 0.075),
+        ("gpt-4.1", 2.00, 8.00, 0.50),
+        ("gpt-4.1-mini", 0.40, 1.60, 0.10),
+        ("gpt-4.1-nano", 0.10, 0.40, 0.025),
+        ("gpt-5", 1.25, 10.00, 0.125),
+        ("gpt-5-mini", 0.25, 2.00, 0.025),
+        ("gpt-5-nano", 0.05, 0.40, 0.005),
+        ("o3", 2.00, 8.00, 0.50),
+        ("o4-mini", 1.10, 4.40, 0.275),
+    ]
+}
+"""List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` go before them."""
+
+
+class Usage(WireModel):
+    """Tokens, as a model's server counts them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of those of the prompt, what the server had in its cache; not printed where it says nothing of it (R10.19)."""
+    reasoning_tokens: int = 0
+    """Of those of the completion, what the model thought with; as `cached_tokens`."""
+
+    @model_serializer(mode="wrap")
+    def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        plain: JsonObject = handler(self)
+        unsaid = [name for name in ("cached_tokens", "reasoning_tokens") if not getattr(self, name)]
+        return {key: value for key, value in plain.items() if key not in {*unsaid, *map(to_camel, unsaid)}}
+
+    @property
+    def tokens(self) -> int:
+        """Both together: what a budget counts."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def plus(self, other: Usage) -> Usage:
+        """What both have used."""
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+
+    def cost_at(self, price: Price | None) -> float | None:
+        """Dollars; `None` where the price is not known."""
+        if price is None:
+            return None
+        cached = price.prompt if price.cached is None else price.cached
+        prompt = (self.prompt_tokens - self.cached_tokens) * price.prompt + self.cached_tokens * cached
+        return (prompt + self.completion_tokens * price.completion) / 1_000_000
+
+
+class ModelUsage(Usage):
+    """What one model has used in a run."""
+
+    requests: int = 0
+    """How often it was asked."""
+    cost: float | None = None
+    """Dollars; `None` where no price is known."""
+
+
+class RunUsage(Usage):
+    """What a run has used, and all that it delegated (R9.6)."""
+
+    cost: float | None = None
+    """Dollars; `None` where the price of a model that was used is not known."""
+    by_model: dict[str, ModelUsage] = Field(default_factory=dict)
+    """By the model's name."""
+
+    def count(self, model: str, usage: Usage, prices: Mapping[str, Price]) -> None:
+        """Add what one Request has used."""
+        self._add(
+            model,
+            ModelUsage(
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
+                requests=1,
+                cost=usage.cost_at(prices.get(model)),
+            ),
+        )
+
+    def include(self, child: RunUsage) -> None:
+        """Add what a delegate has used (R9.6)."""
+        for model, usage in child.by_model.items():
+            self._add(model, usage)
+
+    def _add(self, model: str, usage: ModelUsage) -> None:
+        before = self.by_model.get(model, ModelUsage(cost=0.0))
+        known = before.cost is not None and usage.cost is not None
+        self.by_model[model] = ModelUsage(
+            prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
+            completion_tokens=before.completion_tokens + usage.completion_tokens,
+            cached_tokens=before.cached_tokens + usage.cached_tokens,
+            reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
+            requests=before.requests + usage.requests,
+            cost=(before.cost or 0.0) + (usage.cost or 0.0) if known else None,
+        )
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.reasoning_tokens += usage.reasoning_tokens
+        costs = [each.cost for each in self.by_model.values()]
+        self.cost = None if None in costs else sum(cost for cost in costs if cost is not None)

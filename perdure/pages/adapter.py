@@ -1,0 +1,55 @@
+"""The pages as adapters of the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+
+from perdure.client.run import Run
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.callers import Caller
+from perdure.gateway.streams import EventStream
+from perdure.pages.conversations import Conversations
+from perdure.pages.costs import CostsPage
+from perdure.pages.inbox import Inbox
+from perdure.pages.runs import RunPages
+from perdure.pages.sign_in import signing_in
+from perdure.pages.site import STATIC, Site
+
+
+def pages(gateway: Gateway) -> Adapter:
+    """Conversations, runs, the inbox and costs, each of whoever has signed in."""
+    site = _site(gateway)
+
+    async def find(caller: Caller, run_id: str) -> Run:
+        return await gateway.own_run(caller, run_id)
+
+    def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:
+        return EventStream(gateway, caller, events)
+
+    async def home(_: Request) -> Response:
+        return RedirectResponse("/conversations", 303)
+
+    routes = [
+        Route("/", home),
+        Route("/inbox", lambda _: RedirectResponse("/inbox/", 308)),
+        *Conversations(gateway, site, find).routes(),
+        *RunPages(gateway, site, find).routes(),
+        *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
+        *CostsPage(gateway, site).routes(),
+        Route("/tenant", site.choose_tenant, methods=["POST"]),
+    ]
+    return Adapter("pages", routes, access="page", problem=site.problem)
+
+
+def sign_in(gateway: Gateway) -> Adapter:
+    """What is there for whoever has shown no token yet: the form for it, and what pages look like."""
+    site = _site(gateway)
+    return Adapter("sign-in", [*signing_in(site), Mount("/static", STATIC)], access="open", problem=site.problem)
+
+
+def _site(gateway: Gateway) -> Site:
+    return Site(gateway.guards, gateway.perdure.client.namespace, web_ui=gateway.settings.web_ui)

@@ -1,1 +1,0 @@
-"""Who is asked, what waits, and what a decision does."""

@@ -1,0 +1,495 @@
+"""The scheduler: which calls are ready, which are skipped, and which may run side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
+from perdure.plan import structural_errors
+from perdure.plan.calls import IF, Assumptions, Call, LoopForm, Status
+from perdure.plan.dependency_graph import Binding, CallNode, DependencyGraph, Found
+from perdure.plan.structural_errors import QUOTED, held_back, missing_inside, missing_path, state_shape, why_skipped
+from perdure.plan.validation import check_resolved
+from perdure.values.json import Json, json_path
+from perdure.values.limits import DECIDED, CheckBudget
+from perdure.values.provenance import (
+    NOWHERE,
+    USER,
+    KnownSources,
+    Origins,
+    Sources,
+    join,
+    join_all,
+    origins_of,
+    taken_by,
+)
+from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.state import State, scope_path
+from perdure.values.templates import Template, TextBudget
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """How a call ends that does not run."""
+
+    status: Status
+    error: CallError | None = None
+    reason: str = ""
+    branch: bool = False
+    """Only a branch was not taken."""
+
+
+def judge(
+    node: CallNode,
+    calls: Sequence[Call],
+    order: Mapping[int, int],
+    missing: Callable[[Reference, str], CallError],
+    *,
+    dry: Assumptions | None,
+    checks: CheckBudget,
+    texts: TextBudget,
+    known: KnownSources,
+) -> Binding | CallEnd | None:
+    """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
+    to be looked for; where there are none it is `exhausted`, and the call is judged again.
+
+    `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
+    """
+    return _Judging(node, calls, order, missing, dry, checks, texts, known).outcome()
+
+
+@dataclass(slots=True)
+class _Judging:
+    """`judge`, step by step: what it reads, whether its condition holds, with which parameters it is called."""
+
+    node: CallNode
+    calls: Sequence[Call]
+    order: Mapping[int, int]
+    missing: Callable[[Reference, str], CallError]
+    dry: Assumptions | None
+    checks: CheckBudget
+    texts: TextBudget
+    known: KnownSources
+    found: dict[Reference, Json | Missing] = field(default_factory=dict)
+    why: dict[Reference, Found] = field(default_factory=dict)
+
+    def outcome(self) -> Binding | CallEnd | None:
+        call = self.node.call
+        call.decided = self.known.decided
+        outcome = self._outcome()
+        if isinstance(outcome, CallEnd) and outcome.branch:  # what kept others from writing has kept it from being made
+            bindings = (*self.node.bindings.values(), *self.node.order.values())
+            call.decided = join_all([call.decided, *(each.decided(self.calls) for each in bindings)])
+        return outcome
+
+    def _outcome(self) -> Binding | CallEnd | None:
+        read = self._read()
+        if read is not None:
+            return read
+        call = self.node.call
+        call.decided = join(call.decided, self._decided_by(call.condition))
+        # What it would be called with need not exist where it is not called.
+        not_taken = self._condition() if call.has_condition else None
+        if not_taken is not None:
+            return not_taken
+        call.origins = origins_of(call.template, call.origins.written, self.found.__getitem__, self._sources)
+        call.origins = self._with_what_was_missed(call.template, call.origins)
+        params = self._valued(call.template, ())
+        if isinstance(params, CallEnd):
+            return params
+        if self.dry is not None:
+            return None if call.loop is None else self._dry_loop(self.dry, call, call.loop)
+        if call.loop is not None:
+            call.items, call.outside = params.get("_each"), _outside(call, self.found)
+            call.outside_sources = {each: _loop_sources(call, each, self._sources) for each in call.outside}
+        else:
+            call.take_resolved(params)
+        return _invalid(check_resolved(call, self.checks))
+
+    def _read(self) -> Binding | CallEnd | None:
+        """Find what each reference reads."""
+        held = held_back(self.node, self.calls, self.order)
+        if isinstance(held, Binding):
+            return held
+        unreadable: CallError | None = None
+        for reference, binding in self.node.bindings.items():
+            if binding.looks_on(self.calls):
+                return binding
+            try:
+                self.why[reference], self.found[reference] = binding.find(self.calls, self.order)
+            except StateError as error:
+                words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
+                unreadable = unreadable or CallError.of("unreadable", [words])
+        if held is not None:
+            return CallEnd("skipped", reason=held[0], branch=held[1])
+        return _invalid(unreadable)
+
+    def _condition(self) -> CallEnd | None:
+        call, dry = self.node.call, self.dry
+        holds = self._valued(call.condition, (IF,))
+        if dry is not None and holds is UNKNOWN:
+            holds = dry.holds.get(call.id, UNKNOWN)
+            holds = _guess(dry, call.condition, call.raw[IF], self.found) if holds is UNKNOWN else holds
+        if isinstance(holds, CallEnd):
+            return holds
+        if holds is UNKNOWN or holds:
+            return None
+        return CallEnd("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
+
+    def _valued(self, template: Template, where: Path) -> Json | CallEnd:
+        for site in template.sites:
+            if evaluate(site.expression, self.found.__getitem__) is MISSING:
+                return self._unreadable(site.expression, json_path((*where, *site.path)))
+        if self.dry is not None:
+            return UNKNOWN
+        try:
+            value = template.resolve(self.found.__getitem__, self.texts)
+            self.texts.check_whole(value)
+        except TooLargeError as error:
+            return CallEnd("invalid", CallError("params_too_large", str(error)))
+        except FormulaError as error:
+            return CallEnd("invalid", CallError("invalid_expression", str(error)))
+        return value
+
+    def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
+        call.outside = _outside(call, self.found)
+        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.raw["_each"], self.found)
+        if isinstance(items, CallEnd):
+            return items
+        call.items = items if isinstance(items, list) else None
+        known_to_be_none = call.items is None and items is not UNKNOWN
+        return _invalid(check_resolved(call, self.checks) if known_to_be_none else None)
+
+    def _sources(self, reference: Reference) -> Sources:
+        if self.known.vouched(str(reference), self.found[reference]):
+            return USER
+        binding = self.node.bindings[reference]
+        sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
+        return with_conditions(sources, binding.decided(self.calls), self.checks)
+
+    def _decided_by(self, condition: Template) -> Sources:
+        """Where what a condition goes by comes from."""
+        sites = (site.expression for site in condition.sites)
+        return join_all(taken_by(each, self.found.__getitem__, self._sources) for each in sites)
+
+    def _with_what_was_missed(self, template: Template, origins: Origins) -> Origins:
+        """Of `a || b` also the conditions that have kept `a` from being written."""
+        params = dict(origins.params)
+        for site in template.sites:
+            name = str(site.path[0])
+            for reference in references(site.expression):
+                if self.found.get(reference) is MISSING:
+                    decided = self.node.bindings[reference].decided(self.calls)
+                    params[name] = with_conditions(params.get(name, NOWHERE), decided, self.checks)
+        return replace(origins, params=params)
+
+    def _unreadable(self, expression: Expression, where: str) -> CallEnd:
+        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+        bindings = self.node.bindings
+        skipped = why_skipped(bindings, expression, f"{where} reads", self.why, self.calls)
+        if skipped is not None:
+            return CallEnd("skipped", reason=skipped[0], branch=skipped[1])
+        absent = next(reference for reference in references(expression) if self.why[reference] == "nowhere")
+        binding = bindings[absent]
+        if binding.writers:
+            return CallEnd("invalid", missing_inside(absent, where, binding, self.calls, self.order))
+        return CallEnd("invalid", self.missing(absent, where))
+
+
+def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
+    """Those of a value, with those of the conditions that it stands there by."""
+    return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
+
+
+def _invalid(error: CallError | None) -> CallEnd | None:
+    return None if error is None else CallEnd("invalid", error)
+
+
+def _guess(
+    dry: Assumptions, template: Template, written: Json, found: Mapping[Reference, Json | Missing]
+) -> Json | CallEnd:
+    """What a dry run knows of a value, or `UNKNOWN`."""
+    try:
+        return dry.value(template, written, found.__getitem__)
+    except FormulaError as error:
+        return CallEnd("invalid", CallError("invalid_expression", str(error)))
+
+
+def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
+    own = NOWHERE if call.instance is None else sources(Reference("state", scope_path(reference.path, call.instance)))
+    return join(own, sources(reference))
+
+
+def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
+    """What a loop's calls read of the state, as far as it has a value; an instance's own goes first (R8.8)."""
+    assert call.loop is not None
+    outside: dict[Reference, Json] = {}
+    for reference in call.loop.reads:
+        value: Json | Missing = MISSING
+        if call.instance is not None:
+            value = found[Reference("state", scope_path(reference.path, call.instance))]
+        value = found.get(reference, MISSING) if value is MISSING else value
+        if value is not MISSING:
+            outside[reference] = value
+    return outside
+
+
+News: TypeAlias = tuple[Call, Literal["began", "ended"]]
+"""A call has ended, or a loop has begun: of others it is known when they are taken."""
+
+
+class Scheduler:
+    """The calls of one plan that may be ready, and in which order they have ended. Each call is settled or waits for one that is not."""
+
+    def __init__(
+        self,
+        wiring: DependencyGraph,
+        state: State,
+        checks: CheckBudget,
+        texts: TextBudget,
+        known: KnownSources,
+        *,
+        step: bool,
+        dry_run: bool,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.done = 0
+        """Calls that ended well."""
+        self.ready: list[Call] = []
+        self.running = 0
+        self.step = step
+        """Whether calls that read what others of the plan write are left for the next Request (R5.10)."""
+        self.closed = False
+        self._wiring = wiring
+        self._state = state
+        self._checks, self._texts = checks, texts
+        self._dry_run = dry_run
+        self.news: list[News] = []
+        """What is to be told, until somebody takes it."""
+        self.assumed = Assumptions()
+        """Of a dry run."""
+        self._sources = known
+        self._sources_then: list[KnownSources] = []
+        """By call what was known when its Request began."""
+        self._completion: dict[int, int] = {}
+        self._queue: deque[CallNode] = deque()
+        self._known: Mapping[str, Json] | None = None
+
+    def add(self, call: Call) -> None:
+        """The next call of the list, wired to what stands before it, and to it what has waited for it."""
+        self.calls.append(call)
+        self._sources_then.append(self._sources)
+        self._known = None
+        node = self._wiring.add(call)
+        if call.ended:
+            self._completion[call.index] = len(self._completion)
+            self.news.append((call, "ended"))
+            node.refused = True
+        self._refuse_impossible(node)
+        self._queue.append(node)
+        self._queue.extend(self._wiring.rebind_open(call))
+        self.go_on()
+
+    def close(self) -> None:
+        """No call will arrive any more: what is still open is bound to what there is, or refused."""
+        self.closed = True
+        for node in self._wiring.close():
+            self._refuse_impossible(node)
+        self._refuse_cycles(first=True)
+        for node in self._wiring.nodes:
+            if self.step and node.call.status == "pending" and node.wired:
+                self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
+        self._queue.extend(self._wiring.nodes)
+
+    def binding_at_end(self, reference: Reference) -> Binding:
+        """Return how a call at the end of the list would read the reference, once all calls have ended (R6.4)."""
+        return self._wiring.binding_at_end(reference, self.calls)
+
+    def read_at_end(self, reference: Reference) -> Json | Missing:
+        """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
+        return self.binding_at_end(reference).find(self.calls, self._completion)[1]
+
+    def sources_at_end(self, reference: Reference) -> Sources:
+        """Return where what `read_at_end` gives comes from (R15.1)."""
+        base = self._sources.of_kind(reference.kind)
+        binding = self.binding_at_end(reference)
+        sources = binding.sources(self.calls, self._completion, base)
+        return with_conditions(sources, binding.decided(self.calls), self._checks)
+
+    def reopen(self, known: KnownSources | None = None) -> None:
+        """More calls follow, of another Request if more is `known` now (R10.5)."""
+        self.closed, self._known, self._sources = False, None, known or self._sources
+
+    def refile(self, call: Call) -> None:
+        """The call writes elsewhere from now on."""
+        self.look_at(self._wiring.refile(call))
+        self.go_on()
+
+    def look_at(self, nodes: Iterable[CallNode]) -> None:
+        """What they wait for has changed: they may be ready."""
+        self._queue.extend(nodes)
+
+    def give_up(self, call: Call, reason: str) -> None:
+        """The call is not run, although it may be ready or wait for a person."""
+        if call.status == "waiting":
+            self.running -= 1
+        elif call in self.ready:
+            self.ready.remove(call)
+        self.end(call, "skipped", reason=reason)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether calls may be ready, and are looked at in the next task (R18.5)."""
+        return bool(self._queue)
+
+    @property
+    def settled(self) -> bool:
+        return self.closed and len(self._completion) == len(self.calls)
+
+    def go_on(self) -> None:
+        """Look at all that may be ready, as far as this task's time goes."""
+        while True:
+            while self._queue:
+                if self._checks.spent and not self._dry_run:
+                    return
+                node = self._queue.popleft()
+                if node.call.status == "pending" and not (self.step and node.wired):
+                    self._settle(node)
+            self._refuse_deadlock()
+            if not self._queue:
+                return
+
+    def end(
+        self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
+    ) -> None:
+        """The call ends without a result."""
+        call.status, call.error, call.reason, call.branch = status, error, reason, branch
+        self.note_end(call)
+
+    def note_end(self, call: Call) -> None:
+        """The call has ended, and its writes are made: what waited for it may be ready."""
+        self.done += call.status == "done"
+        self._completion[call.index] = len(self._completion)
+        self.news.append((call, "ended"))
+        self._queue.extend(self._wiring.end(call))
+
+    def _refuse_deadlock(self) -> None:
+        """Readers that moved on past a branch not taken may have come to wait for each other (R5.4)."""
+        if self.closed and not self.running and not self.ready and not self.settled:
+            self._refuse_cycles()
+
+    def _settle(self, node: CallNode) -> None:
+        """Everything that the call reads has ended: it is ready, skipped or invalid."""
+        if node.crowded:
+            self._refuse_impossible(node)
+        if node.blocked or node.crowded:
+            return
+        verdict = judge(
+            node,
+            self.calls,
+            self._completion,
+            self._missing,
+            dry=self.assumed if self._dry_run else None,
+            checks=self._checks,
+            texts=self._texts,
+            known=self._sources_then[node.call.index],
+        )
+        if isinstance(verdict, Binding):
+            verdict.exhausted = not self._wiring.move_on(node, verdict)
+            self._queue.append(node)
+        elif verdict is not None:
+            self.end(node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch)
+        else:
+            node.call.status = "ready"
+            self.ready.append(node.call)
+
+    def _refuse_impossible(self, node: CallNode) -> None:
+        """An expression that nothing can ever satisfy is a structural error (R5.5)."""
+        crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
+        error = crowded or structural_errors.impossible_error(node, self._wiring.id_of, self._missing)
+        if error is not None and node.call.ended:
+            node.call.error = error
+        elif error is not None:
+            node.refused = True
+            self.end(node.call, "invalid", error=error)
+
+    def _refuse_cycles(self, *, first: bool = False) -> None:
+        for index, error in list(structural_errors.cycle_errors(self._wiring.edges(first=first), self.calls)):
+            self.end(self.calls[index], "invalid", error=error)
+
+    def _missing(self, reference: Reference, where: str) -> CallError:
+        if self._known is None:
+            self._known = {**self._wiring.base, "state": state_shape(self._state.snapshot(), self.calls)}
+        return missing_path(reference, where, self._known)
+
+
+class Slots:
+    """`parallel` calls at once, `None` being no limit, and never two of one exclusive tool or group.
+
+    With `step` so many calls are started at all: what is left is for the next Request to decide.
+    """
+
+    def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
+        self._parallel = parallel
+        self._step = step
+        self.renew()
+        self._taken: dict[str, str | None] = {}
+        """By the call's id the exclusive group of what runs."""
+
+    def renew(self) -> None:
+        """Another Request's calls follow."""
+        self._to_start = self._parallel if self._step else None
+
+    @property
+    def by_list(self) -> bool:
+        """Whether only the first calls of the list are started, so that those behind wait until it is known who they are."""
+        return self._to_start is not None
+
+    def take_from(self, ready: list[Call], *, inside: bool = False) -> list[Call]:
+        """The calls that may start now, taken out of `ready`; where not all may, the first of the model's list go first.
+
+        `inside`: they are a loop's, which has been started as a whole.
+        """
+        if self._parallel is not None or any(map(_group, ready)):
+            ready.sort(key=lambda call: call.index)
+        taken = []
+        # With `step` the first of the list are those that are started: nobody behind takes the place of one that has no room yet.
+        for call in ready[: None if inside else self._to_start]:
+            if self.free(call):
+                self.take(call)
+                self._to_start = None if self._to_start is None else self._to_start - (not inside)
+                ready.remove(call)
+                taken.append(call)
+        return taken
+
+    def surplus(self, ready: list[Call]) -> list[Call]:
+        """The calls that will not be started in this Request."""
+        if self._to_start is None:
+            return []
+        return sorted(ready, key=lambda call: call.index)[self._to_start :]
+
+    def drain(self) -> None:
+        """Everything is run, a step after the other."""
+        self._to_start = None
+
+    def free(self, call: Call) -> bool:
+        """Whether the call may run now, or runs already."""
+        if call.id in self._taken:
+            return True
+        group = _group(call)
+        full = self._parallel is not None and len(self._taken) >= self._parallel
+        return not full and (group is None or group not in self._taken.values())
+
+    def take(self, call: Call) -> None:
+        self._taken[call.id] = _group(call)
+
+    def give_back(self, call: Call) -> None:
+        """It has ended, or waits for a person. What holds no slot gives none back."""
+        self._taken.pop(call.id, None)
+
+
+def _group(call: Call) -> str | None:
+    return None if call.tool is None else call.tool.exclusive_group

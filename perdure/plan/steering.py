@@ -1,0 +1,243 @@
+"""Held calls: the plan goes on under the next Request after a new message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from perdure.errors import CallError
+from perdure.plan.calls import BODY, EACH, UNTIL, WHILE, Call, Failed, Outcome, Returned
+from perdure.plan.dependency_graph import DependencyGraph
+from perdure.plan.loops import Loops, RoundBudget
+from perdure.plan.scheduler import Scheduler, Slots
+from perdure.tools.tool import KEEP, Tool
+from perdure.values.json import Json, dumps, shorten
+from perdure.values.provenance import KnownSources
+from perdure.values.state import State
+
+NOT_HELD: Final = "not_held"
+"""Code of a call of `keep` that names what cannot be kept."""
+_REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
+
+
+class HeldCalls:
+    """The held calls of one plan. A loop is held, kept and dropped with what is inside it."""
+
+    def __init__(self, wiring: DependencyGraph, settling: Scheduler, slots: Slots, loops: Loops) -> None:
+        self._wiring, self._settling, self._slots, self._loops = wiring, settling, slots, loops
+
+    @property
+    def held(self) -> list[Call]:
+        """The calls that no Request has kept so far, in the order of the plan."""
+        return [call for call in self._settling.calls if call.held and not call.ended]
+
+    def put_aside(self, call: Call) -> None:
+        """A call that was taken does not run yet. Others run meanwhile."""
+        call.status, call.started = "waiting", None
+        self._slots.give_back(call)
+
+    def hold_back(self) -> None:
+        """A new message has come: what was not begun is held until a Request keeps it, or drops it."""
+        for call in self._settling.calls:
+            if call.status == "running" and call.queued and not call.safe:
+                self.put_aside(call)
+            for inner in self._inside(call):
+                inner.hold_back()
+            goes_on = call.status == "running" and not self._loops.runs(call)  # a loop begins nothing more
+            call.held = call.held or not (call.ended or goes_on)
+
+    def decide(self, keep: Json, drop: Json) -> Outcome:
+        """The first go on as they are, the others are to be dropped. What runs or is done needs no keeping; of what cannot be kept, or
+        dropped, the model is told."""
+        known = {call.id: call for call in self._settling.calls}
+        wrong: list[str] = []
+        kept: list[Json] = []
+        dropped: list[Json] = []
+        for id in drop if isinstance(drop, list) else []:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None or not call.held or call.ended:
+                wrong.append(f"{shorten(id, 60)} is not held, so it cannot be dropped")
+            else:
+                call.unwanted = True
+                dropped.append(call.id)
+        for id in keep if isinstance(keep, list) else [] if keep is None else [keep]:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None:
+                wrong.append(f"there is no call {shorten(id, 60)}")
+            elif call.ended and call.status != "done":
+                wrong.append(f"{call.title} has ended: {call.status}{f' ({call.reason})' if call.reason else ''}")
+            else:
+                kept.append(call.id)
+                self.release(call)
+        return (
+            Failed(CallError.of(NOT_HELD, wrong))
+            if wrong
+            else Returned({"kept": kept, **({"dropped": dropped} if dropped else {})})
+        )
+
+    def release(self, call: Call) -> None:
+        """It is a call of the running Request's plan now."""
+        if call.held and not call.ended:
+            call.held = call.unwanted = call.pressed = False
+            self._settling.look_at(self._wiring.keep(call))
+            for inner in self._inside(call):
+                for each in inner.held:
+                    inner.release(each)
+
+    def drop(self, reason: str, time: str, calls: Iterable[Call] | None = None) -> list[Call]:
+        """These held calls, by default all, are not run. Returns the calls dropped, those in loops among them.
+
+        A loop whose calls still run comes to its end with them.
+        """
+        gone = self.held if calls is None else list(calls)
+        self._wiring.forget({call.index for call in gone})
+        dropped: list[Call] = []
+        for call in gone:
+            call.held = False
+            for inner in self._inside(call):
+                inner.hold_back()  # an iteration may have been opened since
+                dropped += inner.drop(reason, time)
+            if self._loops.end_early(call.index, reason):
+                continue
+            call.ended_at = time
+            self._settling.give_up(call, reason)
+            dropped.append(call)
+        return dropped
+
+    def break_off(self, reason: str, time: str) -> None:
+        """The run ends. Of what runs, and may have taken effect, nobody knows whether it did (R10.6); the rest is not run."""
+        for call in self._settling.calls:
+            inside = list(self._inside(call))
+            for inner in inside:
+                inner.break_off(reason, time)
+            if call.ended:
+                continue
+            call.ended_at = time
+            runs = call.status == "running" and not call.queued
+            words = f"{reason} while it ran" if runs else reason
+            unknown = any(inner.any_unknown for inner in inside) if call.loop is not None else runs and not call.safe
+            if unknown:
+                self._settling.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
+            else:
+                self._settling.end(call, "skipped", reason=words)
+
+    @property
+    def any_unknown(self) -> bool:
+        """Whether of any of them nobody knows what it did."""
+        return any(call.status == "unknown" for call in self._settling.calls)
+
+    def _inside(self, call: Call) -> Iterator[HeldCalls]:
+        for plan in self._loops.running_of(call) if call.loop is not None else ():
+            yield plan.keeping
+
+
+def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
+    """Return those of the held calls that these take the place of: of the same tool with the same output path; without one, with the same
+    parameters, each of one."""
+    paths = {(call.tool_name, call.paths) for call in calls if call.paths}
+    left = [call for call in calls if not call.paths]
+    found = []
+    for call in held:
+        same = None if call.paths else next((each for each in left if _is_same(call, each)), None)
+        if same is not None:
+            left.remove(same)
+        if same is not None or (call.tool_name, call.paths) in paths:
+            found.append(call)
+    return found
+
+
+def _is_same(call: Call, other: Call) -> bool:
+    """Whether both call one tool with the same parameters, as they are written or as they are resolved."""
+    if call.tool_name != other.tool_name or _looped(call) != _looped(other):
+        return False
+    written = (dumps(each.written_params, sort_keys=True) for each in (call, other))
+    resolved = (dumps(each.params, sort_keys=True) for each in (call, other))
+    return len({*written}) == 1 or len({*resolved}) == 1
+
+
+def _looped(call: Call) -> str:
+    return dumps({key: value for key, value in call.raw.items() if key in _REPEATS}, sort_keys=True)
+
+
+class PlanRevision:
+    """What of a plan has to do with the Requests that it goes on under."""
+
+    request: int
+    closed: bool
+    drained: bool
+    calls: list[Call]
+    state: State
+    known: KnownSources
+    keeping: HeldCalls
+    """What is held, kept and dropped of it."""
+    time = ""
+    """When the task under way happens."""
+    _tools: Mapping[str, Tool]
+    _data: Mapping[str, Json]
+    _step: bool
+    _uncounted: int
+    _named: int
+    _wiring: DependencyGraph
+    _settling: Scheduler
+    _slots: Slots
+    _rounds: RoundBudget
+    _begin = 0
+    """Index of the first call of the running Request's list."""
+    _joined: frozenset[str] = frozenset()
+    """The calls of earlier Requests."""
+
+    def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
+        raise NotImplementedError
+
+    @property
+    def own(self) -> list[Call]:
+        """The calls of the running Request's list, without those of earlier ones."""
+        return self.calls[self._begin :]
+
+    @property
+    def listed(self) -> int:
+        """How many these are."""
+        return len(self.calls) - self._begin
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether calls of earlier Requests are in it."""
+        return bool(self._joined)
+
+    def is_past(self, call: Call) -> bool:
+        """Whether it is an earlier Request's, and runs or has ended."""
+        return call.index < self._begin and (call.ended or call.status == "running")
+
+    def begin(self, request: int, tools: Mapping[str, Tool], known: KnownSources | None = None) -> None:
+        """The next Request's calls follow, with what runs and what it keeps.
+
+        They see the state as it stands now. What is held and not kept stays out of their sight. `known`: of sources, by now.
+        """
+        self.request, self._begin, self._tools = request, len(self.calls), tools
+        self.known = self._known_now(known or self.known)
+        self.reopen(self.known)
+        self._uncounted = self._named = 0
+        self._joined = frozenset(call.id for call in self.calls)
+        self._settling.step = self._step
+        self._slots.renew()
+        self._rounds.renew()
+        self._wiring.begin(request, {**self._data, "state": self.state.snapshot()})
+
+    def reopen(self, known: KnownSources | None = None) -> None:
+        """More calls follow."""
+        self.closed = self.drained = False
+        self._settling.reopen(known)
+
+    def _known_now(self, given: KnownSources) -> KnownSources:
+        """With where the values of the state come from."""
+        return replace(given, base={**given.base, "state": self.state.labels.snapshot()})
+
+    def _keep_what_is_asked(self) -> None:
+        """A call of `keep` is carried out as soon as it is ready: it has no effect but on the plan."""
+        ready = self._settling.ready if self._joined else ()
+        for call in [call for call in ready if call.tool is not None and call.tool.activity == KEEP]:
+            self._settling.ready.remove(call)
+            self._settling.running += 1
+            call.status, call.started = "running", self.time
+            self.end(call, self.keeping.decide(call.params.get("calls"), call.params.get("drop")), self.time)

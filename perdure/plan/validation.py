@@ -1,0 +1,511 @@
+"""Validation of calls before they start, of their parameters, of revised calls, and of writes in conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Final, TypeAlias
+
+from perdure.errors import CallError, DecisionError, FormulaError, ReferenceSyntaxError, TooLargeError
+from perdure.plan.calls import BODY, EACH, IF, LOOP_KEYS, Call, delegate_problems, parse_condition
+from perdure.plan.dependency_graph import AFTER, Edge, parse_after
+from perdure.plan.loop_spec import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps, has_null, json_path, shorten
+from perdure.values.limits import MAX_BODY_CALLS, MAX_LOOPS_DEEP, CheckBudget
+from perdure.values.problems import close_names
+from perdure.values.provenance import EACH as PROVENANCE_EACH
+from perdure.values.provenance import USER, Origins, Sources, join, origins_of
+from perdure.values.references import (
+    MISSING,
+    Missing,
+    Path,
+    Reference,
+    claimed_paths,
+    evaluate,
+    get,
+    overlaps,
+    parse_output_path,
+    show,
+)
+from perdure.values.schemas import Schema, convert_literals
+from perdure.values.state import METHODS, foreign_problems, scope_path, scope_template
+from perdure.values.templates import TextBudget, parse_template
+
+TOO_MUCH: Final = "too_many_names"
+"""Code of a call that names more than a call, or a plan, may."""
+NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
+"""What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
+CONVERTED: Final = "literals-converted"
+"""Patch: a literal of another type is converted where nothing is lost (R5.13); 0.1.0 refused its call."""
+
+
+def check_call(
+    raw: Json,
+    *,
+    id: str,
+    index: int,
+    tools: Mapping[str, Tool],
+    state_schema: Schema | None = None,
+    instances: Collection[str] = (),
+    kinds: Collection[str] = (),
+    checks: CheckBudget | None = None,
+    too_much: str | None = None,
+    joined: Container[str] = (),
+) -> Call:
+    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
+
+    `too_much`: why it is not even read. `joined`: the calls of earlier Requests that are in the plan.
+    """
+    if not isinstance(raw, dict):
+        return _invalid(
+            Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        )
+    if too_much is not None:
+        return _invalid(
+            Call(id, index, {key: value for key, value in raw.items() if key not in NOTES}), TOO_MUCH, too_much
+        )
+    call = _checked(raw, id, index, tools, state_schema, instances, checks, joined)
+    instance = call.raw.get("_instance")
+    if isinstance(instance, str) and instance in instances:
+        call.instance = instance
+        call.template = scope_template(call.template, instance, kinds)
+        call.condition = scope_template(call.condition, instance, kinds)
+        call.soft = scope_template(call.soft, instance, kinds)
+        call.after = replace(call.after, paths=scope_template(call.after.paths, instance, kinds))
+        call.after_end = replace(call.after_end, paths=scope_template(call.after_end.paths, instance, kinds))
+        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
+    return call
+
+
+def _checked(
+    raw: JsonObject,
+    id: str,
+    index: int,
+    tools: Mapping[str, Tool],
+    state_schema: Schema | None,
+    instances: Collection[str],
+    checks: CheckBudget | None,
+    joined: Container[str],
+) -> Call:
+    call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
+    call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
+    if "_syntax" in raw:
+        return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
+    name = raw.get("_tool")
+    tool = OWN_TOOLS.get(name) or tools.get(name) or _last_named(name, tools) if isinstance(name, str) else None
+    if tool is None:
+        close = close_names(str(name), tools)
+        what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
+        return _invalid(
+            call,
+            "unknown_tool",
+            f"{what}; {_offer(close, len(tools))}",
+        )
+    call.tool, call.raw["_tool"] = tool, tool.name
+    call.raw = _without_nulls(call.raw, tool)
+    call.params = call.written_params
+    instance = call.raw.get("_instance")
+    problems = [*_meta_problems(call, tool, checks, joined), *_path_problems(call, tool, state_schema)]
+    if is_inside(call.raw, tool):
+
+        def check_inner(raw: Json, id: str, index: int) -> Call:
+            return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
+
+        problems += problems or _with_item(call, read_loop(call, check_inner, call.paths))
+    else:
+        problems += _with_item(call, _param_problems(call, tool, checks))
+    problems += _instance_problems(call, instance, instances)
+    return _invalid(call, "invalid_call", *problems) if problems else call
+
+
+def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
+    """The one tool whose name ends with this one behind a dot: models leave out what stands before it."""
+    found = [tool for known, tool in tools.items() if known.endswith(f".{name}")] if name else []
+    return found[0] if len(found) == 1 else None
+
+
+def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
+    """The call without what is `null` because strict mode leaves nothing out; a `null` that the tool takes stays."""
+    schema = tool.parameters_schema
+
+    def walk(value: Json, path: tuple[str | int, ...]) -> Json:
+        if isinstance(value, list):
+            return [walk(child, (*path, index)) for index, child in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
+        return {
+            key: walk(child, (*path, key))
+            for key, child in value.items()
+            if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
+        }
+
+    meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
+    parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
+    return meta | (walk(parameters, ()) if has_null(parameters) else parameters)
+
+
+def _refuses_null(schemas: list[Schema] | None) -> bool:
+    return any(schema.errors(None) for schema in schemas or ())
+
+
+def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
+    if instance is None or (isinstance(instance, str) and instance in instances):
+        if not instances:
+            return []
+        read = [*call.condition.references(), *call.template.references(), *call.soft.references()]
+        return foreign_problems(read, call.paths, shared=instance is None)
+    if not instances:
+        return ["$._instance: there are no instances in this context"]
+    known = ", ".join(close_names(str(instance), instances))
+    return [f"$._instance: there is no instance {shorten(instance, 60)}; close to it are {known}"]
+
+
+def _offer(close: list[str], count: int) -> str:
+    if not close:
+        return "no tools are offered"
+    return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
+
+
+def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError | None:
+    """The parameters with every value in its place, against the tool's schema (R3.1)."""
+    assert call.tool is not None
+    # A loop's own parameters are those of its calls, and theirs are looked at one by one.
+    problems = [] if call.loop is not None else call.tool.parameters_schema.errors(call.params, checks=checks)
+    if "_each" in call.raw and not isinstance(call.items, list):
+        problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
+    return CallError.of("invalid_params", problems) if problems else None
+
+
+def _invalid(call: Call, code: str, *problems: str) -> Call:
+    """The call refused. It keeps the paths that it names: what it would have written counts as not written (R5.1)."""
+    call.status, call.error = "invalid", CallError.of(code, problems)
+    method = call.raw.get("_outputMethod")
+    call.method = method if method in METHODS else "set"
+    named = [*_named_paths(call.raw), call.tool and call.tool.output_path]
+    call.paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
+    return call
+
+
+def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
+    """What a call, and those of its body, say of where they write."""
+    if not isinstance(raw, dict) or deep > MAX_LOOPS_DEEP:
+        return []
+    body = raw.get(BODY)
+    inner = body[:MAX_BODY_CALLS] if isinstance(body, list) else []
+    return [raw.get("_outputPath"), *(path for each in inner for path in _named_paths(each, deep + 1))]
+
+
+def _misnamed(raw: JsonObject, tool: Tool, allowed: Container[str]) -> list[str]:
+    """Parameters under their own names, which would be meta-properties: a call has them under others."""
+    loops = EACH in raw
+    return [
+        f"$.{name}: the tool's parameter {name!r} is written {alias!r} in a call"
+        for alias, name in tool.names.items()
+        if name in raw and alias not in raw and (name not in allowed or (name in LOOP_KEYS and not loops))
+    ]
+
+
+def _meta_problems(call: Call, tool: Tool, checks: CheckBudget | None, joined: Container[str]) -> list[str]:
+    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
+    if tool.scope_choice is not None:
+        allowed.add("_scopes")
+    allowed |= LOOP_KEYS | BODY_KEYS.get(tool.name, frozenset())
+    if misnamed := _misnamed(call.raw, tool, allowed):
+        return misnamed
+    unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
+    if "_output" in unknown:
+        unknown.remove("_output")
+        return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
+    if unknown:
+        return [
+            f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
+        ]
+    chosen = call.raw.get("_scopes", [])
+    if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
+        return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
+    call.scopes = [*(tool.scopes or ()), *chosen]
+    inside = is_inside(call.raw, tool)
+    if not inside and (wrong := delegate_problems(call.raw)):
+        return wrong
+    if AFTER in call.raw:
+        call.after, call.after_end, wrong = parse_after(call.raw[AFTER], call.id, joined)
+        if wrong:
+            return wrong
+    if IF in call.raw and not inside:
+        call.condition, malformed = parse_condition(call.raw[IF])
+        if malformed is not None:
+            return [malformed]
+    if not tool.latent or inside:
+        return []
+    if "_output" not in call.raw:
+        return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
+    call.result = call.raw["_output"]
+    schema = tool.output_schema
+    return [] if schema is None else schema.errors(call.result, root=("_output",), checks=checks)
+
+
+def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
+    text, method = call.raw.get("_outputPath"), call.raw.get("_outputMethod")
+    if text is not None and tool.output_path is not None and text != tool.output_path:
+        return [f"$._outputPath is {shorten(text, 80)}, but the tool {tool.name!r} always writes to {tool.output_path}"]
+    if method is not None and tool.output_method is not None and method != tool.output_method:
+        return [
+            f"$._outputMethod is {shorten(method, 40)}, but the tool {tool.name!r} always uses {tool.output_method}"
+        ]
+    text = tool.output_path if text is None else text
+    method = tool.output_method or "set" if method is None else method
+    if method not in METHODS:
+        return [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
+    call.method = method
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        return [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
+    try:
+        call.paths = parse_output_path(text)
+    except ReferenceSyntaxError as error:
+        return [f"$._outputPath: {error}"]
+    if state_schema is None:
+        return []
+    return [
+        f"$._outputPath: {show(path)} is not in the state's schema"
+        for alternative in call.paths
+        for path in alternative
+        if state_schema.at(path) is None
+    ]
+
+
+def _param_problems(call: Call, tool: Tool, checks: CheckBudget | None) -> list[str]:
+    each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
+    call.template, malformed = parse_template(call.params | each)
+    if malformed:
+        return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
+    problems = tool.parameters_schema.errors(call.params, references=not call.template.literal, checks=checks)
+    if not problems:
+        return []
+    params, converted = convert_literals(call.params, tool.parameters_schema, checks)
+    if not (converted and isinstance(params, dict)):
+        return problems
+    template, _ = parse_template(params | each)
+    if tool.parameters_schema.errors(params, references=not template.literal, checks=checks):
+        return problems  # the model writes the call again in any case, and is told of all that it wrote
+    if checks is not None and not checks.is_patched(CONVERTED):
+        return problems
+    call.converted = converted
+    call.raw, call.params, call.template = {**call.raw, **params}, params, template
+    return []
+
+
+def _with_item(call: Call, problems: list[str]) -> list[str]:
+    """Of a parameter that is missing in a loop it is said how the item is named there."""
+    item = "; what a call with _each runs for is †item, which its parameters can read"
+    return [f"{each}{item}" if "_each" in call.raw and " lacks " in each else each for each in problems]
+
+
+def revise(
+    call: Call,
+    raw: JsonObject,
+    *,
+    check: Callable[[Json, str, int], Call],
+    tools: Mapping[str, Tool],
+    values: Mapping[str, Json],
+    readers: Set[str],
+    texts: TextBudget,
+    sources: Callable[[Reference], Sources],
+    kept: JsonObject | None = None,
+) -> Call:
+    """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
+
+    `sources` say where these come from; what is written out is the person's. `kept` are parameters of `call` that stay as they were offered, values that nothing is read in again.
+
+    `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
+    there are any, it has to. Raises `DecisionError`.
+    """
+    tool = tools.get(str(raw.get("_tool")))
+    if call.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
+        raw = {"_outputMethod": call.method, **raw, "_outputPath": call.target}
+    if call.instance is not None:
+        raw = {"_instance": call.instance, **raw}
+    revised = check(raw, call.id, call.index)
+    if revised.error is not None:
+        raise DecisionError(f"{call.id} would be wrong: {revised.error.message}")
+    if revised.loop is not None:
+        raise DecisionError(f"{call.id} would be a loop, and what waits is one call: let it be one")
+
+    def lookup(reference: Reference) -> Json | Missing:
+        return get(values.get(reference.kind, MISSING), reference.path)
+
+    read = revised.template if kept is None else revised.template.without({*kept, "_each"})
+    for site in read.sites:
+        if evaluate(site.expression, lookup) is MISSING:
+            raise DecisionError(
+                f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
+            )
+    try:
+        resolved = read.resolve(lookup, texts)
+        texts.check_whole({**resolved, **(kept or {})})
+        revised.take_resolved(resolved)
+    except (TooLargeError, FormulaError) as error:
+        raise DecisionError(f"{call.id} would be wrong: {error}") from None
+    if kept is not None:
+        revised.params, revised.items = revised.params | kept, call.items
+    revised.origins = origins_of(read, USER, lookup, sources)
+    if kept is not None:  # the tool is the model's choice still
+        stay = {name: each for name, each in call.origins.params.items() if name in kept or name == PROVENANCE_EACH}
+        revised.origins = Origins(call.origins.written, {**stay, **revised.origins.params}, read=True)
+    if problem := check_resolved(revised):
+        raise DecisionError(f"{call.id} would be wrong: {problem.message}")
+    if readers:
+        _keep_for(readers, call, revised)
+    return revised
+
+
+def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
+    """What others read of the call stays where they read it. Raises `DecisionError`."""
+    if revised.paths != call.paths:
+        raise DecisionError(
+            f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
+            f"this one would write {revised.target or 'nothing'}"
+        )
+    if call.method == "set" != revised.method:
+        raise DecisionError(
+            f"{call.id} must set {call.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
+            f"this one would {revised.method} to what is there"
+        )
+
+
+def adopt(call: Call, revised: Call) -> None:
+    """Put the revised call in the place of the one that waits."""
+    call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
+    call.condition, call.converted = revised.condition, revised.converted
+    call.paths, call.method, call.result = revised.paths, revised.method, revised.result
+    call.scopes, call.items, call.origins = revised.scopes, revised.items, revised.origins
+    call.changed, call.approved = [], None
+
+
+def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:
+    """Give a call that is ready the parameters that a hook has made of its own (R10.17); what is wrong with them, and then it stays as it was.
+
+    They are values, in which nothing is read. A hook has seen all parameters: whatever it gave may come from any of them, and nobody has
+    stood for it or approved it.
+    """
+    if meta := [name for name in params if name.startswith("_")]:
+        return CallError("invalid_params", f"{meta[0]!r} is no parameter")
+    before, names = call.params, [*params, *(name for name in call.params if name not in params)]
+    changed = [
+        name for name in names if name not in params or name not in before or _differ(params[name], before[name])
+    ]
+    if not changed:
+        return None
+    call.params = params
+    if (problem := check_resolved(call, checks)) is not None:
+        call.params = before
+        return problem
+    origins = call.origins
+    mixed = join(origins.written, origins.all)
+    sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}
+    kept = {PROVENANCE_EACH: origins.params[PROVENANCE_EACH]} if PROVENANCE_EACH in origins.params else {}
+    call.origins = Origins(origins.written, {**kept, **sources}, origins.read)
+    call.template = call.template.without(changed)
+    call.changed, call.approved = [*dict.fromkeys([*call.changed, *changed])], None
+    return None
+
+
+def _differ(one: Json, other: Json) -> bool:
+    return one is not other and dumps(one, sort_keys=True) != dumps(other, sort_keys=True)
+
+
+Race: TypeAlias = tuple[Call, Call, Path]
+_ALL_PAIRS: Final = 20
+"""Calls that set one path of which all pairs are looked at; of more, neighbours in the list."""
+
+
+def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = False) -> list[Race]:
+    """Return two calls and the path that both set, for each pair of which neither waits for the other.
+
+    `edges` are those of the list. Before anything runs, calls that go by other conditions, or by other branches of one call, count as
+    exclusive. With `ended`, the calls are those that have set the path.
+    """
+    paths_of = _written if ended else _first_choice
+    setters: dict[Path, list[Call]] = {}
+    for call in calls:
+        for path in dict.fromkeys(paths_of(call)):
+            setters.setdefault(path, []).append(call)
+    pairs = list(_pairs(setters))
+    if not pairs:
+        return []
+    before, guards = _before_and_guards(calls, edges)
+    found: dict[tuple[int, int], Race] = {}
+    for first, second, path in pairs:
+        one, two = sorted((first.index, second.index))
+        ordered = one not in before or two not in before or before[one] >> two & 1 or before[two] >> one & 1
+        exclusive = not ended and guards[one] & ~guards[two] and guards[two] & ~guards[one]
+        if one != two and not (ordered or exclusive):
+            found.setdefault((one, two), (calls[one], calls[two], path))
+    return [race for _, race in sorted(found.items())]
+
+
+def race_text(race: Race) -> str:
+    """Return what is wrong with the two calls, and what to write instead."""
+    first, second, path = race
+    order = f'"_after": "ended {first.id}"'
+    return f"{first.title} and {second.title} both set {show(path)} without an order between them: give the second {order}, or another path"
+
+
+def _first_choice(call: Call) -> Iterable[Path]:
+    """Where a call writes where all goes well."""
+    return call.paths[0] if call.paths and call.method == "set" and call.status != "invalid" else ()
+
+
+def _written(call: Call) -> Iterable[Path]:
+    return (write.path for write in call.writes) if call.method == "set" else ()
+
+
+def _pairs(setters: dict[Path, list[Call]]) -> Iterator[Race]:
+    for path, here in setters.items():
+        for one, two in combinations(here, 2) if len(here) <= _ALL_PAIRS else pairwise(here):
+            yield one, two, path
+        for length in range(1, len(path)):  # who sets what the path stands in sets the path
+            for one in setters.get(path[:length], ())[:_ALL_PAIRS]:
+                for two in here[:_ALL_PAIRS]:
+                    yield one, two, path
+
+
+def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[dict[int, int], dict[int, int]]:
+    """By call which calls end before it starts, and what it goes by, each as the bits of a number; of calls in a ring nothing."""
+    readers: dict[int, list[tuple[int, Reference | str]]] = {}
+    waits_for = dict.fromkeys((call.index for call in calls), 0)
+    for writer, reader, what in edges:
+        readers.setdefault(writer, []).append((reader, what))
+        waits_for[reader] += 1
+    bits: dict[tuple[int, frozenset[int]], int] = {}
+    before, guards = dict.fromkeys(waits_for, 0), dict.fromkeys(waits_for, 0)
+    for call in calls:
+        if IF in call.raw:
+            guards[call.index] = _bit(bits, call.index, frozenset())
+    free = [index for index, count in waits_for.items() if not count]
+    for writer in free:
+        for reader, what in readers.get(writer, ()):
+            before[reader] |= before[writer] | 1 << writer
+            if isinstance(what, Reference):
+                guards[reader] |= guards[writer] | _of_branch(calls[writer], what, bits)
+            waits_for[reader] -= 1
+            if not waits_for[reader]:
+                free.append(reader)
+    return {index: before[index] for index in free}, guards
+
+
+def _of_branch(writer: Call, reference: Reference, bits: dict[tuple[int, frozenset[int]], int]) -> int:
+    """What a reader of one of a call's branches goes by."""
+    if not writer.branches:
+        return 0
+    alternatives = enumerate(writer.paths)
+    read = frozenset(n for n, paths in alternatives if any(overlaps(path, reference.path) for path in paths))
+    return _bit(bits, writer.index, read) if 0 < len(read) < len(writer.paths) else 0
+
+
+def _bit(bits: dict[tuple[int, frozenset[int]], int], index: int, branches: frozenset[int]) -> int:
+    return 1 << bits.setdefault((index, branches), len(bits))

@@ -1,0 +1,484 @@
+"""The agent of a run: its agent file, its configuration, and its choice of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from perdure.approvals.policy import Policy
+from perdure.errors import AgentError, InputError, Problem, RunError, clip
+from perdure.models.usage import Price, RunUsage
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import LONGEST, MAX_BOOTSTRAP, MAX_BUDGET, MAX_ID, MAX_INSTRUCTIONS, Seconds
+from perdure.values.messages import (
+    ChatMessage,
+    DataMessage,
+    ErrorMessage,
+    FeedbackMessage,
+    InputMessage,
+    MergedMessages,
+    Message,
+    PlanMessage,
+    SessionRules,
+    StateMessage,
+    SystemMessage,
+    TextMessage,
+    ToolMessage,
+    is_message,
+    merge_data,
+    parse_messages,
+)
+from perdure.values.problems import first_problem, problem_at, problems_of
+from perdure.values.schemas import Schema, or_null
+from perdure.values.state import kind_of, state_key
+
+INSTRUCTS: Final = ("system", "developer")
+"""Roles of messages that instruct the model, and that stand before all others."""
+
+
+def agent_document(document: Json, name: str) -> Json:
+    """The document of a file called `name` as a run is given it: a bare list of messages is a context, a name that is
+    missing is the file's. What is no agent comes back as it is, for `parse_agent` to refuse."""
+    if is_context(document):
+        document = {"context": document}
+    if not isinstance(document, dict) or "name" in document:
+        return document
+    return {"name": name, **document}
+
+
+def is_context(document: Json) -> bool:
+    """Whether it is a bare list of messages."""
+    return isinstance(document, list) and bool(document) and all(map(is_message, document))
+
+
+def with_system_text(document: JsonObject, text: str) -> JsonObject:
+    """Return the document with this system text in the place of its own: the messages of that kind that stand first."""
+    context = document.get("context")
+    kept: list[Json] = []
+    for message in context if isinstance(context, list) else []:
+        known = message if isinstance(message, dict) else {}
+        instructs = known.get("type") == "system" or known.get("role") in INSTRUCTS
+        if not instructs or any(not _is_tool(each) for each in kept):
+            kept.append(message)
+    system: list[Json] = [{"type": "system", "text": text}] if text else []
+    return {**document, "context": [*system, *kept]}
+
+
+def _is_tool(message: Json) -> bool:
+    return isinstance(message, dict) and message.get("type") == "tool"
+
+
+def output_schema(schema: Any) -> Any:
+    """The schema of the output, where that of a whole Solution was written: an object of `calls` and `output`."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or set(properties) != {"calls", "output"}:
+        return schema
+    output = properties["output"]
+    if not isinstance(output, dict):
+        return output
+    # Of a Solution "or null" means that it goes on, and says nothing about the output.
+    kept: JsonObject = {key: value for key, value in output.items() if key != "nullable"}
+    return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema} | kept
+
+
+FILES: Final = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "MEMORY.md")
+"""Bootstrap files of a workspace, in the order in which they are told."""
+
+
+class PromptConfig(BaseModel):
+    """What of instructions, skills and a workspace a run is told. Nothing, unless it is asked for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str = Field(default="", max_length=MAX_INSTRUCTIONS)
+    """Instructions that stand last among them; those of a run stand in the place of its agent's."""
+    skills: bool | list[str] = False
+    """`true`: all that the worker has; or these, by name."""
+    workspace: bool | str = False
+    """`true`: the files of the worker's workspace; or of this folder in it."""
+    files: list[str] = Field(default=list(FILES), max_length=MAX_BOOTSTRAP)
+    """Which, in this order; those that are not there are left out."""
+
+    @field_validator("files")
+    @classmethod
+    def _names(cls, files: list[str]) -> list[str]:
+        for name in files:
+            if "/" in name or name in ("", ".", "..") or not name.isprintable() or len(name) > 200:
+                raise ValueError(f"{name[:50]!r} is no file's name: a name without a folder")
+        return list(dict.fromkeys(files))
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a worker has to be asked for anything."""
+        return bool(self.text or self.skills or self.workspace)
+
+    def changed(self, other: PromptConfig) -> PromptConfig:
+        """With what the other one says."""
+        said = {key: getattr(other, key) for key in other.model_fields_set}
+        config: PromptConfig = self.model_copy(update=said)
+        return config
+
+
+def parse_prompt(raw: Json) -> PromptConfig:
+    """A run's own changes to its agent's `config.prompt`. Raises `AgentError`."""
+    try:
+        config: PromptConfig = PromptConfig.model_validate(raw)
+    except ValidationError as error:
+        raise AgentError(f"prompt: {first_problem(error, model=PromptConfig)}") from None
+    return config
+
+
+def said(config: PromptConfig) -> JsonObject:
+    """Only what was written of it."""
+    plain: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    return plain
+
+
+class Models(BaseModel):
+    """Which model answers (R9.4). What the file leaves out is the worker's to say: see `perdure.activities.preparation`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fast: str = "gpt-4o-mini"
+    """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker knows."""
+    smart: str = "gpt-4o"
+    """The model after errors and for final answers; by default the worker's."""
+    policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
+    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""
+    fallback: list[str] = Field(default_factory=list)
+    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
+
+
+class Sampling(BaseModel):
+    """How a model writes, as its server takes it; what is not said is the server's to choose (R9.8)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = None
+    """As the server takes it, like all of these."""
+    top_p: float | None = None
+    """Share of the likeliest tokens that are drawn from."""
+    max_tokens: int | None = None
+    """Tokens of one answer at most."""
+    seed: int | None = None
+    """For answers that are the same again, as far as the server can."""
+    reasoning_effort: str | None = None
+    """How long it thinks: `low`, `medium`, …"""
+
+    def said(self) -> JsonObject:
+        """Only what was written, as it was."""
+        return {key: getattr(self, key) for key in Sampling.model_fields if key in self.model_fields_set}
+
+
+class ModelSampling(Sampling):
+    """For all models, and under `fast` and `smart` what is another for these."""
+
+    fast: Sampling = Field(default_factory=Sampling)
+    """What is another for the fast model."""
+    smart: Sampling = Field(default_factory=Sampling)
+    """What is another for the smart one."""
+
+    def of(self, model: str, models: Models) -> JsonObject:
+        """What is sent to this model. Where one model is both, `smart` has the last word."""
+        own = [named for name, named in ((models.fast, self.fast), (models.smart, self.smart)) if name == model]
+        return self.said() | {key: value for each in own for key, value in each.said().items()}
+
+
+class Config(BaseModel):
+    """The `config` of an agent file; every key may be left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: Models = Field(default_factory=Models)
+    """Which models answer (R9.4)."""
+    sampling: ModelSampling = Field(default_factory=ModelSampling)
+    """Temperature and the like (R9.8)."""
+    dialect: Literal["solution", "tools", "script"] = "solution"
+    """What the model writes (R9.2)."""
+    control: bool | None = None
+    """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
+    start: Literal["model", "plan"] = "model"
+    """Whether a `plan` in the context is only shown to the model, or is run first (R5.9)."""
+    execution: Literal["drain", "step"] = "drain"
+    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
+    stream: bool = True
+    """Whether calls start while the model is still writing (R6.3)."""
+    parallel: int | None = Field(default=None, ge=1)
+    """Calls at once; with `step` calls per Request. `None`: as many as the wiring allows (R5.12)."""
+    max_requests: int = Field(default=20, ge=1)
+    """Model invocations per run (R9.5)."""
+    max_calls: int = Field(default=500, ge=1)
+    """Calls per Solution (R6.8)."""
+    token_budget: int | None = Field(default=None, ge=1, le=MAX_BUDGET)
+    """Prompt and completion tokens of the run and its delegates (R9.5)."""
+    cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Dollars, by `prices`."""
+    deadline: Seconds = 600.0
+    """Seconds of work; time spent waiting for a person does not count."""
+    model_patience: float | None = Field(default=None, ge=0, le=LONGEST)
+    """Seconds that a Request waits for a model whose provider is away (R20.5); by default the worker's, an hour."""
+    client_timeout: Seconds | None = None
+    """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
+    stuck_after: int = Field(default=3, ge=2)
+    """So many answers in a row that ask for the same end the run."""
+    must_call: list[str] = Field(default_factory=list)
+    """Tools of which the model calls one before its output counts (R6.5)."""
+    refine: bool = False
+    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Model → dollars per million tokens; those not named here are the worker's."""
+    show: Literal["values", "shape"] | dict[str, Literal["values", "shape"]] = "values"
+    """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool (R15.4)."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    """Instructions, skills and a workspace's files, beside the context (R10.19)."""
+    approval: Policy = Field(default_factory=Policy)
+    """Which calls a person is asked about (section 7)."""
+    trusted_clients: list[str] = Field(default_factory=list)
+    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
+    session: SessionRules = Field(default_factory=SessionRules)
+    """How its sessions take messages (section 10)."""
+
+    @property
+    def teaches_control(self) -> bool:
+        return self.dialect == "script" if self.control is None else self.control
+
+
+class Agent(BaseModel):
+    """A saved Request. `context` keeps the messages as written: they are the run's input and travel as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    """By default the file's."""
+    config: Config = Field(default_factory=Config)
+    context: list[Any] = Field(default_factory=list)
+    """Messages; what the model reads of them keeps their order (R2.7)."""
+    output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
+    """JSON Schema of the output; `{}` takes any."""
+    description: str = ""
+    """What it is for, as lists show it, and a model that may delegate to it."""
+    metadata: JsonObject = Field(default_factory=dict)
+    """What whoever starts it keeps beside it, and reads again as the run's `metadata`; no model sees it."""
+    schema_of_file: str | None = Field(default=None, alias="$schema", exclude=True)
+    """Where an editor finds the schema of agent files (`perdure schema`)."""
+
+    @field_validator("output_schema", mode="before")
+    @classmethod
+    def _of_the_output(cls, schema: Any) -> Any:
+        return or_null(output_schema(schema))
+
+    def messages(self) -> list[Message]:
+        return parse_messages(self.context)
+
+
+def check_run_id(run_id: str) -> None:
+    """Whether a run can have this id: some printable characters, `MAX_ID` bytes at most. Raises `RunError` with what is wrong."""
+    if not run_id.strip():
+        raise RunError("the run's id is empty: give the run a name, or leave it out for one of its own")
+    if not run_id.isprintable():
+        raise RunError(
+            f"the run's id {clip(repr(run_id), 80)} has characters that nobody can see; a name is in one line"
+        )
+    if (size := len(run_id.encode())) > MAX_ID:
+        raise RunError(f"the run's id has {size:,} bytes, and {MAX_ID:,} is the most")
+
+
+def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
+    """Read an agent file's JSON. Raises `AgentError` with everything that is wrong, each with its JSON path (R2.1, R2.9)."""
+    if not isinstance(document, dict):
+        raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
+    problems: list[Problem] = []
+    agent: Agent | None = None
+    try:
+        agent = Agent.model_validate(document)
+    except ValidationError as error:
+        problems += problems_of(error, document, model=Agent)
+    try:
+        context = document.get("context", [])
+        parse_messages(context if isinstance(context, list) else [])
+    except AgentError as error:
+        problems += error.problems
+    if isinstance(schema := or_null(output_schema(document.get("schema"))), dict) and (wrong := Schema(schema).problem):
+        problems.append(problem_at(("schema",), f"is no JSON Schema: {wrong}"))
+    if agent is None or problems:
+        raise AgentError.of(problems, source)
+    return agent
+
+
+def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
+    """Whether there is anything to do: a text, data, a plan, tools, or an output that is wanted; `told`: tools and a schema alone tell
+    a model no task. Raises `InputError`: a model would be paid for nothing."""
+    said = [item for item in context.items if not isinstance(item, MergedMessages) or item.exists]
+    shaped = not told and (context.tools or agent.output_schema not in ({}, True))
+    if not (context.system or context.plan or said or shaped):
+        raise InputError(
+            f"there is nothing to do: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
+        )
+
+
+Item: TypeAlias = (
+    SystemMessage | TextMessage | ChatMessage | PlanMessage | ErrorMessage | FeedbackMessage | MergedMessages
+)
+"""What a model reads of a context, in its order."""
+
+
+def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
+    """The run's input in its place: with the last message that is, or describes, the input; else after all."""
+    given = InputMessage.model_validate({"type": "input", "input": run_input})
+    places = [n for n, m in enumerate(messages, 1) if isinstance(m, InputMessage) and m.instance is None]
+    at = places[-1] if places else len(messages)
+    return [*messages[:at], given, *messages[at:]]
+
+
+def _read_in_order(messages: Sequence[Message], data: Sequence[MergedMessages]) -> tuple[list[str], list[Item]]:
+    """The system texts that stand first, and what follows; merged data where the last of its messages stood (R2.7)."""
+    merged = {each.place: each for each in data}
+    system: list[str] = []
+    items: list[Item] = []
+    for place, message in enumerate(messages):
+        if isinstance(message, InputMessage | StateMessage | DataMessage):
+            items += [merged[place]] if place in merged else []
+        elif not items and isinstance(message, SystemMessage | ChatMessage) and message.role in INSTRUCTS:
+            system.append(message.text)
+        elif not isinstance(message, ToolMessage):
+            items.append(message)
+    return system, items
+
+
+class Context:
+    """An agent's messages sorted by what they are for, with the run's input in its place (R2.2, R2.3).
+
+    Raises `InputError` when the input breaks its schema, with JSON path and reason.
+    """
+
+    def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
+        self.has_input = has_input
+        """Whether a person, or the run above, has given one."""
+        messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
+        self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+        self.skills = bool(agent.config.prompt.skills)
+        """Whether its agent asks for skills, and so has the tool that reads them."""
+        plans = [message for message in messages if isinstance(message, PlanMessage)]
+        self.plan: list[Json] = plans[-1].plan if plans else []
+        self.plan_output: Json = plans[-1].output if plans else None
+        said = agent.config.start if "start" in agent.config.model_fields_set else None
+        self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
+        """Whether the plan runs first: its author says so, or gives its output with it (R5.9)."""
+        data = merge_data(messages)
+        self.data = [merged for merged in data if merged.kind != "state"]
+        states = [merged for merged in data if merged.kind == "state"]
+        self.state = next(
+            (each for each in states if each.instance is None), MergedMessages(kind="state", instance=None)
+        )
+        self.instances = list(dict.fromkeys(each.instance for each in data if each.instance is not None))
+        """Names of the independent contexts (R8.8)."""
+        self.system, self.items = _read_in_order(messages, data)
+        """What the model reads: the system texts that come first, and all after them as it was given (R2.7)."""
+        self.call_ids = [call.id for m in messages if isinstance(m, ChatMessage) for call in m.tool_calls or ()]
+        """Of the history that was given (R2.8)."""
+        self.history_sources = frozenset(name for m in messages if isinstance(m, ChatMessage) for name in m.sources)
+        """Where the texts of that history come from, as far as they say it (R15.1)."""
+        self._check(self.data)
+        for each in states:
+            if each.exists and not isinstance(each.value, dict):
+                raise InputError("the state must be a JSON object")
+        own = {each.instance: each.value for each in states if each.instance is not None and each.exists}
+        self.initial_state: JsonObject = (self.state.value if self.state.exists else {}) | {
+            state_key(name): own.get(name, {}) for name in self.instances
+        }
+        """What the run's state starts with, that of the instances under keys of their own."""
+
+    def values(self) -> JsonObject:
+        """The value of each kind that references can name, but for the state; an instance's under a kind of its own."""
+        return {
+            merged.kind if merged.instance is None else kind_of(merged.kind, merged.instance): merged.value
+            for merged in self.data
+            if merged.exists
+        }
+
+    @staticmethod
+    def _check(data: Sequence[MergedMessages]) -> None:
+        for merged in data:
+            if merged.data_schema is None:
+                continue
+            schema = Schema(merged.data_schema)
+            if schema.problem:
+                raise InputError(f"the schema of {merged.kind!r} is no JSON Schema: {schema.problem}")
+            value = merged.value if merged.exists else {}
+            if problems := schema.errors(value):
+                raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")
+
+
+# A policy is a function of the `Situation` that gives a model's name and the reason in words. Those here go by name; one of the worker's own goes by `module:function`.
+
+
+class CalledTool(WireModel):
+    """A tool that an answer called, and how dangerous it is as far as its definition says."""
+
+    tool: str
+    danger: Literal["safe", "undeclared", "dangerous", "unknown"]
+    """`unknown`: there is no such tool."""
+
+    @classmethod
+    def of(cls, name: str, tool: Tool | None) -> CalledTool:
+        dangerous = tool is not None and (tool.dangerous or tool.code_dangerous)
+        danger = "unknown" if tool is None else "dangerous" if dangerous else "safe" if tool.safe else "undeclared"
+        return cls.model_validate({"tool": name, "danger": danger})
+
+
+class Situation(WireModel):
+    """What a policy can go by."""
+
+    models: Models
+    number: int
+    """Of the Request, from 1."""
+    after_error: bool = False
+    """Whether a call of the last Request failed, or its answer was wrong."""
+    final: bool = False
+    """Whether only the answer is wanted: no tools are offered."""
+    usage: RunUsage = RunUsage()
+    """Of the run so far."""
+    called: list[CalledTool] = Field(default_factory=list)
+    """What the last answer called, in its order; empty before the first (R9.8)."""
+
+
+class ChooseInput(WireModel):
+    policy: str
+    """`module:function`."""
+    situation: Situation
+
+
+class ModelChoice(NamedTuple):
+    model: str
+    reason: str
+
+
+ChoicePolicy = Callable[[Situation], ModelChoice]
+
+
+def auto(situation: Situation) -> ModelChoice:
+    """The fast model for choosing tools, the smart one where there is something to think about."""
+    models = situation.models
+    if situation.final:
+        return ModelChoice(models.smart, "final answer")
+    if situation.after_error:
+        return ModelChoice(models.smart, "after an error")
+    if situation.number >= 3:
+        return ModelChoice(models.smart, "third Request on")
+    return ModelChoice(models.fast, "first Request" if situation.number == 1 else "choosing tools")
+
+
+def fast(situation: Situation) -> ModelChoice:
+    """Always the fast model."""
+    return ModelChoice(situation.models.fast, "policy fast")
+
+
+def smart(situation: Situation) -> ModelChoice:
+    """Always the smart model."""
+    return ModelChoice(situation.models.smart, "policy smart")
+
+
+POLICIES: Final[Mapping[str, ChoicePolicy]] = {"auto": auto, "fast": fast, "smart": smart}

@@ -1,0 +1,243 @@
+"""Budgets: shares for delegates and iterations that run at once.
+
+Each reserves its share when it starts and settles when it ends, whatever became of it, so that all of them together have no
+more than what is left. What is left is divided by those that may run beside each other; while the answer is still being written it is not
+known how many those are, so each begins with a part of it (`AT_FIRST`), and is told of more when the answer is whole.
+
+No share is less than what one is thought to need: where the budget is tight some wait until others have settled, and the last find it
+spent. Of its share a run keeps its last Request free (`last_of_share`), so it goes beyond it by less than one Request, and all
+together beyond the budget by less than one each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal, NamedTuple
+
+from perdure.models.usage import RunUsage, Usage
+from perdure.plan.plan import Plan
+from perdure.runs.limits import Budget, Limit
+from perdure.values.json import WireModel
+
+AT_FIRST: Final = 8
+"""Takers that begin while it is not known how many share, or what one needs; each with this part of what is left."""
+ASSUMED: Final = 1000
+"""Tokens of a Request while none has been asked: what a small agent's prompt and a few calls take."""
+_WORTH: Final = 1.1
+"""How many times as much somebody has to get for a signal to be worth it: it is a billed Action."""
+
+
+class ExpectedUsage(WireModel):
+    """What one taker is thought to use, learnt on the way and carried over continue-as-new."""
+
+    tokens: int = 0
+    cost: float = 0.0
+    """Dollars. Both of two of the largest Request so far, until a taker has ended; of the largest taker from then on."""
+    measured: bool = False
+    """Whether a taker has ended."""
+    lost_tokens: int = 0
+    lost_cost: float = 0.0
+    """What those are thought to have used that cannot tell any more: nobody answered for them."""
+    own_tokens: int = 0
+    own_cost: float = 0.0
+    """Of the largest Request of the run itself."""
+    one_tokens: int = 0
+    one_cost: float = 0.0
+    """Of a Request of a taker, by the average of the last that has asked."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to go by: a Request of the run's, or of the run above a loop, or a taker that has ended."""
+        return self.measured or self.tokens > 0
+
+    def note_request(self, usage: Usage, cost: float | None) -> None:
+        self.own_tokens, self.own_cost = max(self.own_tokens, usage.tokens), max(self.own_cost, cost or 0.0)
+        if not self.measured:
+            self.tokens, self.cost = 2 * self.own_tokens, 2 * self.own_cost
+
+    def note_taker(self, usage: RunUsage) -> None:
+        before = self if self.measured else ExpectedUsage()
+        self.tokens, self.cost = max(before.tokens, usage.tokens), max(before.cost, usage.cost or 0.0)
+        self.measured = True
+        if requests := sum(each.requests for each in usage.by_model.values()):
+            self.one_tokens, self.one_cost = usage.tokens // requests, (usage.cost or 0.0) / requests
+
+    def last_of_share(self, share: Budget, usage: RunUsage) -> Limit | None:
+        """Why the coming Request is the last of a run that has this share: what is left of it is for no two more."""
+        left = share.left(usage)
+        if left.tokens is not None and left.tokens < 2 * self.own_tokens:
+            return Limit("token_budget", f"{left.tokens:,} tokens are left of its share of {share.tokens:,}")
+        if left.cost is not None and left.cost < 2 * self.own_cost:
+            return Limit("cost_budget", f"${left.cost:.4f} is left of its share of ${share.cost:g}")
+        return None
+
+
+class _Amount(NamedTuple):
+    """Tokens and dollars; infinite where there is no limit."""
+
+    tokens: float
+    cost: float
+
+    @classmethod
+    def of(cls, budget: Budget) -> _Amount:
+        return cls(
+            math.inf if budget.tokens is None else budget.tokens, math.inf if budget.cost is None else budget.cost
+        )
+
+    def part(self, count: float) -> _Amount:
+        return _Amount(self.tokens / count, self.cost / count)
+
+    def plus(self, other: _Amount) -> _Amount:
+        return _Amount(self.tokens + other.tokens, self.cost + other.cost)
+
+    def minus(self, tokens: float, cost: float) -> _Amount:
+        """Without so much of what has a limit."""
+        return _Amount(
+            self.tokens if math.isinf(self.tokens) else self.tokens - tokens,
+            self.cost if math.isinf(self.cost) else self.cost - cost,
+        )
+
+    def holds(self, least: _Amount) -> float:
+        """How many times the other goes into this."""
+        parts = [all_ // one for all_, one in zip(self, least, strict=True) if one > 0 and all_ < math.inf]
+        return min(parts, default=math.inf)
+
+    def budget(self, deadline: float | None = None) -> Budget:
+        return Budget(
+            tokens=None if math.isinf(self.tokens) else max(1, int(self.tokens)),
+            cost=None if math.isinf(self.cost) else self.cost,
+            deadline=deadline,
+        )
+
+
+class BudgetPool:
+    """What is given out of one budget.
+
+    A run with a `share` of the budget above has that limit too, and keeps a Request of its own free of what it gives.
+    """
+
+    def __init__(self, budget: Budget, expected: ExpectedUsage | None = None, share: Budget | None = None) -> None:
+        self._own = budget
+        self.share = share or Budget()
+        self.budget = budget.within(self.share)
+        self.expected = expected or ExpectedUsage()
+        self._taken: dict[str, _Amount] = {}
+
+    def raise_to(self, share: Budget) -> None:
+        """More of the budget above is for this run than it began with; never less."""
+        self.share = self.share.raised(share)
+        self.budget = self._own.within(self.share)
+
+    def limit(self, usage: RunUsage) -> Limit | None:
+        """Why the coming Request is the last: the budget is spent, or what is left of the share is for no two more."""
+        return self.budget.spent(usage) or self.expected.last_of_share(self.share, usage)
+
+    def used_up(self, usage: RunUsage) -> bool:
+        """Whether nothing of the share is left: no Request is asked any more, not even a last one."""
+        return self.share.spent(usage) is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is anything to share out: else everybody has as much as the others."""
+        return self.budget.tokens is not None or self.budget.cost is not None
+
+    @property
+    def takers(self) -> frozenset[str]:
+        """Who has a share and has not settled."""
+        return frozenset(self._taken)
+
+    def take(
+        self, name: str, usage: RunUsage, *, beside: int = 1, writing: bool = False, worked: float = 0.0
+    ) -> Budget | Limit | None:
+        """A share for `name`; `usage` is what is known to be used of the budget, `worked` the seconds.
+
+        `beside` counts those that may run at once and have no share yet, itself among them; while an answer is `writing` that is not
+        known. A `Limit` when nothing is left, `None` when it has to wait until another settles, or the answer is whole.
+        """
+        if (spent := self.budget.spent(usage)) is not None:
+            return spent
+        left = self.budget.left(usage, worked)
+        free, least = self._free(left, writing=writing), self._least
+        if writing or (not self.expected.known and beside + len(self._taken) > AT_FIRST):
+            part = _Amount.of(left).part(AT_FIRST)
+            share = _Amount(max(part.tokens, least.tokens), max(part.cost, least.cost))
+            if free.tokens < share.tokens or free.cost < share.cost:
+                if self._taken or writing:
+                    return None
+                share = free
+        else:
+            fits = free.holds(least)
+            if self._taken and (fits < 1 or min(free) <= 0):
+                return None
+            one = _Amount(self.expected.one_tokens, self.expected.one_cost)
+            if min(free) <= 0 or free.holds(one) < 1:
+                reason: Literal["token_budget", "cost_budget"]
+                reason = "token_budget" if free.tokens <= 0 or free.tokens < one.tokens else "cost_budget"
+                return Limit(reason, "what is left of the budget is not enough for one of its Requests")
+            share = free.part(max(1, min(beside, fits)))
+        self._taken[name] = share
+        return share.budget(left.deadline)
+
+    def level(self, usage: RunUsage, *, beside: int) -> dict[str, Budget]:
+        """Give those that began while the answer was written as much as the others will have: who gets more, and how much then.
+
+        `beside` counts the others: those that may run at once and have no share yet.
+        """
+        free, raised = self._free(self.budget.left(usage)), {}
+        if not self._taken or min(free) <= 0:
+            return {}
+        all_ = free
+        for share in self._taken.values():
+            all_ = all_.plus(share)
+        equal = all_.part(max(len(self._taken), min(len(self._taken) + beside, all_.holds(self._least))))
+        for name, share in self._taken.items():
+            more = share.plus(free)
+            level = _Amount(min(equal.tokens, more.tokens), min(equal.cost, more.cost))
+            level = _Amount(max(level.tokens, share.tokens), max(level.cost, share.cost))
+            if level.tokens > share.tokens * _WORTH or level.cost > share.cost * _WORTH:
+                self._taken[name], raised[name] = level, level.budget()
+                free = self._free(self.budget.left(usage))
+        return raised
+
+    def settle(self, name: str, used: RunUsage | None) -> None:
+        """It has ended, and used so much; `None` when nobody can tell."""
+        share = self._taken.pop(name)
+        if used is not None:
+            self.expected.note_taker(used)
+            return
+        self.expected.lost_tokens += int(min(share.tokens, self.expected.tokens))
+        self.expected.lost_cost += min(share.cost, self.expected.cost)
+
+    @property
+    def _least(self) -> _Amount:
+        return _Amount(self.expected.tokens if self.expected.known else 2 * ASSUMED, self.expected.cost)
+
+    def _free(self, left: Budget, *, writing: bool = False) -> _Amount:
+        """What is left of the budget and nobody has; while an answer is `writing`, without what that is thought to cost."""
+        expected, free = self.expected, _Amount.of(left)
+        if writing or self.share.limited:
+            free = free.minus(expected.own_tokens, expected.own_cost)
+        free = free.minus(expected.lost_tokens, expected.lost_cost)
+        for share in self._taken.values():
+            free = free.minus(*share)
+        return free
+
+
+def rivals(plan: Plan, takers: frozenset[str]) -> int:
+    """The delegates of a plan that may run beside each other and have no share yet: those that wait for another do not count."""
+    delegates = {
+        call.index for call in plan.calls if call.tool is not None and call.tool.delegate is not None and not call.ended
+    }
+    readers: dict[int, list[int]] = {}
+    for writer, reader, _ in plan.edges():
+        if not plan.calls[writer].ended:
+            readers.setdefault(writer, []).append(reader)
+    behind: set[int] = set()
+    todo = list(delegates)
+    while todo:
+        for reader in readers.get(todo.pop(), ()):
+            if reader not in behind:
+                behind.add(reader)
+                todo.append(reader)
+    inside = sum(rivals(each, takers) for each in plan.iterations() if not each.settled)
+    return inside + sum(plan.calls[index].id not in takers for index in delegates - behind)

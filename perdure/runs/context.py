@@ -1,0 +1,421 @@
+"""The context of a Request: feedback, turns of the running plan, and messages that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from perdure.approvals.requests import IncomingMessage, MessageFate
+from perdure.errors import CallError, DecisionError, clip
+from perdure.models.dialects.common import DialectRequest
+from perdure.models.dialects.output_text import said_by
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.provider_extras import server_of
+from perdure.models.requests import RequestContext, RequestResult, RequestView
+from perdure.plan.calls import Call, errors_of
+from perdure.plan.plan import Plan
+from perdure.runs.agent import Agent, Context
+from perdure.runs.limits import Limit
+from perdure.runs.prompt_parts import fit_messages, summed
+from perdure.runs.prompts import Prompt, RevisedPlan
+from perdure.runs.provenance import RunProvenance
+from perdure.runs.records import RunProgress
+from perdure.runs.wire import PreparedWorker
+from perdure.tools.engine import keep_tool
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.limits import MAX_INBOX, MAX_RESULT, MAX_SAID, MAX_UNHEARD
+from perdure.values.media import excerpt
+from perdure.values.problems import first_problem
+from perdure.values.sizes import Sizes, preview
+from perdure.values.state import State
+
+
+class Contexts:
+    """Makes the contexts of one run's Requests, each of at most `max_payload` bytes."""
+
+    def __init__(
+        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, reading: RunProvenance
+    ) -> None:
+        self._agent, self._context, self._parts = agent, context, prepared.prompt
+        self._dialect = DIALECTS[agent.config.dialect]
+        self._max_payload = prepared.max_payload
+        self._sizes = sizes
+        self._reading = reading
+        self._said = said_by(agent.output_schema)
+        self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
+        self._beside: dict[tuple[bool, bool, int], list[tuple[str, int]]] = {}
+
+    def make(
+        self,
+        tools: Mapping[str, Tool],
+        progress: RunProgress,
+        state: State,
+        limit: Limit | None,
+        *,
+        final: bool,
+        server: str = "",
+        revision: RevisedPlan | None = None,
+    ) -> RequestContext:
+        """The context as things stand, for a `server`. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
+        context = self._make(tools, progress, state, limit, final, server, revision)
+        if self._size_of(context) > self._max_payload and not progress.tight:
+            progress.tight = True
+            context = self._make(tools, progress, state, limit, final, server, revision)
+        if (size := self._size_of(context)) > self._max_payload:
+            room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
+            context.messages = fit_messages(context.messages, room, self._sizes)
+        return context
+
+    def _make(
+        self,
+        tools: Mapping[str, Tool],
+        progress: RunProgress,
+        state: State,
+        limit: Limit | None,
+        final: bool,
+        server: str,
+        revision: RevisedPlan | None,
+    ) -> RequestContext:
+        kinds = [merged.kind for merged in self._context.data]
+        if self._dialect.keeps_turns:  # which show what has happened
+            shown = self._reading.shown_start(self._context.initial_state)
+        else:
+            shown = self._reading.shown_state(state, tight=progress.tight)
+        keep = None if revision is None else revision.keep  # told of where the Request tells of what is held
+        ask = DialectRequest(
+            tools={} if final else dict(tools),
+            taught={name: tool for name, tool in tools.items() if name != keep},
+            output=self._agent.output_schema,
+            final=final,
+            max_calls=self._agent.config.max_calls,
+            parallel=self._agent.config.parallel,
+            instances=self._context.instances,
+            kinds=kinds,
+            control=self._agent.config.teaches_control,
+            server=server,
+        )
+        kind = final, revision is not None and revision.keep is not None, len(tools)
+        if kind not in self._parameters:  # schemas are composed once a run, not once a Request
+            self._parameters[kind] = self._dialect.parameters(ask)
+        prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._reading)
+        messages = prompt.messages(limit, revision)
+        if kind not in self._beside:
+            self._beside[kind] = (
+                [("beside the messages", len(dumps(self._parameters[kind])))] if self._parameters[kind] else []
+            )
+        return RequestContext(
+            messages=messages,
+            parameters=self._parameters[kind],
+            parts=summed([*prompt.parts, *self._beside[kind]]),
+            left_out=self._parts.left_out,
+            dialect=self._agent.config.dialect,
+            vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._said}),
+        )
+
+    def _size_of(self, context: RequestContext) -> int:
+        beside = 1000 + self._sizes.of(context.parameters) + len(context.vocabulary.model_dump_json().encode())
+        return beside + sum(map(self._sizes.of, context.messages))
+
+
+CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."
+OVERTAKEN: Final = "Your output was not returned, because a new message came before everything had ended."
+_TOLD_NOTES: Final = 5
+"""Notes of one kind that the model is told of one plan."""
+_SHOWN_IN_ERRORS: Final = 2000
+"""Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
+
+
+def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
+    """An error message (R2.5). A very long call is shown as the start of its JSON."""
+    shown: Json = call
+    if call is not None and len(text := preview(call, _SHOWN_IN_ERRORS)) == _SHOWN_IN_ERRORS:
+        shown = text
+    return {"type": "error", "call": shown, "error": error}
+
+
+def note(text: str) -> JsonObject:
+    """What the engine itself has to tell the model: no error, and nothing that a person said."""
+    return {"type": "note", "text": text}
+
+
+def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
+    """What the model is told where calls of the plan did not succeed and no branch was there for that: an output beside them is held.
+
+    A failed item of a loop has its place in the loop's list, which the output may tell of; what a person has rejected is always told.
+    """
+    bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+    own = set(map(id, plan.calls))
+    bad += [call for call in plan.made() if call.status == "rejected" and id(call) not in own]
+    which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
+    held = "The output was not returned, because calls beside it did not succeed"
+    return f"{held}: {which}. Answer again." if bad else None
+
+
+def request_problems(
+    calls: Sequence[Call], result: RequestResult, told: Callable[[Call, CallError], JsonObject]
+) -> list[JsonObject]:
+    """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6).
+
+    `told`: what the model may know of an error.
+    """
+    problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in errors_of(calls) if call.error]
+    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.notes]
+    return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
+
+
+def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
+    """What the model is told once of calls although they have run: literals that were converted (R5.13), and writes that race (R5.14)."""
+    converted = [
+        f"{call.id} {form.tool_name}: {text}" for call in calls for form in call.written() for text in form.converted
+    ]
+    return [note(_listed(texts)) for texts in (converted, plan.races(ended=True) if plan.settled else []) if texts]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f"; {len(texts) - _TOLD_NOTES} more" if len(texts) > _TOLD_NOTES else ""
+    return "; ".join(texts[:_TOLD_NOTES]) + more
+
+
+def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
+    """A Request with what has led to it beside what calls tell: a wrong output, what a person changed, a note of the engine's."""
+    view.told = len(messages)
+    view.because = _reasons(messages[log[-1].told :]) if log else []
+    return view
+
+
+def _reasons(messages: Iterable[JsonObject]) -> list[str]:
+    found: list[str] = []
+    for message in messages:
+        if message["type"] == "error" and message.get("call") is None:
+            found.append(str(message["error"].get("message")))
+        elif message["type"] in ("note", "message"):
+            found.append(message["text"])
+        elif message["type"] == "feedback":
+            found.append(f"a person decided: {dumps({key: value for key, value in message.items() if key != 'type'})}")
+    return [clip(each, 300) for each in found[:5]]
+
+
+def turn_message(
+    of: Sequence[Call],
+    result: RequestResult,
+    before: list[JsonObject],
+    sizes: Sizes,
+    reading: RunProvenance,
+    server: str = "",
+    given: Iterable[str] = (),
+) -> JsonObject | None:
+    """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
+
+    Calls keep the ids that the server gave them, unless one was used already, `before` or in the history that was
+    `given`, which servers refuse. What the `server` put beside them stays with them.
+    """
+    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*given}
+    calls: list[JsonObject] = []
+    for call in of:
+        id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
+        used.add(id)
+        unended = {} if call.ended else {"call": call.id}
+        arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
+        calls.append(
+            {
+                "id": id,
+                "tool": call.tool_name,
+                "arguments": arguments,
+                "result": _result_text(call, sizes, reading),
+                **unended,
+            }
+        )
+    if not (calls or result.text):
+        return None
+    turn: JsonObject = {"type": "turn", "text": result.text, "calls": calls}
+    if result.beside is not None:
+        for said, beside in zip(calls, result.beside.calls, strict=False):
+            said |= {"beside": beside} if beside else {}
+        turn |= {"server": server, "beside": result.beside.message}
+    return turn
+
+
+def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> None:
+    """Put the results of calls that have ended since in the turns that made them."""
+    by_id = {call.id: call for call in ended}
+    for message in messages if by_id else ():
+        for said in message["calls"] if message["type"] == "turn" else ():
+            if (call := by_id.get(said.get("call"))) is not None:
+                said["result"] = _result_text(call, sizes, reading)
+                del said["call"]
+
+
+def _result_text(call: Call, sizes: Sizes, reading: RunProvenance) -> str:
+    if call.status == "done":
+        hidden, value = reading.shown_result(call)
+        value = value if hidden else excerpt(value, sizes.of(value), call.id)[0]
+        return value if isinstance(value, str) else dumps(value)
+    if call.error is not None:
+        return dumps({"error": reading.shown_error(call, call.error)})
+    return dumps({"status": call.standing, "reason": call.reason} if call.reason else {"status": call.standing})
+
+
+def results_of(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> JsonObject:
+    """By call id what went to no path (R4.4)."""
+    results: JsonObject = {}
+    for call in calls:
+        if call.status == "done" and not call.writes:
+            hidden, shown = reading.shown_result(call)
+            shown = shown if hidden else excerpt(shown, sizes.of(shown), call.id)[0]
+            results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": shown}
+    return results
+
+
+def has_cut(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> bool:
+    """Whether the model is shown only the beginning of the result of one of these calls (R10.18)."""
+    return any(
+        call.status == "done"
+        and sizes.of(call.result) > MAX_RESULT
+        and not reading.hides(call.sources)
+        and excerpt(call.result, sizes.of(call.result), call.id)[1]
+        for call in calls
+    )
+
+
+QUIET: Final = 0.5
+"""Seconds: messages that come so close upon one that ended an answer are told together."""
+LONGEST_QUIET: Final = 2.0
+"""Seconds for which the next Request waits at most for more of them."""
+
+
+def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
+    """Take a message in; `None`: it is there already. Raises `DecisionError` for what is none, and where there are too many."""
+    try:
+        said = IncomingMessage.model_validate(raw)
+    except ValidationError as error:
+        raise DecisionError(f"this is no message: {first_problem(error)}") from None
+    if any(each.names(said.id, said.sender) for each in heard(progress)):
+        return None
+    size = len(said.text.encode())
+    if size > MAX_SAID:
+        raise DecisionError(f"the message {said.id} has {size:,} bytes, and {MAX_SAID:,} is the most")
+    waiting = sum(len(each.text.encode()) for each in progress.inbox)
+    if len(progress.inbox) >= MAX_INBOX or size + waiting > MAX_UNHEARD:
+        raise DecisionError(
+            f"the message {said.id} was not taken: {MAX_INBOX:,} messages of {MAX_UNHEARD:,} bytes together may wait for a Request"
+        )
+    progress.inbox.append(said)
+    return said
+
+
+def check_withdrawal(progress: RunProgress, id: Json) -> None:
+    """Raises `DecisionError` with the reason why the message cannot be taken back."""
+    name, sender = _named(id)
+    found = [each for each in progress.inbox if _is(each, name, sender)]
+    if len(found) > 1:
+        raise DecisionError(f'several senders have a message {name!r} in this run: name it by {{"id", "sender"}}')
+    if found:
+        return
+    request = next((each.request for each in progress.heard if _is(each, name, sender)), None)
+    if request is not None:
+        raise DecisionError(f"Request {request} holds the message {name}: it cannot be taken back any more")
+    raise DecisionError(f"there is no message {str(name)[:60]!r} in this run")
+
+
+def _named(id: Json) -> tuple[Json, Json]:
+    """A message's id, and its sender where that is said: `{"id", "sender"}`."""
+    return (id.get("id"), id.get("sender")) if isinstance(id, dict) else (id, None)
+
+
+def _is(message: IncomingMessage | MessageFate, id: Json, sender: Json) -> bool:
+    return message.id == id and (sender is None or message.sender in ("", sender))
+
+
+def withdraw(progress: RunProgress, id: Json) -> JsonObject:
+    """Take a message back: `{"id", "withdrawn": true}`. Raises `DecisionError`."""
+    check_withdrawal(progress, id)
+    name, sender = _named(id)
+    progress.inbox = [each for each in progress.inbox if not _is(each, name, sender)]
+    return {"id": str(name), "withdrawn": True}
+
+
+def hold(progress: RunProgress) -> None:
+    """The Request that begins is told all of them."""
+    for said in progress.inbox:
+        progress.messages.append({"type": "message", "text": said.text})
+        progress.heard.append(MessageFate(id=said.id, sender=said.sender, request=progress.number))
+    progress.inbox = []
+
+
+def heard(progress: RunProgress) -> list[MessageFate]:
+    """Which Request held each message; those that none held last."""
+    return [*progress.heard, *(MessageFate(id=said.id, sender=said.sender) for said in progress.inbox)]
+
+
+def heed(progress: RunProgress) -> None:
+    """Where something new was said, what was asked for before is not all that is wanted now."""
+    if progress.inbox:
+        progress.wants, progress.draft, progress.answers = "plan", None, []
+
+
+class ModelTurns:
+    """Of one run, whose dialect shows the model its turns or does not (`turns`); `given` are ids of calls in the history it was given."""
+
+    def __init__(self, sizes: Sizes, reading: RunProvenance, given: Iterable[str], *, turns: bool) -> None:
+        self._sizes, self._reading, self._given, self._turns = sizes, reading, given, turns
+        self._told: set[str] = set()
+        self._turned = -1
+        self._asked = -1
+        self._since = 0  # how many messages were told before the running Request
+        self._keep: Tool | None = None
+
+    def begin(self, number: int, progress: RunProgress, plan: Plan | None, tools: Container[str]) -> RevisedPlan | None:
+        """Request `number` holds all messages that have come; what it is told of the plan that goes on under it (R10.5)."""
+        if self._asked != number:
+            self._asked, self._since = number, len(progress.messages)
+        hold(progress)
+        self._keep = keep_tool(tools) if plan is not None and plan.keeping.held else None
+        if plan is None:
+            return None
+        entries = [call.as_plan_entry() for call in plan.calls]
+        pressed = [call.id for call in plan.keeping.held if call.pressed]
+        return RevisedPlan(entries, self._since, None if self._keep is None else self._keep.name, pressed)
+
+    def tools(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+        """Those of the run, with that by which the running Request keeps what is held."""
+        return {**tools, **({} if self._keep is None else {self._keep.name: self._keep})}
+
+    def fresh(self, plan: Plan) -> list[Call]:
+        """The calls that have ended since the model was told last. They count as told."""
+        found = [call for call in plan.calls if call.ended and call.id not in self._told]
+        self._told.update(call.id for call in found)
+        return found
+
+    def plan_is_over(self) -> None:
+        """Another plan follows, with calls of its own."""
+        self._told.clear()
+
+    def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
+        """What went to no path, where no turn holds it (R4.4)."""
+        if not self._turns and (found := results_of(calls, self._sizes, self._reading)):
+            progress.results |= found
+            progress.messages.append({"type": "results", "calls": list(found)})
+
+    def note_plan(self, progress: RunProgress, plan: Plan) -> None:
+        """The plan as it stands, for a model that is not shown its turns (R2.5)."""
+        if self._turns:
+            progress.plan_message = None
+        elif plan.calls:
+            progress.plan_message = {"type": "plan", "plan": [call.as_plan_entry() for call in plan.calls]}
+
+    def turn(
+        self, progress: RunProgress, plan: Plan, fresh: list[Call], result: RequestResult, log: list[RequestView]
+    ) -> list[JsonObject]:
+        """The Request's turn, once; results of calls that an earlier one made are put there."""
+        if not self._turns:
+            return []
+        complete_turns(progress.messages, fresh, self._sizes, self._reading)
+        if plan.request == self._turned:
+            return []
+        self._turned = plan.request
+        server = server_of(log[-1].model) if log else ""
+        turn = turn_message(plan.own, result, progress.messages, self._sizes, self._reading, server, self._given)
+        return [turn] if turn else []

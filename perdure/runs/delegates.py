@@ -1,0 +1,317 @@
+"""Delegates: an agent as a tool of another agent, in a context of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from perdure.approvals.policy import Policy, ToolOwner
+from perdure.errors import CallError, ProtocolError, ToolDefinitionError
+from perdure.models.usage import RunUsage
+from perdure.plan.calls import DEFAULT_MAX, DEFAULT_PARALLEL, Call, LoopForm
+from perdure.runs.agent import Config, parse_agent
+from perdure.runs.budget import ExpectedUsage
+from perdure.runs.limits import Budget
+from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part_document, part_policy, part_sources
+from perdure.runs.provenance import references_of
+from perdure.runs.run import Run
+from perdure.runs.wire import RunInput
+from perdure.tools.tool import ANONYMOUS, Tool
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import LONGEST, MAX_DELEGATES_DEEP
+from perdure.values.messages import InputMessage, ToolMessage, merge_data
+from perdure.values.problems import close_names
+from perdure.values.references import MISSING, get, show
+from perdure.values.sizes import Sizes
+
+BUDGET: Final = "budget"
+"""Signal to a delegate, or a loop: its share of the budget is larger now (R18.7)."""
+LATE: Final = "late"
+"""Signal to a delegate: as much time has passed as it may work for (R9.5)."""
+GIVEN_QUERY: Final = "given"
+"""What runs below were given, asked by those whose input is too large to be sent (R18.2)."""
+GIVEN_ACTIVITY: Final = "perdure.given"
+SPENT_QUERY: Final = "spent"
+"""What a run, or a loop, has used so far: asked of one that ended and could not tell (R9.6)."""
+SPENT_ACTIVITY: Final = "perdure.spent"
+
+_LARGE: Final = ("agent", "input", "params", "items", "delegates")
+
+_SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
+
+
+def wanted_delegates(tools: Iterable[Any]) -> list[str]:
+    """The names of saved Requests that tool messages name, in their order."""
+    names = []
+    for tool in tools:
+        name = tool.get("_delegate") if isinstance(tool, Mapping) else None
+        name = name.get("const") if isinstance(name, Mapping) else name
+        if isinstance(name, str) and name != ANONYMOUS:
+            names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def tools_of(document: JsonObject) -> list[str | JsonObject]:
+    """The tools that an agent file names."""
+    return [message.tool for message in parse_agent(document).messages() if isinstance(message, ToolMessage)]
+
+
+def merge_upfront(tool: Tool, document: JsonObject) -> Tool:
+    """The tool with the delegate's input schema as its parameters and the output's as its result's (R8.4).
+
+    What the tool says itself goes first. Raises `ToolDefinitionError`.
+    """
+    try:
+        agent = parse_agent(document)
+        inputs = merge_data([message for message in agent.messages() if isinstance(message, InputMessage)])
+    except ProtocolError as error:
+        raise ToolDefinitionError(
+            f"tool {tool.name!r}: its delegate {tool.delegate!r} cannot be used: {error}"
+        ) from None
+    schema = next((merged.data_schema for merged in inputs), None) or {}
+    parameters = {**schema, **tool.parameters}
+    parameters["properties"] = {**schema.get("properties", {}), **tool.parameters.get("properties", {})}
+    required = [*schema.get("required", []), *tool.parameters.get("required", [])]
+    parameters |= {"required": list(dict.fromkeys(required))} if required else {}
+    output = agent.output_schema if isinstance(agent.output_schema, dict) and agent.output_schema else None
+    update = {
+        "parameters": parameters,
+        "output": tool.output or output,
+        "description": tool.description or agent.description,
+    }
+    merged: Tool = Tool.model_validate(tool.model_dump() | update)
+    return merged
+
+
+def child_document(
+    call: Call,
+    delegates: Mapping[str, JsonObject],
+    problems: Mapping[str, str],
+    *,
+    base: Mapping[str, Json],
+    tools: Mapping[str, Tool],
+    policy: Policy,
+) -> JsonObject | CallError:
+    """The agent that a call of a delegate runs: its own context, and before it what the scopes give (R8.2).
+
+    `delegates` are those recorded with the run, `problems` why others could not be; `base` the parent's data by kind.
+    An anonymous delegate has the parent's `policy`, for nobody has written one for it.
+    """
+    tool = call.tool
+    assert tool is not None
+    assert tool.delegate is not None
+    if tool.delegate == ANONYMOUS:
+        document = anonymous(tool) | {"config": {"approval": policy.as_change()}}
+    elif tool.delegate in delegates:
+        document = delegates[tool.delegate]
+    else:
+        known = ", ".join(close_names(tool.delegate, delegates)) or "none"
+        reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
+        return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
+    given = scoped(call.scopes, base, tools)
+    own = list(document.get("context", []))
+    # What it is told to be goes first; its own data comes after what it is given, and wins (R2.6).
+    lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
+    return {**document, "context": [*own[:lead], *given, *own[lead:]]}
+
+
+def anonymous(tool: Tool) -> JsonObject:
+    """A delegate that no file describes: the tool's description is its task, and its result's schema the output's."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "context": [{"type": "system", "text": tool.description}, {"type": "input", "schema": tool.parameters}],
+        "schema": tool.output or {},
+    }
+
+
+def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[JsonObject]:
+    """The parent's data, and tools, that a delegate is given: `profile`, `state.user`, `tools`, `tool:name` (R8.2).
+
+    A state becomes the child's to start from: what the child writes stays in the child. What does not exist is left out.
+    """
+    messages: list[JsonObject] = []
+    for scope in scopes:
+        if scope == "tools" or scope.startswith("tool:"):
+            given = (tools[name] for name in given_tools([scope], tools))
+            messages += [
+                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in given
+            ]
+            continue
+        found = _SCOPE.fullmatch(scope)
+        if found is None or found["kind"] not in base:
+            continue
+        path = tuple(found["path"].split(".")) if found["path"] else ()
+        value = get(base[found["kind"]], path)
+        if value is MISSING:
+            continue
+        for part in reversed(path):
+            value = {part: value}
+        if found["kind"] == "state":
+            messages.append({"type": "state", "state": value})
+        else:
+            # The parent's input is data to the child, whose own input is the call's parameters.
+            kind = "parent" if found["kind"] == "input" else found["kind"]
+            messages.append({"type": "data", "kind": kind, "data": value})
+    return messages
+
+
+def given_tools(scopes: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+    """The names of the tools that the scopes give."""
+    wanted = set(scopes)
+    return [name for name in tools if "tools" in wanted or f"tool:{name}" in wanted]
+
+
+def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObject]:
+    """The values of these kinds as data messages: what a tool's code is given of the context (R12.2)."""
+    return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
+
+
+def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
+    """An error when one more delegate would be too many; `lineage` are the agents above, the run's own last."""
+    if len(lineage) <= MAX_DELEGATES_DEEP:
+        return None
+    line = " → ".join([*lineage, name])
+    return CallError("too_deep", f"delegates may be {MAX_DELEGATES_DEEP} deep, and this would be one more: {line}")
+
+
+class GivenInput(WireModel):
+    """Which run below asks for what it was given."""
+
+    above: str
+    """Workflow id of the run above."""
+    execution: str
+    """The execution of it that has started this one."""
+    name: str
+    """What comes after the one above in this one's id."""
+
+
+class SpentBudget(WireModel):
+    """What a run has used, with those below it, and the seconds that it worked."""
+
+    usage: RunUsage
+    worked: float = 0.0
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
+
+
+def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
+    """The input of the workflow that runs a call's delegate, or all its iterations; `base` is the run's data by kind."""
+    tool, prepared, guard = call.tool, run.prepared, run.desk.guard
+    assert tool is not None
+    if call.loop is not None:
+        return _parts(call, call.loop, base, run, budget)
+    document = child_document(
+        call, prepared.delegates, prepared.delegate_problems, base=base, tools=run.tools, policy=guard.base
+    )
+    if isinstance(document, CallError):
+        return document
+    approval = guard.change.as_change()
+    scoped_references = references_of(call.scopes, base.get("state", {}))
+    home = None if run.plan is None else run.plan.home(call)
+    sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
+    sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}
+    givers = guard.given(given_tools(call.scopes, run.tools))
+    below = _below(run, budget, approval, givers, sources)
+    # Neither is validated, nor copied: it is the run's own data, however large.
+    if not call.loops:
+        return RunInput.model_construct(
+            agent=document,
+            input={**call.params, **call.given},
+            has_input=True,
+            **below,
+        )
+    if (many := _too_many(call, most_items(prepared.max_payload))) is not None:
+        return many
+    # An iteration may be no delegate of the kind that was measured.
+    expected = ExpectedUsage(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
+    return LoopInput.model_construct(
+        kind="each" if "_each" in call.raw else "until",
+        agent=document,
+        params=call.params,
+        items=call.items or [],
+        parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
+        until=call.raw.get("_until", ""),
+        max=call.raw.get("_max", DEFAULT_MAX),
+        title=tool.name,
+        max_payload=prepared.max_payload,
+        **below,
+        state=LoopState(expected=expected),
+    )
+
+
+def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
+    """The same of a loop over a plain tool, or with a body, through more items than run inside the run (R16.1)."""
+    prepared, guard = run.prepared, run.desk.guard
+    if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
+        return many
+    given = part_sources(call, {} if run.plan is None else run.plan.home(call).known.base)
+    approval, givers = part_policy(guard, call, given)
+    below = _below(run, budget, approval, givers, given)
+    return LoopInput.model_construct(
+        kind="each",
+        agent=part_document(call, run.tools, base, guard),
+        params={},
+        call=part_call(call),
+        lists=[show(path) for path in form.writes],
+        items=call.items or [],
+        parallel=form.parallel,
+        until="",
+        title=call.tool_name,
+        max_payload=prepared.max_payload,
+        **below,
+        state=LoopState(),
+    )
+
+
+def _too_many(call: Call, most: int) -> CallError | None:
+    """`most`: items whose results fit into one list (R18.2)."""
+    if (count := len(call.items or [])) <= most:
+        return None
+    message = f"{call.tool_name} would go through {count:,} items, and the results of {most:,} at most fit into one"
+    return CallError("too_many_items", message)
+
+
+def _below(
+    run: Run, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
+) -> dict[str, Any]:
+    """What every workflow below a run is given of it."""
+    guard = run.desk.guard
+    return {
+        "approval": approval,
+        "floor": guard.floor,
+        "floor_flows": guard.floor_flows,
+        "givers": givers,
+        "lineage": run.lineage,
+        "delegates": run.prepared.delegates,
+        "budget": budget,
+        "sources": sources,
+        "whose": run.whose,
+    }
+
+
+def deadline_of(child: RunInput) -> float | None:
+    """Seconds that a run below may work; `None`: it has no deadline that can be read here, and keeps its own time."""
+    config = child.agent.get("config", {})
+    own = config.get("deadline", Config.model_fields["deadline"].default) if isinstance(config, dict) else None
+    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 < own <= LONGEST:
+        return None
+    return float(min(own, own if child.budget.deadline is None else child.budget.deadline))
+
+
+def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
+    """Bytes of a child's input: what many of them read is measured once (R18.1)."""
+    large = [name for name in _LARGE if name in type(argument).model_fields]
+    frame = argument.model_copy(update=dict.fromkeys(large))
+    own = len(frame.model_dump_json(by_alias=True, warnings=False).encode())
+    return own + sum(sizes.of(getattr(argument, name)) for name in large)
+
+
+def referred(argument: RunInput | LoopInput) -> RunInput | LoopInput:
+    """The input without what is large in it: whoever gets it asks for the whole."""
+    empty: dict[str, Any] = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
+    named = {"name": argument.agent.get("name")}
+    return argument.model_copy(update={**empty, "agent": named, "delegates": {}, "asks": True})

@@ -1,0 +1,433 @@
+"""The event journal of a run: numbered without a gap over continue-as-new."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from perdure.approvals.requests import ApprovalRequest, IncomingMessage, is_with_client
+from perdure.models.dialects import output_text
+from perdure.models.requests import ModelWait, RequestResult, RequestView
+from perdure.plan.calls import Call
+from perdure.runs.events import TOPICS, CarriedEvents, EventsPage, JournalEntry, Topic, clipped, is_silence
+from perdure.values.json import Json, JsonObject
+from perdure.values.limits import (
+    CARRIED_EVENTS,
+    CARRIED_EVENTS_SIZE,
+    EVENTS_AT_ONCE,
+    KEPT_EVENTS,
+    KEPT_EVENTS_SIZE,
+    MAX_REPLY,
+)
+from perdure.values.media import without_media
+from perdure.values.sizes import Sizes, preview
+
+
+class EventJournal:
+    """Bounded, in memory, and the same when a history is replayed, whoever has read it.
+
+    To note something costs some microseconds, however large what it is about, but for what is larger than `_HELD`. What is noted is made
+    small when somebody reads it, or then at once.
+    """
+
+    def __init__(self, carried: CarriedEvents | None = None) -> None:
+        self._kept: deque[_Entry] = deque()
+        self._size = 0
+        self.count = 0
+        """How many events there were so far."""
+        self.resets: list[int] = []
+        """The numbers of those that say that the run was reset; 0: it was reset to its start, which no event says."""
+        self.ended = False
+        """No more will be noted."""
+        self._begun = 0
+        if carried is not None:
+            self.take_up(carried)
+
+    def take_up(self, carried: CarriedEvents) -> None:
+        """Go on from where an execution before has left off; what was noted since stands behind it."""
+        noted = list(self._kept)
+        self._kept.clear()
+        self._size, self._begun = 0, carried.count
+        self.resets = [*carried.resets, *(carried.count + number for number in self.resets)]
+        self.count += carried.count
+        for each in carried.events:
+            size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
+            self._keep(_Entry(each.topic, each.phase, each.at, each.run_id, each.data, size))
+        for entry in noted:
+            self._keep(entry)
+
+    @property
+    def kept_from(self) -> int:
+        """The number of the oldest that is kept."""
+        return self.count - len(self._kept)
+
+    def note(
+        self, topic: Topic, phase: str, at: str, run_id: str = "", /, *, of: Sizes | None = None, **data: Json
+    ) -> None:
+        """Something has happened at a time (ISO 8601, UTC). What `data` says as `None` is not said; what is too long is cut.
+
+        `of`: it holds values of a run, which do not change any more, and these are their sizes.
+        """
+        data = {key: value for key, value in data.items() if value is not None}
+        held = False
+        found, size, whole = clipped(data, _SHORT)
+        if not whole:
+            most = _most(topic, phase)
+            size = _HELD + 1 if of is None else sum(map(of.of, data.values()))
+            held = size <= _HELD
+            found, size = (data, min(size, most)) if held else _small(data, most, values=of is not None)
+        self.count += 1
+        self._keep(_Entry(topic, phase, at, run_id, found, size, held))
+
+    def reset(self, at: str) -> None:
+        """The run goes on from an earlier point: those before this one were noted before it, too, and what followed them does not count."""
+        self.resets = [number for number in self.resets if number]
+        self.resets.append(self.count)
+        if self.count == 0:
+            return
+        self.note("lifecycle", "reset", at, number=len(self.resets))
+
+    def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
+        """The events from a number on, at most so many, and as many as one answer holds; of earlier ones than are kept, from the oldest
+        that is."""
+        begin = min(max(first, self.kept_from), self.count)
+        skip = begin - self.kept_from
+        events: list[JournalEntry] = []
+        room = EVENTS_AT_ONCE
+        for entry in islice(self._kept, skip, skip + max(0, limit)):
+            room -= entry.weight
+            if room < 0 and events:
+                break
+            events.append(entry.noted())
+        return EventsPage(
+            first=begin,
+            next=begin + len(events),
+            kept_from=self.kept_from,
+            events=events,
+            count=self.count,
+            resets=list(self.resets),
+            ended=self.ended,
+            earlier=0 <= first < min(self.kept_from, self._begun),
+        )
+
+    def carried(self) -> CarriedEvents:
+        """The newest of them, for a new execution to go on with."""
+        events: deque[JournalEntry] = deque()
+        room = CARRIED_EVENTS_SIZE
+        for entry in reversed(self._kept):
+            room -= entry.weight
+            if len(events) == CARRIED_EVENTS or room < 0:
+                break
+            events.appendleft(entry.noted())
+        return CarriedEvents(count=self.count, resets=list(self.resets), events=list(events))
+
+    def _keep(self, entry: _Entry) -> None:
+        self._kept.append(entry)
+        self._size += entry.weight
+        while len(self._kept) > KEPT_EVENTS or self._size > KEPT_EVENTS_SIZE:
+            self._size -= self._kept.popleft().weight
+
+
+@dataclass(slots=True)
+class _Entry:
+    topic: Topic
+    phase: str
+    at: str
+    run_id: str
+    data: JsonObject
+    size: int
+    """Characters of `data`, or those that it will have at most; they do not change by its being read."""
+    held: bool = False
+    """`data` holds values as they are: it is made small for the first who reads it."""
+
+    @property
+    def weight(self) -> int:
+        return self.size + _BESIDE
+
+    def noted(self) -> JournalEntry:
+        if self.held:
+            self.data, _ = _small(without_media(self.data), _most(self.topic, self.phase))
+            self.held = False
+        return JournalEntry(topic=self.topic, phase=self.phase, at=self.at, run_id=self.run_id, data=self.data)
+
+
+_BESIDE: Final = 100
+"""Characters of an event beside its data."""
+_SHORT: Final = 250
+"""Those of data that is kept as it is: no image is so short."""
+_HELD: Final = 16_000
+"""Bytes of values that are only named until somebody reads the event: those of all that are kept may have to be held for it."""
+_LEAST: Final = 200
+"""Characters up to which a part is short: it stands whole beside what is cut."""
+
+
+def _most(topic: Topic, phase: str) -> int:
+    return TOPICS[topic][phase].most - _BESIDE
+
+
+def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonObject, int]:
+    """What of it an event says, and its characters. Where it is too long, what of it is short stands whole, and the rest shares what is left
+    of the room; in `values` there may be images."""
+    found, size, whole = clipped(data, most, media=values)
+    if whole:
+        return found, size
+    parts = {key: clipped(value, _LEAST, media=values) for key, value in data.items()}
+    long = [key for key, (_, _, whole) in parts.items() if not whole]
+    room = most - sum(size + len(key) + 4 for key, (_, size, whole) in parts.items() if whole)
+    for number, key in enumerate(long):
+        parts[key] = clipped(data[key], room // (len(long) - number) - len(key) - 4, media=values)
+        room -= parts[key][1] + len(key) + 4
+    said = {key: part for key, (part, _, _) in parts.items()}
+    cut = [key for key, (_, _, whole) in parts.items() if not whole]
+    return {**said, "cut": cut}, most - room
+
+
+NOT_YET: Final[Mapping[str, str]] = {
+    "structured": "the next Request puts it into form",
+    "refined": "the next Request goes over it",
+}
+"""By what the next Request is for, why what the last one says is no output."""
+CUT_BY_MESSAGE: Final = "a new message has ended it"
+
+
+class RunJournal:
+    """One run's journal, and when and under which id it is written. `now` says the time (ISO 8601, UTC)."""
+
+    def __init__(self, journal: EventJournal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
+        self.journal = journal or EventJournal()
+        self._now, self._run_id = now, run_id
+        self.sizes = Sizes()
+        """Those of the run's values."""
+        self._asked = 0
+        self._over = False
+        self._saying: tuple[int, int, bool] | None = None
+        """The Request, its attempt, and whether what was told is another text, of whose text it is not known yet what becomes of it."""
+
+    # The run.
+
+    def run_began(self, agent: str) -> None:
+        self.journal.note("lifecycle", "start", self._now(), agent=agent)
+
+    def was_reset(self) -> None:
+        """It goes on from an earlier point of its history."""
+        self.journal.reset(self._now())
+
+    def run_ended(self, reason: str | None, output: Json) -> None:
+        """With an output; `reason`: why it stopped."""
+        self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
+        self._over = True
+
+    def run_failed(self, status: str, error: str | None, reason: str | None = None) -> None:
+        """Without one; `reason`: the limit that it came to."""
+        if not self._over:
+            self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
+        self._over = True
+
+    @contextmanager
+    def to_end(self, *failures: type[Exception]) -> Iterator[None]:
+        """Round all that a run does, the last of its hooks too: behind that no event follows. Of what could not even begin one of the
+        `failures` says why."""
+        try:
+            yield
+        except failures as error:
+            self.run_failed("failed", str(getattr(error, "message", error)))
+            raise
+        finally:
+            self.journal.ended = self._over
+
+    # Its Requests.
+
+    def asked(self, view: RequestView) -> None:
+        """A model is asked, or once more for the same Request."""
+        again, self._asked = view.number == self._asked, view.number
+        self.journal.note(
+            "request",
+            "update" if again else "start",
+            self._now(),
+            number=view.number,
+            model=view.model,
+            reason=view.reason,
+        )
+
+    def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
+        """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
+        self._saying = (view.number, result.attempt, result.anew) if says else None
+        if result.reasoned:
+            self.journal.note(
+                "reasoning",
+                "end",
+                self._now(),
+                request=view.number,
+                attempt=result.attempt,
+                characters=result.reasoned,
+            )
+        problem = CUT_BY_MESSAGE if cut else None
+        if result.problem is not None:
+            problem = f"{result.problem.get('code')}: {result.problem.get('message')}"
+        self.journal.note(
+            "request",
+            "end",
+            self._now(),
+            number=view.number,
+            model=result.model or view.model,
+            attempt=None if cut else result.attempt,
+            usage=view.usage.as_json(),
+            cost=view.cost,
+            problem=problem,
+            says=says or None,
+        )
+
+    def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
+        """Its model's provider is away; the run waits for it."""
+        self.journal.note(
+            "request", "update", self._now(), number=view.number, model=wait.model, reason=f"{wait.text()} UTC"
+        )
+
+    def unanswered(self, view: RequestView, problem: str) -> None:
+        """Nobody has answered it."""
+        self.journal.note(
+            "request",
+            "end",
+            self._now(),
+            number=view.number,
+            model=view.model,
+            usage=view.usage.as_json(),
+            problem=problem,
+        )
+
+    def said(self, text: str, refused: str | None, *, output: bool) -> None:
+        """What becomes of what the last answer says, if it says anything; `refused`: why it does not count, `output`: it is the run's."""
+        if self._saying is None:
+            return
+        request, attempt, anew = self._saying
+        self._saying = None
+        self.journal.note(
+            "assistant",
+            "end",
+            self._now(),
+            request=request,
+            attempt=attempt,
+            text=text,
+            anew=anew or None,
+            accepted=refused is None,
+            output=output or None,
+            reason=refused,
+        )
+
+    def compacted(self, reason: str) -> None:
+        """The context is shown cut from now on."""
+        for phase in ("start", "end"):
+            self.journal.note("compaction", phase, self._now(), reason=reason)
+
+    # Its calls.
+
+    def call_began(self, call: Call) -> None:
+        """It is carried out, or waits for nothing but its turn; of a loop: its iterations begin."""
+        below = call.tool is not None and call.tool.delegate is not None and call.loop is None and not call.loops
+        self.journal.note(
+            "tool",
+            "start",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            params=call.params,
+            of=self.sizes,
+            runId=f"{self._run_id}/{call.id}" if below else None,
+        )
+
+    def call_again(self, call: Call, reason: str) -> None:
+        """It is tried again, because of a failure that says nothing of the call."""
+        self.journal.note(
+            "tool",
+            "update",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            attempt=call.attempts + 1,
+            reason=reason,
+        )
+
+    def call_ended(self, call: Call) -> None:
+        """However it did."""
+        done = call.status == "done"
+        self.journal.note(
+            "tool",
+            "end",
+            self._now(),
+            call=call.id,
+            tool=call.tool_name,
+            status=call.status,
+            result=call.result if done else None,
+            of=self.sizes,
+            error=None if call.error is None else call.error.as_json(),
+            reason=call.reason or None,
+            attempts=call.attempts or None,
+        )
+
+    def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
+        """One has refused something, or has failed and was gone past (R10.17)."""
+        self.journal.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
+
+    # People.
+
+    def waits(self, offer: ApprovalRequest) -> None:
+        """It waits for a person, or for a program outside that carries it out."""
+        call = offer.call
+        self.journal.note(
+            "approval",
+            "start",
+            self._now(),
+            call=offer.id,
+            tool="" if call is None else call.tool_name,
+            params={} if call is None else call.params,
+            calls=[each.raw for each in offer.calls] if call is None else None,
+            of=self.sizes,
+            reason=offer.reason,
+            question=offer.question or None,
+            client=(call is not None and is_with_client(call)) or None,
+        )
+
+    def waits_no_more(self, offer: ApprovalRequest) -> None:
+        """It was decided, or nobody needs to decide any more."""
+        approval = offer.approval
+        decided = approval.decision is not None
+        self.journal.note(
+            "approval",
+            "end",
+            self._now(),
+            call=offer.id,
+            tool="" if offer.call is None else offer.call.tool_name,
+            decision=approval.decision,
+            by=(approval.by or None) if decided else None,
+            reason=(approval.reason or None) if decided else None,
+        )
+
+    def heard(self, said: IncomingMessage) -> None:
+        """A message has come while it works."""
+        self.journal.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
+
+    def taken(self, messages: Sequence[IncomingMessage], request: int) -> None:
+        """The Request that begins holds them."""
+        for said in messages:
+            self.journal.note("message", "taken", self._now(), messageId=said.id, request=request)
+
+    def withdrawn(self, message_id: str) -> None:
+        self.journal.note("message", "withdrawn", self._now(), messageId=message_id)
+
+
+def why_not(result: RequestResult, wants: str) -> str | None:
+    """Why an answer is no output, by what is wrong with it, or by what the next Request is for."""
+    return NOT_YET.get(wants) if result.problem is None else str(result.problem.get("message"))
+
+
+def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
+    """An output as its text: see `saying.text_of`; of JSON that is too long a beginning; none of a reply that is `NO_REPLY`."""
+    texts = isinstance(output, dict) and len(output) == 1 and isinstance(next(iter(output.values())), str)
+    if output is None or isinstance(output, str) or texts or sizes.of(output) <= 2 * MAX_REPLY:
+        text = output_text.text_of(output)
+        return "" if replies and is_silence(text) else text
+    return preview(output, 2 * MAX_REPLY)

@@ -1,0 +1,474 @@
+"""Event streams: each event once and in order for each reader, and text while a model writes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from perdure.runs.events import (
+    SAID_BY_SESSION,
+    Cursor,
+    Event,
+    EventsPage,
+    JournalEntry,
+    TextPiece,
+    Topic,
+    WrittenText,
+    may_be_silence,
+)
+from perdure.values.json import JsonObject, dumps
+from perdure.values.limits import KEPT_EVENTS
+
+KEPT: Final = 2 * KEPT_EVENTS
+"""Events that are held for those who read slowly: more than a journal keeps, so that they need not ask for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """How things stand that no journal keeps, at one look."""
+
+    at: str = ""
+    """When that was: ISO 8601, UTC."""
+    written: WrittenText | None = None
+    """What a model is writing."""
+    updates: tuple[JournalEntry, ...] = ()
+    """What is said of calls and of the Request while they run: of each the last."""
+
+
+NOTHING: Final = LiveState()
+
+
+class EventBuffer:
+    """The events of one source, from `first` to `next`, without a gap; and what its last look has found.
+
+    A look comes before the pages that were asked for after it: what they say has ended is live no more.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[JournalEntry] = deque()
+        self.begun = False
+        """Whether any page was taken in."""
+        self.next = 0
+        self.resets: list[int] = []
+        """The numbers of the events that say that the source was reset."""
+        self.ended = False
+        self.live = NOTHING
+        self.asked: JsonObject = {}
+        """What was said of the last Request when it began."""
+
+    @property
+    def first(self) -> int:
+        return self.next - len(self._events)
+
+    def look(self, live: LiveState) -> None:
+        """Take in a look; its pages, if any, follow."""
+        self.live = live
+
+    def add(self, page: EventsPage) -> None:
+        """Take in the events that follow. Where some are missing between, those before are let go, so that there is no gap."""
+        if page.first > self.next:
+            self._events.clear()
+            self.next = page.first
+        for noted in page.events[self.next - page.first :]:
+            self._take(noted)
+        self.begun = True
+        self.ended = self.ended or (page.ended and self.next >= page.count)
+
+    def go_back(self, resets: list[int]) -> bool:
+        """Let go of what does not count any more, where the source was reset since; whether there was anything."""
+        before = self.next
+        self.next = Cursor(before, resets=len(self.resets)).after(resets).events
+        self.resets = resets
+        for _ in range(min(before - self.next, len(self._events))):
+            self._events.pop()
+        return self.next < before
+
+    def end(self, noted: JournalEntry | None = None) -> None:
+        """Nothing follows. `noted`: what the source could not say itself, for it was ended from outside."""
+        if noted is not None and not self.ended:
+            self._take(noted)
+        self.begun = self.ended = True
+        self.live = NOTHING
+
+    def since(self, number: int, limit: int = KEPT) -> EventsPage:
+        """The events from a number on, as a source answers it."""
+        begin = min(max(number, self.first), self.next)
+        skip = begin - self.first
+        events = list(islice(self._events, skip, skip + limit))
+        return EventsPage.model_construct(
+            first=begin,
+            next=begin + len(events),
+            kept_from=self.first,
+            events=events,
+            count=self.next,
+            resets=self.resets,
+            ended=self.ended,
+            earlier=False,
+        )
+
+    def run_id(self, number: int) -> str | None:
+        """Of a session: the id of its run of this number, where its start is held."""
+        for noted in reversed(self._events):
+            if noted.topic == "lifecycle" and noted.phase == "start" and noted.data.get("number") == number:
+                return noted.run_id
+        return None
+
+    def now(self) -> Cursor:
+        """Of a session: behind all that is held, in the run that is under way, at its beginning."""
+        for noted in reversed(self._events):
+            if noted.topic == "lifecycle" and noted.run_id:
+                number = int(noted.data.get("number", 0)) if noted.phase == "start" else 0
+                return Cursor(session=self.next, run=number)
+        return Cursor(session=self.next)
+
+    def _take(self, noted: JournalEntry) -> None:
+        self._events.append(noted)
+        self.next += 1
+        if len(self._events) > KEPT:
+            self._events.popleft()
+        if noted.phase == "end":
+            self._close(noted)
+        elif (noted.topic, noted.phase) == ("request", "start"):
+            self.asked = noted.data
+
+    def _close(self, noted: JournalEntry) -> None:
+        live, data = self.live, noted.data
+        number = {"request": "number", "assistant": "request"}.get(noted.topic)
+        if number and live.written is not None and live.written.request <= data.get(number, 0):
+            self.live = live = replace(live, written=None)
+        if noted.topic == "tool" and live.updates:
+            left = tuple(each for each in live.updates if each.data.get("call") != data.get("call"))
+            self.live = replace(live, updates=left)
+
+
+_TEXTS: tuple[Topic, Topic] = ("reasoning", "assistant")
+
+
+class RunEventReader:
+    """Reads one run, from a cursor on.
+
+    Where it is stands in its cursor alone, which each event carries: another feed that begins there, on whatever relay, gives what follows and
+    nothing twice. Only `update` says how things stand, and may be said again.
+    """
+
+    def __init__(self, run_id: str, cursor: Cursor | None = None) -> None:
+        self.run_id = run_id
+        self.cursor = cursor or Cursor()
+        self.ended = False
+        """Whether all of the run was read."""
+        self._told: dict[tuple[Topic, object], JsonObject] = {}
+
+    def take(self, page: EventsPage, live: LiveState = NOTHING) -> list[Event]:
+        """What follows, of a page that begins at the cursor's `events`, or where the source begins. `live` counts where nothing of the
+        journal is missing before it."""
+        here = self.cursor.events
+        found = list(self._anew(page, live))
+        if self.cursor.events < here:
+            return found  # what follows there is in another page
+        if page.first > self.cursor.events:
+            found.append(self._snapshot(page.first, live))
+        for noted in page.events[self.cursor.events - page.first :]:
+            found += self._noted(noted)
+        if self.cursor.events >= page.count:
+            self.ended = page.ended
+            if self.cursor.events == page.count and not page.ended:
+                found += self._written(live)
+                found += self._updates(live)
+        return found
+
+    def _anew(self, page: EventsPage, live: LiveState) -> Iterator[Event]:
+        """Go back to where the run goes on from, where it was reset; what was seen of a text then does not count."""
+        following = self.cursor.after(page.resets)
+        if following == self.cursor:
+            return
+        yield from self._superseded(0, "the run was reset", live.at)
+        self.cursor = following
+        self._told.clear()
+        if page.resets[-1] == 0:  # its journal says it nowhere
+            yield Event("lifecycle", "reset", live.at, self.run_id, {"number": following.resets}, str(self.cursor))
+
+    def _snapshot(self, first: int, live: LiveState) -> Event:
+        missed: JsonObject = {"first": self.cursor.events, "next": first}
+        self.cursor = replace(self.cursor, events=first)
+        return Event("lifecycle", "snapshot", live.at, self.run_id, missed, str(self.cursor))
+
+    def _noted(self, noted: JournalEntry) -> Iterator[Event]:
+        if noted.phase == "end":
+            if noted.topic == "assistant":
+                yield from self._whole(noted)
+            elif noted.topic == "request":
+                yield from self._left(noted)
+            elif noted.topic == "tool":
+                self._told.pop(("tool", noted.data.get("call")), None)
+        self.cursor = replace(self.cursor, events=self.cursor.events + 1)
+        yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
+
+    def _whole(self, noted: JournalEntry) -> Iterator[Event]:
+        """Before the end of a text what is still missing of it."""
+        data, here = noted.data, self.cursor
+        request, attempt = int(data["request"]), int(data["attempt"])
+        text, whole = str(data.get("text", "")), "text" not in data.get("cut", ())
+        if not whole:
+            text = text.rpartition("… (")[0]
+        if here.request != request:
+            self._begin(request, attempt)
+        elif here.attempt != attempt:
+            yield from self._superseded(attempt, f"attempt {attempt} has answered", noted.at)
+        elif here.assistant and data.get("anew"):
+            yield from self._superseded(attempt, "what was written was a thought", noted.at)
+        elif whole and here.assistant > len(text):
+            yield from self._superseded(attempt, "the answer is another text", noted.at)
+        if data.get("accepted", True):
+            yield from self._delta("assistant", TextPiece(text=text), noted.at)
+        self._begin(0, 0)
+
+    def _left(self, noted: JournalEntry) -> Iterator[Event]:
+        """A Request that has ended and says nothing: what was written does not count."""
+        if self.cursor.request == noted.data.get("number") and not noted.data.get("says"):
+            reason = str(noted.data.get("problem") or "it was no answer")
+            yield from self._superseded(self.cursor.attempt + 1, reason, noted.at)
+            self._begin(0, 0)
+
+    def _written(self, live: LiveState) -> Iterator[Event]:
+        written, here = live.written, self.cursor
+        if written is None or (written.request, written.attempt) < (here.request, here.attempt):
+            return
+        if written.request != here.request:  # if of the one before the end was not seen, it was missed
+            self._begin(written.request, written.attempt)
+        elif written.attempt > here.attempt:
+            yield from self._superseded(written.attempt, f"attempt {written.attempt} writes anew", live.at)
+        for topic in _TEXTS:
+            yield from self._delta(topic, written.reasoning if topic == "reasoning" else written.assistant, live.at)
+        if here.request == 0 and not (self.cursor.assistant or self.cursor.reasoning):
+            self._begin(0, 0)
+
+    def _updates(self, live: LiveState) -> Iterator[Event]:
+        for noted in live.updates:
+            key = (noted.topic, noted.data.get("call", noted.data.get("number")))
+            if self._told.get(key) != noted.data:
+                self._told[key] = noted.data
+                yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
+
+    def _begin(self, request: int, attempt: int) -> None:
+        self.cursor = replace(self.cursor, request=request, attempt=attempt, assistant=0, reasoning=0)
+
+    def _seen(self, topic: Topic) -> int:
+        return self.cursor.reasoning if topic == "reasoning" else self.cursor.assistant
+
+    def _delta(self, topic: Topic, piece: TextPiece, at: str) -> Iterator[Event]:
+        """What was not seen of it. Where what is told begins later than that, so does the delta, and its `start` says it."""
+        seen, end = self._seen(topic), piece.start + len(piece.text)
+        if end <= seen:
+            return
+        start = max(seen, piece.start)
+        here = self.cursor
+        data = {
+            "request": here.request,
+            "attempt": here.attempt,
+            "start": start,
+            "text": piece.text[start - piece.start :],
+        }
+        self.cursor = replace(here, reasoning=end) if topic == "reasoning" else replace(here, assistant=end)
+        yield Event(topic, "delta", at, self.run_id, data, str(self.cursor))
+
+    def _superseded(self, attempt: int, reason: str, at: str) -> Iterator[Event]:
+        """What was seen of a text does not count any more; another attempt writes. Until all of that is said, the cursor stays: who begins there
+        is told again, and not given again what does not count."""
+        here = self.cursor
+        topics = [topic for topic in _TEXTS if self._seen(topic)]
+        self._begin(here.request, attempt)
+        for topic in topics:
+            cursor = self.cursor if topic == topics[-1] else here
+            data: JsonObject = {"request": here.request, "attempt": here.attempt, "reason": reason}
+            yield Event(topic, "superseded", at, self.run_id, data, str(cursor))
+
+
+class SessionEventReader:
+    """Reads a session, from a cursor on: its own events, and those of each of its runs between the run's start and its end.
+
+    That a run begins and ends is said once, by the session. Whoever feeds it looks at `run_id`, and gives that run's page beside the session's.
+    """
+
+    def __init__(self, cursor: Cursor | None = None) -> None:
+        self.cursor = cursor or Cursor(session=0)
+        self.ended = False
+        self._run: RunEventReader | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run whose events are wanted; `None`: of none, or of the one that `follow` is to say."""
+        return None if self._run is None else self._run.run_id
+
+    @property
+    def lost(self) -> bool:
+        """Whether the cursor stands in a run whose id is not known yet."""
+        return self.cursor.run != 0 and self._run is None
+
+    def follow(self, run_id: str | None) -> None:
+        """The id of the run that the cursor stands in; `None`: nobody knows it any more, and it is left."""
+        self._leave() if run_id is None else self._enter(run_id, self.cursor)
+
+    def skip(self, events: int, resets: int) -> None:
+        """Begin behind so many of the run's events, and resets."""
+        if self._run is not None:
+            self.cursor = self._run.cursor = replace(self.cursor, events=events, resets=resets)
+
+    def take(
+        self, own: EventsPage, run: EventsPage | None = None, live: LiveState = NOTHING, *, gone: bool = False
+    ) -> list[Event]:
+        """What follows, of the session's page and the run's. `gone`: the run can be read by nobody any more."""
+        found = [] if run is None else self._side_by_side(own, run) + self._of_run(run, live)
+        if own.first > self._number:
+            missed: JsonObject = {"first": self._number, "next": own.first}
+            self.cursor = replace(self.cursor, session=own.first)
+            found.append(Event("lifecycle", "snapshot", live.at, "", missed, str(self.cursor)))
+        for noted in own.events[self._number - own.first :]:
+            if self._waits(noted, gone=gone):
+                return found
+            found.append(self._noted(noted))
+        self.ended = own.ended and self._number >= own.count
+        return found
+
+    @property
+    def _number(self) -> int:
+        return self.cursor.session or 0
+
+    def _side_by_side(self, own: EventsPage, run: EventsPage) -> list[Event]:
+        """What the session says while its run goes on, with what has happened in the run before it."""
+        found: list[Event] = []
+        for noted in own.events[self._number - own.first :] if own.first <= self._number else ():
+            if self._run is None or noted.topic == "lifecycle":
+                break
+            before = next((n for n, each in enumerate(run.events) if each.at >= noted.at), len(run.events))
+            found += self._of_run(run.model_copy(update={"events": run.events[:before]}), NOTHING)
+            found.append(self._noted(noted))
+        return found
+
+    def _of_run(self, run: EventsPage, live: LiveState) -> list[Event]:
+        """Those of the run, but for what the session says as well."""
+        if self._run is None:
+            return []
+        self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
+        found = [each for each in self._run.take(run, live) if (each.topic, each.phase) not in SAID_BY_SESSION]
+        self.cursor = self._run.cursor
+        return found
+
+    def _waits(self, noted: JournalEntry, *, gone: bool) -> bool:
+        """Whether a run is to be read to its end before this is said."""
+        if self._run is None or noted.topic != "lifecycle" or self._run.ended or gone:
+            return False
+        return noted.phase == "start" or noted.run_id == self._run.run_id
+
+    def _noted(self, noted: JournalEntry) -> Event:
+        self.cursor = replace(self.cursor, session=self._number + 1)
+        if noted.topic == "lifecycle" and noted.run_id:
+            self._leave()
+            if noted.phase == "start":
+                place = Cursor(session=self._number, run=int(noted.data.get("number", 0)))
+                self._enter(noted.run_id, place)
+        return Event(noted.topic, noted.phase, noted.at, noted.run_id, noted.data, str(self.cursor))
+
+    def _enter(self, run_id: str, cursor: Cursor) -> None:
+        self._run, self.cursor = RunEventReader(run_id, cursor), cursor
+
+    def _leave(self) -> None:
+        self._run, self.cursor = None, Cursor(session=self.cursor.session)
+
+
+class MaskedText:
+    """Pushed a text in pieces, gives it with every secret replaced. What may be the beginning of one waits for what follows."""
+
+    def __init__(self, secrets: Iterable[str] = (), mask: str = "") -> None:
+        both = {form for secret in secrets if secret for form in (secret, dumps(secret)[1:-1])}
+        self._secrets = sorted(both, key=len, reverse=True)
+        """The longest first: one may hold another."""
+        self._mask = mask
+        self._rest = ""
+
+    def push(self, text: str) -> str:
+        """What of it can be told now."""
+        text = self._rest + text
+        end = self._told(text)
+        self._rest, text = text[end:], text[:end]
+        for secret in self._secrets:
+            text = text.replace(secret, self._mask)
+        return text
+
+    def _told(self, text: str) -> int:
+        """Up to where no secret can begin that has not ended."""
+        end = len(text)
+        for secret in self._secrets:
+            for size in range(min(len(secret) - 1, len(text)), 0, -1):
+                if text.endswith(secret[:size]):
+                    end = min(end, len(text) - size)
+                    break
+        while (start := self._across(text, end)) is not None:
+            end = start
+        return end
+
+    def _across(self, text: str, end: int) -> int | None:
+        """Where a secret begins that would be cut there."""
+        for secret in self._secrets:
+            start = text.find(secret, max(0, end - len(secret) + 1))
+            if 0 <= start < end:
+                return start
+        return None
+
+
+WINDOW: Final = 32_000
+"""Characters of a text that are told: who looks in between has seen what is before them."""
+
+
+class TextWriter:
+    """One attempt's text and reasoning. What may turn out to be `NO_REPLY` is not told, nor what may be one of the `secrets`."""
+
+    def __init__(self, request: int, attempt: int, secrets: Iterable[str] = (), mask: str = "") -> None:
+        self._request, self._attempt = request, attempt
+        secrets = list(secrets)
+        self._assistant = _Text(MaskedText(secrets, mask))
+        self._reasoning = _Text(MaskedText(secrets, mask))
+        self._held: str | None = ""
+        """What waits for what follows; `None`: it is no `NO_REPLY`."""
+        self._told = 0
+
+    def add(self, text: str, reasoning: str = "") -> bool:
+        """What has come of both; whether there is more to tell than was told."""
+        if self._held is not None:
+            self._held, text = self._held + text, ""
+            if not may_be_silence(self._held):
+                text, self._held = self._held, None
+        self._assistant.add(text)
+        self._reasoning.add(reasoning)
+        return self._count > self._told
+
+    @property
+    def _count(self) -> int:
+        return self._assistant.count + self._reasoning.count
+
+    def written(self) -> WrittenText:
+        """All that is told now."""
+        self._told = self._count
+        return WrittenText(
+            request=self._request,
+            attempt=self._attempt,
+            assistant=self._assistant.piece(),
+            reasoning=self._reasoning.piece(),
+        )
+
+
+class _Text:
+    def __init__(self, masked: MaskedText) -> None:
+        self._masked = masked
+        self._end = ""
+        self.count = 0
+
+    def add(self, text: str) -> None:
+        if text and (known := self._masked.push(text)):
+            self.count += len(known)
+            self._end = (self._end + known)[-WINDOW:]
+
+    def piece(self) -> TextPiece:
+        return TextPiece(start=self.count - len(self._end), text=self._end)

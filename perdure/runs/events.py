@@ -1,0 +1,512 @@
+"""Events: their kinds, their form on the wire, and the cursor of a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.errors import CursorError
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
+from perdure.values.media import beginning_without_media, media_kind, without_file
+
+Topic: TypeAlias = Literal[
+    "lifecycle", "request", "assistant", "reasoning", "tool", "approval", "compaction", "message", "reply", "hook"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened, as whoever watches reads it (R10.14)."""
+
+    topic: Topic
+    phase: str
+    """One of its topic's: see `TOPICS`."""
+    at: str
+    """ISO 8601, UTC, to the millisecond. Of a delta: when it was read."""
+    run_id: str
+    """The run that it belongs to; empty: it is the session's own."""
+    data: JsonObject = field(default_factory=dict)
+    """As `TOPICS` says. What was cut is named in `cut`."""
+    cursor: str = ""
+    """Where to go on behind this event."""
+
+    def as_json(self) -> JsonObject:
+        """As `perdure events --json` prints it, a line each."""
+        return {
+            "topic": self.topic,
+            "phase": self.phase,
+            "at": self.at,
+            "runId": self.run_id,
+            "cursor": self.cursor,
+            "data": self.data,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one phase of a topic says."""
+
+    when: str
+    """When there is one, in words."""
+    data: Mapping[str, str]
+    """Key → what it is. Ends with `?`: only where there is something to say."""
+    noted: bool = True
+    """Whether a journal keeps it; others are made for each reader."""
+    most: int = MAX_EVENT_DATA
+    """Characters of its data: more is cut."""
+
+
+_CALL: Final = {"call": "its id, `R.N`", "tool": "its tool's name"}
+_HOOK: Final = {
+    "event": "the name of what it is called at",
+    "hook": "its name, `module:function`",
+    "call?": "the call that it is about",
+    "reason": "why",
+}
+_PIECE: Final = {
+    "request": "the Request's number",
+    "attempt": "which attempt of it writes",
+    "start": "how many characters of this text come before",
+    "text": "what was written since",
+}
+_SUPERSEDED: Final = {
+    "request": "the Request's number",
+    "attempt": "the attempt whose text does not count any more",
+    "reason": "why",
+}
+
+TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
+    "lifecycle": {
+        "start": Phase(
+            "a run begins; in a session also each of its runs",
+            {"agent": "its agent's name", "number?": "in a session: the run's number there"},
+        ),
+        "end": Phase(
+            "it has ended with an output",
+            {
+                "status": "`completed`, or of a session `deleted`",
+                "stopReason?": "why it stopped",
+                "output?": "its output",
+                "number?": "in a session: the run's number there",
+            },
+        ),
+        "error": Phase(
+            "it has ended without one",
+            {
+                "status": "`refused`, `failed`, `cancelled`, `terminated` or `timed_out`",
+                "stopReason?": "the limit that it came to",
+                "error?": "why, in a line",
+                "number?": "in a session: the run's number there",
+            },
+        ),
+        "reset": Phase(
+            "Temporal has reset the run: what was told of it after the point from which it goes on does not count",
+            {"number": "how often it was reset by then"},
+        ),
+        "snapshot": Phase(
+            "what a reader has missed is not kept any more: this is how things stand",
+            {
+                "first": "the number of the first event that it has missed",
+                "next": "the number of the next that it is given",
+                "view": "the run, or the session, as `show --json` prints it, shortened",
+            },
+            noted=False,
+        ),
+    },
+    "request": {
+        "start": Phase(
+            "a model is asked",
+            {"number": "1 for the run's first", "model": "which one", "reason": "why this one"},
+        ),
+        "update": Phase(
+            "it is asked again",
+            {"number": "as at its start", "model": "who is asked now", "reason": "why it is asked again"},
+        ),
+        "end": Phase(
+            "its answer is whole, or it has none",
+            {
+                "number": "as at its start",
+                "model": "who has answered",
+                "attempt?": "which attempt it is the answer of",
+                "usage": "tokens, as its server counts them",
+                "cost?": "dollars",
+                "problem?": "why the answer is no use, or was ended",
+                "says?": "`true`: it has a text, which `assistant` `end` tells once its calls have ended and it is known whether it counts",
+            },
+        ),
+    },
+    "assistant": {
+        "delta": Phase("text was written", _PIECE, noted=False, most=MAX_REPLY),
+        "superseded": Phase("what was written does not count any more", _SUPERSEDED, noted=False),
+        "end": Phase(
+            "the text is whole",
+            {
+                "request": "the Request's number",
+                "attempt": "which attempt has written it",
+                "text": "all of it",
+                "anew?": "`true`: what was told of it while it was written was a thought, and no part of it",
+                "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
+                "output?": "`true`: it is the run's output, or becomes it",
+                "reason?": "why it does not",
+            },
+            most=MAX_REPLY + MAX_EVENT_DATA,
+        ),
+    },
+    "reasoning": {
+        "delta": Phase("text was thought", _PIECE, noted=False, most=MAX_REPLY),
+        "superseded": Phase("what was thought does not count any more", _SUPERSEDED, noted=False),
+        "end": Phase(
+            "it is whole", {"request": "the Request's number", "attempt": "which attempt", "characters": "how many"}
+        ),
+    },
+    "tool": {
+        "start": Phase("a call runs", _CALL | {"params": "its parameters", "runId?": "the run that it delegates to"}),
+        "update": Phase(
+            "its tool says how far it is, or is tried again",
+            _CALL | {"attempt?": "which one runs", "progress?": "what it says", "reason?": "why it is tried again"},
+        ),
+        "end": Phase(
+            "it has ended, also where it never ran",
+            _CALL
+            | {
+                "status": "`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown`",
+                "result?": "what it has returned",
+                "error?": "`{code, message}`",
+                "reason?": "why it was skipped",
+                "attempts?": "how often it was begun",
+            },
+        ),
+    },
+    "approval": {
+        "start": Phase(
+            "a call, or a whole plan, waits for a person",
+            {
+                "call": "what a decision names: the call's id, or the Request's number for its plan",
+                "tool": "its tool's name, empty for a plan",
+                "params": "its parameters, none for a plan",
+                "calls?": "a plan's calls, as they were written",
+                "reason": "why it is asked about, or the question",
+                "question?": "`true`: an answer is wanted, not a decision",
+                "client?": "`true`: the program that started the run carries the call out, and answers with its result",
+            },
+        ),
+        "end": Phase(
+            "it does not wait any more",
+            {
+                "call": "as at its start",
+                "tool": "as at its start",
+                "decision?": "what was decided, or `dropped`: the call does not run any more; none of a plan that is offered anew",
+                "by?": "who has decided",
+                "reason?": "why",
+            },
+        ),
+    },
+    "hook": {
+        "refused": Phase("a hook, or one that failed, does not let something happen", _HOOK),
+        "failed": Phase("a hook that only looks has failed, and was gone past", _HOOK),
+    },
+    "compaction": {
+        "start": Phase(
+            "what was said is being summarised, or is cut for a model that takes less",
+            {"reason": "why", "before?": "tokens before it"},
+        ),
+        "end": Phase(
+            "it is done",
+            {
+                "reason": "why",
+                "before?": "tokens before it",
+                "after?": "tokens after it",
+                "kind?": "`summary` (a model's) or `extract` (taken out of the messages), where anything was to be saved",
+                "problem?": "why there is no summary",
+            },
+        ),
+    },
+    "message": {
+        "accepted": Phase(
+            "a message, or a command, was accepted",
+            {
+                "messageId": "its sender's key for it",
+                "sender": "who has sent it",
+                "mode?": "its mode",
+                "text": "what it says",
+                "done?": "in a session what its acceptance did, as its receipt says it",
+                "position?": "how many wait before it, and with it",
+                "runId?": "the run that takes it",
+            },
+        ),
+        "taken": Phase(
+            "a Request holds it, or a run has it; a command is carried out",
+            {
+                "messageId": "as above",
+                "runId?": "the run",
+                "request?": "the first Request that holds it",
+                "command?": "the command",
+            },
+        ),
+        "withdrawn": Phase("it was taken back, or will never be taken", {"messageId": "as above", "reason?": "why"}),
+    },
+    "reply": {
+        "end": Phase(
+            "what a run of the session answers",
+            {"text?": "the reply", "reason?": "why there is none"},
+            most=MAX_REPLY + MAX_EVENT_DATA,
+        ),
+        "delivery": Phase(
+            "a reply was to be delivered, and this became of it",
+            {
+                "key": "`<run>/<reply>`",
+                "kind": "`answer`, `reasoning`, `tools` or `failure`",
+                "route": "where to",
+                "status": "`delivered`, `refused` or `unknown`",
+                "reason?": "why it was refused, or why nobody knows",
+            },
+        ),
+    },
+}
+"""Everything that there is, in the order of docs/events.md."""
+
+
+SAID_BY_SESSION: Final = frozenset(
+    {
+        ("lifecycle", "start"),
+        ("lifecycle", "end"),
+        ("lifecycle", "error"),
+        ("message", "accepted"),
+        ("message", "withdrawn"),
+    }
+)
+"""What the journal of a session's run says that the session's says too: whoever reads the session is not told twice."""
+
+
+def as_topic(name: Any) -> Topic | None:
+    """The topic of this name; `None`: there is none."""
+    return next((topic for topic in TOPICS if topic == name), None)
+
+
+EVENTS_QUERY: Final = "events"
+"""Query of a run and of a session, `(first: int, limit: int)`, both may be left out: an `EventsPage`."""
+
+WATCHED: Final = "watched"
+"""Signal to a run: somebody watches it now, and for the next `WATCH_LASTS`; whatever comes with it is not looked at. Query of it: until when
+(`float`, seconds since 1970), 0 for nobody."""
+WATCH_LASTS: Final = 90.0
+"""Seconds: who goes on watching says so once a minute."""
+
+
+class JournalEntry(WireModel):
+    """An event as a journal keeps it: its number is its place."""
+
+    topic: Topic
+    phase: str
+    at: str
+    """ISO 8601, UTC, to the millisecond."""
+    run_id: str = ""
+    """In a session: the run that it is about; empty: it is the session's own. In a run always empty."""
+    data: JsonObject = Field(default_factory=dict)
+
+
+class EventsPage(WireModel):
+    """Events of one source, from a number on."""
+
+    first: int
+    """The number of the first of `events`: the one that was asked for, or the oldest that is kept."""
+    next: int
+    """The number behind the last of `events`: where to go on. Less than `count`: there are more already."""
+    kept_from: int
+    """The number of the oldest that is kept. Who asks for an earlier one has missed those between."""
+    events: list[JournalEntry] = Field(default_factory=list)
+    """In their order."""
+    count: int
+    """How many events there were so far."""
+    resets: list[int] = Field(default_factory=list)
+    """The numbers of those that say that the run was reset: what was told of it before, from there on, does not count. 0: all of it, and no
+    event says so."""
+    ended: bool = False
+    """No event follows the last of `count`."""
+    earlier: bool = False
+    """The execution that this one went on from may still have some of what was missed: it answers the same query."""
+
+
+class CarriedEvents(WireModel):
+    """What a journal carries on into a new execution."""
+
+    count: int = 0
+    resets: list[int] = Field(default_factory=list)
+    events: list[JournalEntry] = Field(default_factory=list)
+    """The newest."""
+
+
+class TextPiece(WireModel):
+    """The end of a text that is being written."""
+
+    start: int = 0
+    """Characters before it."""
+    text: str = ""
+
+
+class WrittenText(WireModel):
+    """What a Request's model has written so far: the heartbeat details of its activity, which no history keeps."""
+
+    request: int
+    attempt: int
+    """As `RequestResult.attempt` counts: with those of activities before this one."""
+    assistant: TextPiece = Field(default_factory=TextPiece)
+    reasoning: TextPiece = Field(default_factory=TextPiece)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """As text four kinds of dotted numbers, so that one can write the short ones by hand:
+
+    `12` the run's events before number 12 were seen; `12.3.1.400.0` and of the text of Request 3, attempt 1, so many characters;
+    `5.2.12` the session's before number 5, and of its run 2 those before 12; `5.2.12.3.1.400.0` all of it. Of a run that was reset
+    twice it is `12r2`.
+    """
+
+    events: int = 0
+    """How many of the run's events were seen."""
+    request: int = 0
+    """The Request of whose text some was seen; 0: of none."""
+    attempt: int = 0
+    """The attempt that has written it."""
+    assistant: int = 0
+    """Characters of its answer that were seen."""
+    reasoning: int = 0
+    """The same of its reasoning."""
+    session: int | None = None
+    """How many of the session's events were seen; `None`: it is a run that is read."""
+    run: int = 0
+    """The number of the session's run that `events` counts; 0: none yet."""
+    resets: int = 0
+    """How often the run had been reset."""
+
+    def __str__(self) -> str:
+        events = f"{self.events}r{self.resets}" if self.resets else str(self.events)
+        parts = [events] if self.session is None else [str(self.session), str(self.run), events]
+        text = [self.request, self.attempt, self.assistant, self.reasoning]
+        return ".".join(parts + list(map(str, text)) if any(text) else parts)
+
+    def after(self, resets: Sequence[int]) -> Cursor:
+        """Where to go on once the run was reset: behind what was seen and still counts. `resets`: the numbers of the events that say it."""
+        if len(resets) <= self.resets:
+            return self
+        events = min(self.events, *resets[self.resets :])
+        return Cursor(events, session=self.session, run=self.run, resets=len(resets))
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Read what `str` of a cursor has written. Raises `CursorError` with one line for anything else."""
+    parts = text.split(".")
+    place = {1: 0, 3: 2, 5: 0, 7: 2}.get(len(parts))
+    resets = "0"
+    if place is not None and "r" in parts[place]:
+        parts[place], _, resets = parts[place].partition("r")
+    if place is None or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, resets)):
+        raise CursorError(
+            f"{text[:100]!r} is no place among events: it is the cursor of one, like '12' in a run or '5.2.12' in a session"
+        )
+    numbers = list(map(int, parts))
+    written = numbers[-4:] if len(numbers) > 4 else [0, 0, 0, 0]
+    session, run = (numbers[0], numbers[1]) if place == 2 else (None, 0)
+    request, attempt, assistant, reasoning = written
+    return Cursor(numbers[place], request, attempt, assistant, reasoning, session, run, int(resets))
+
+
+_DIGITS = 15
+
+
+NO_REPLY: Final = "NO_REPLY"
+_AROUND: Final = " \t\r\n\"'`*“”‘’«»"
+"""What a model may set around it."""
+
+
+def is_silence(text: str) -> bool:
+    """Whether the whole answer is `NO_REPLY`: a text that only speaks of it is told."""
+    return text.strip(_AROUND) == NO_REPLY
+
+
+def may_be_silence(text: str) -> bool:
+    """Whether a text that is being written may still turn out to be."""
+    core = text.lstrip(_AROUND)
+    return NO_REPLY.startswith(core) or (core.startswith(NO_REPLY) and is_silence(core))
+
+
+_LEAST: Final = 80
+"""Characters that each entry of an object may have as long as there is room, so that names and numbers stand whole beside a long text."""
+_LEAST_ITEM: Final = 200
+"""The same of a list's: of many the first stand whole, rather than a little of each."""
+_MARK: Final = 30
+"""Those of what says how much is missing."""
+_KEY: Final = 200
+"""Those of a key."""
+
+Clipped: TypeAlias = tuple[Json, int, bool]
+"""A value, the characters of its JSON more or less, and whether it is whole."""
+
+
+def clipped(value: Json, most: int, *, media: bool = False) -> Clipped:
+    """The value in about `most` characters of JSON. Its form stays: long texts are cut and say how long they were, of long lists and
+    objects the end is left out and counted (in an object under the key `…`).
+
+    The result is a copy as far as the value could change, and to make it costs what it holds and not what the value does. With `media`
+    words take the place of files, each described whole before anything is cut (R10.18); that costs what these files hold.
+    """
+    found = _clipped(value, most, fair=False, media=media)
+    return found if found[2] else _clipped(value, most, fair=True, media=media)
+
+
+def _clipped(value: Json, most: int, *, fair: bool, media: bool) -> Clipped:
+    """`fair`: each part has its share of the room, so that what is long leaves some for the others."""
+    if isinstance(value, str):
+        text, whole = beginning_without_media(value, max(most, 0)) if media else (value, True)
+        if whole and len(text) + 2 <= most:
+            return text, len(text) + 2, True
+        kept = max(0, most - _MARK)
+        return f"{text[:kept]}… ({len(value):,} characters)", kept + _MARK, False
+    if isinstance(value, dict):
+        return _clipped_object(value, most, fair, media)
+    if isinstance(value, list | tuple):
+        return _clipped_list(value, most, fair, media)
+    if isinstance(value, int) and value.bit_length() > 100:
+        digits = value.bit_length() * 3 // 10 + 1
+        return (value, digits, True) if digits <= most else (f"… (about {digits:,} digits)", _MARK, False)
+    return value, len(repr(value)), True
+
+
+def _clipped_object(value: dict[str, Json], most: int, fair: bool, media: bool) -> Clipped:
+    found: dict[str, Json] = {}
+    kind = media_kind(value) if media else ""
+    used, whole, left = 2, True, len(value)
+    for key, item in value.items():
+        room = most - used - len(key) - 4
+        if room < 2 or len(key) > _KEY or (fair and left > 1 and room < _MARK):
+            found["…"] = f"{left:,} more"
+            return found, used + _MARK, False
+        share = _share(room, left, _LEAST) if fair else room
+        found[key], size, all_of_it = _clipped(without_file(kind, key, item) or item, share, fair=fair, media=media)
+        used, whole, left = used + size + len(key) + 4, whole and all_of_it, left - 1
+    return found, used, whole
+
+
+def _clipped_list(value: list[Json] | tuple[Json, ...], most: int, fair: bool, media: bool) -> Clipped:
+    found: list[Json] = []
+    used, whole, left = 2, True, len(value)
+    for item in value:
+        room = most - used - 1
+        if room < 2 or (fair and left > 1 and room < _MARK):
+            found.append(f"… ({left:,} more)")
+            return found, used + _MARK, False
+        share = _share(room, left, _LEAST_ITEM) if fair else room
+        kept, size, all_of_it = _clipped(item, share, fair=fair, media=media)
+        found.append(kept)
+        used, whole, left = used + size + 1, whole and all_of_it, left - 1
+    return found, used, whole
+
+
+def _share(room: int, left: int, least: int) -> int:
+    """What one of so many may take, so that those behind it have their part."""
+    return max(room // left, min(room, least))

@@ -1,0 +1,178 @@
+"""Limits of a run: Requests, time, repetition, and the clock that counts a run's own work."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.models.requests import RequestResult
+from perdure.models.response_stream import INTERRUPTED
+from perdure.models.usage import RunUsage
+from perdure.runs.agent import Config
+from perdure.values.json import Json, WireModel, dumps
+from perdure.values.limits import MAX_BUDGET
+
+REPEATS: Final = (
+    "Your last {count} answers asked for the same. It will not help to ask for it again: try another approach, or give the best "
+    "output that what is known allows."
+)
+"""What a model is told once before its run ends as stuck (R9.8)."""
+
+StopReason: TypeAlias = Literal[
+    "output",
+    "answer",
+    "task_complete",
+    "stuck",
+    "token_budget",
+    "cost_budget",
+    "max_requests",
+    "deadline",
+    "history",
+    "client_gone",
+]
+"""Why a run ended: with what it was asked for, or at the limit of this name (R9.5, R18.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Why the coming Request is the last, in words that the model reads too."""
+
+    reason: StopReason
+    words: str
+
+
+class Budget(WireModel):
+    """What a run may still use; `None` is no limit. A delegate is given what is left of its parent's (R9.6)."""
+
+    tokens: int | None = Field(default=None, le=MAX_BUDGET)
+    cost: float | None = Field(default=None, allow_inf_nan=False)
+    """Dollars."""
+    deadline: float | None = Field(default=None, allow_inf_nan=False)
+    """Seconds of work."""
+
+    def within(self, other: Budget) -> Budget:
+        """The narrower of both, limit by limit."""
+
+        def least(mine: float | None, theirs: float | None) -> float | None:
+            both = [each for each in (mine, theirs) if each is not None]
+            return min(both) if both else None
+
+        tokens = least(self.tokens, other.tokens)
+        return Budget(
+            tokens=None if tokens is None else int(tokens),
+            cost=least(self.cost, other.cost),
+            deadline=least(self.deadline, other.deadline),
+        )
+
+    @property
+    def limited(self) -> bool:
+        """Whether tokens or money have a limit."""
+        return self.tokens is not None or self.cost is not None
+
+    def raised(self, other: Budget) -> Budget:
+        """With as many tokens and as much money as the other, where both have a limit and that is more; the deadline stays."""
+        return Budget(
+            tokens=self.tokens if self.tokens is None or other.tokens is None else max(self.tokens, other.tokens),
+            cost=self.cost if self.cost is None or other.cost is None else max(self.cost, other.cost),
+            deadline=self.deadline,
+        )
+
+    def left(self, usage: RunUsage, worked: float = 0.0) -> Budget:
+        """What remains of it."""
+        return Budget(
+            tokens=None if self.tokens is None else max(0, self.tokens - usage.tokens),
+            cost=None if self.cost is None else max(0.0, self.cost - (usage.cost or 0.0)),
+            deadline=None if self.deadline is None else max(0.0, self.deadline - worked),
+        )
+
+    def late(self, worked: float) -> Limit | None:
+        """The deadline, if the run has worked for so long."""
+        if self.deadline is None or worked < self.deadline:
+            return None
+        return Limit("deadline", f"the run has worked for {self.deadline:g} s, which is its deadline")
+
+    def spent(self, usage: RunUsage) -> Limit | None:
+        """The budget that has been used up, if one has."""
+        if self.tokens is not None and usage.tokens >= self.tokens:
+            return Limit("token_budget", f"the token budget of {self.tokens:,} is spent ({usage.tokens:,} were used)")
+        if self.cost is None or not usage.by_model:
+            return None
+        if usage.cost is None:
+            unknown = [model for model, used in usage.by_model.items() if used.cost is None]
+            return Limit("cost_budget", f"the price of {', '.join(unknown)} is not known, so the budget cannot be kept")
+        if usage.cost >= self.cost:
+            return Limit("cost_budget", f"the budget of ${self.cost:g} is spent (${usage.cost:.4f} was used)")
+        return None
+
+
+def budget_of(config: Config) -> Budget:
+    return Budget(tokens=config.token_budget, cost=config.cost_budget, deadline=config.deadline)
+
+
+def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
+    """Two answers that ask for the same have the same: how an agent that repeats itself is noticed."""
+    wanted = [
+        {key: value for key, value in call.items() if key != "_id"} if isinstance(call, dict) else call
+        for call in calls
+    ]
+    text = dumps([wanted, output, problem], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def answer_print(result: RequestResult, taken: Sequence[Json]) -> str:
+    """The fingerprint of an answer. Of one that broke off it is the calls that were `taken`: where it broke off is chance."""
+    if (result.problem or {}).get("code") == INTERRUPTED:
+        return fingerprint(taken, None, INTERRUPTED)
+    return fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
+
+
+def is_stuck(answers: Sequence[str], after: int) -> bool:
+    """Whether the last `after` answers asked for the same."""
+    return len(answers) >= after and len(set(answers[-after:])) == 1
+
+
+def asked_too_often(
+    config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: Callable[[], bool]
+) -> Limit | None:
+    """The limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself although it was `told` so.
+
+    With `max_requests: 1` the only Request has tools, and none follows it. `last_counts` is asked where the last one is reached: whether
+    it is one of `max_requests`, or follows them, as in runs of 0.1.0.
+    """
+    if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts()):
+        return Limit("max_requests", f"the run may ask {config.max_requests} times")
+    if told and is_stuck(answers, config.stuck_after):
+        return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
+    return None
+
+
+class WorkClock:
+    """Seconds of work: the time that passes but for pauses. Times are given to it, it has no clock of its own."""
+
+    def __init__(self, worked: float = 0.0) -> None:
+        self._worked = worked
+        self._since: float | None = None
+
+    def work(self, now: float) -> None:
+        """From now on time counts."""
+        if self._since is None:
+            self._since = now
+
+    def pause(self, now: float) -> None:
+        """From now on it does not."""
+        self._worked, self._since = self.worked(now), None
+
+    @property
+    def paused(self) -> bool:
+        return self._since is None
+
+    def worked(self, now: float) -> float:
+        return self._worked + (0.0 if self._since is None else max(0.0, now - self._since))
+
+    def at_least(self, worked: float, now: float) -> None:
+        """Count what a delegate worked while this clock was paused for it."""
+        self._worked += max(0.0, worked - self.worked(now))

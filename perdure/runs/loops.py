@@ -1,0 +1,341 @@
+"""Loops over delegates: what their workflow receives, carries on, and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from perdure.approvals.policy import Ask, Flow, Guard, ToolOwner
+from perdure.errors import CallError
+from perdure.hooks.events import RunOwner
+from perdure.models.usage import RunUsage
+from perdure.plan.calls import (
+    DEFAULT_MAX,
+    DEFAULT_PARALLEL,
+    EACH,
+    LOOP_DONE,
+    LOOP_FAILED,
+    LOOP_RESULTS,
+    TOLD_FAILURES,
+    Call,
+    Failed,
+    Returned,
+)
+from perdure.plan.loop_spec import OWN_TOOLS
+from perdure.plan.loops import outside_state
+from perdure.runs.budget import ExpectedUsage
+from perdure.runs.limits import Budget
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
+from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.provenance import NOWHERE, Labels, join_all, untrusted
+from perdure.values.references import Path, parse_output_path, show
+from perdure.values.sizes import Sizes, clipped
+
+PART_DEADLINE: Final = 30 * 24 * 3600.0
+"""Seconds that a part may work. A loop has no deadline of its own, and each of its calls has its tool's."""
+ITEMS: Final = "_loop_items"
+"""The kind under which a part reads its items."""
+WRITTEN: Final = "†plan"
+"""Stands for who has written the call, where a part is told where what it is given comes from."""
+_LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
+
+
+def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard) -> JsonObject:
+    """The agent of all parts, but for its plan: the call's tools, what it reads, and the run's policy."""
+    assert call.loop is not None
+    used = [each.tool for form in call.loop.forms for each in form.written() if each.tool is not None]
+    names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
+    context: list[JsonObject] = [
+        {"type": "tool", "tool": name if tools[name].registered else tools[name].definition()} for name in names
+    ]
+    context.append({"type": "state", "state": outside_state(call).snapshot()})
+    context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
+    policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
+    config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}
+    return {"name": f"{call.tool_name} {call.id}", "config": config, "context": context}
+
+
+def _kinds(call: Call) -> list[str]:
+    """What it reads that stands outside, but for the state."""
+    read = {ref.kind for template in (call.template, call.soft) for ref in template.references()}
+    return sorted(read - {"state"})
+
+
+def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tuple[JsonObject, list[ToolOwner]]:
+    """The run's change of policy, and the givers, for the parts: what an approved plan covers is not asked about again (R7.6). `given`: where
+    what the parts are given comes from."""
+    change = guard.change.as_change()
+    # Nobody has seen what others write into the calls of the parts: a person is asked about those as if nothing was remembered.
+    clean = not untrusted(join_all(map(frozenset, given.values()))) and not any(map(_brings_others_in, call.written()))
+    remembered = dict.fromkeys(guard.remembered if clean else (), "never")
+    names = [each.tool_name for each in call.written()]
+    if guard.policy.scope == "plan":
+        return {**change, "scope": "calls", "ask": "never", "tools": remembered}, []
+    return ({**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change), guard.given(
+        names
+    )
+
+
+def _brings_others_in(call: Call) -> bool:
+    """Whether others may have written what the call gives; a delegate's run says so only when it has ended."""
+    return call.tool is not None and (call.tool.others_write or call.tool.delegate is not None)
+
+
+def part_call(call: Call) -> JsonObject:
+    """The call as all parts make it, but for the items."""
+    assert call.loop is not None
+    own = {key: value for key, value in call.raw.items() if key not in _LEFT_OUT}
+    by_item = {"_if": call.raw["_if"]} if "_if" in call.raw and not call.has_condition else {}
+    parallel = min(call.loop.parallel, MAX_INSIDE)
+    return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
+
+
+def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:
+    """Where what the parts are given comes from, by reference there; `known` by kind (R15.1)."""
+    given = {str(reference): sources for reference, sources in call.outside_sources.items()}
+    given |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
+    given |= {f"†{ITEMS}": call.origins.params.get(EACH, NOWHERE), WRITTEN: call.origins.written}
+    return {text: sorted(sources) for text, sources in given.items()}
+
+
+def part_plan(call: JsonObject, lists: list[str], items: list[Any], first: int) -> list[JsonObject]:
+    """What one part is given beside the agent: its items, and its plan."""
+    made = {**call, "_each": f"†{ITEMS}", "_from": first}
+    output = {
+        "results": show((LOOP_RESULTS,)),
+        "failed": show((LOOP_FAILED,)),
+        "done": show((LOOP_DONE,)),
+        "lists": lists,
+    }
+    data = {"type": "data", "kind": ITEMS, "data": items}
+    return [data, {"type": "plan", "plan": [made], "output": output}]
+
+
+LOOP_WORKFLOW: Final = "Loop"
+KEPT_FAILURES: Final = 100
+"""Failed iterations that are told with their messages."""
+_MESSAGE: Final = 500
+"""Bytes of such a message as JSON."""
+_CODE: Final = 45
+"""Bytes of an error's code as JSON."""
+_SLOT: Final = 80
+"""Bytes that an iteration has in any case: those of `null`, or of its index and the code of its error."""
+_FRAME: Final = 2 * KEPT_FAILURES * (_MESSAGE + 100) + 20_000
+"""Bytes kept free for the failures and what else a loop tells."""
+
+
+def most_items(max_payload: int) -> int:
+    """Items that a loop may have: each finds room for its error at least (R18.3)."""
+    return (max_payload - _FRAME) // _SLOT
+
+
+class IterationError(WireModel):
+    """One iteration that failed; the others are kept (R8.5)."""
+
+    index: int
+    code: str
+    message: str
+
+
+class LoopState(WireModel):
+    """What has been done so far; a loop goes on from it in a new execution (R8.7)."""
+
+    done: int = 0
+    """Iterations that ended."""
+    next: int = 0
+    """Index of the first iteration that has not been started."""
+    results: list[Any] = Field(default_factory=list)
+    """In item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last alone."""
+    size: int = 0
+    """Bytes of the results."""
+    failed: list[IterationError] = Field(default_factory=list)
+    """The first `KEPT_FAILURES`."""
+    failures: int = 0
+    lists: list[list[Any]] = Field(default_factory=list)
+    """Of a body what it writes, a list for each path, as `results`."""
+    well: int = 0
+    """Calls of a plain tool, or a body, that ended well."""
+    usage: RunUsage = Field(default_factory=RunUsage)
+    expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
+    """What an iteration is thought to use of the budget (R18.7)."""
+    sources: list[str] = Field(default_factory=list)
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
+    """Where the results come from, all together (R15.1)."""
+    satisfied: bool = False
+    """Whether the condition of an until-loop has come true."""
+
+    def fail(self, index: int, code: str, message: str) -> JsonObject:
+        """An iteration failed; what stands in the place of its result."""
+        self.failures += 1
+        error = IterationError(index=index, code=clipped(code, _CODE), message=clipped(message, _MESSAGE))
+        if len(self.failed) < KEPT_FAILURES:
+            self.failed.append(error)
+        # The index and the code are always there; of the words as many as thousands of them leave room for.
+        return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": error.code}}
+
+
+class LoopInput(WireModel):
+    """The input of the `Loop` workflow."""
+
+    kind: Literal["each", "until"]
+    agent: JsonObject
+    """The delegate's agent file, with its scopes."""
+    params: JsonObject = Field(default_factory=dict)
+    call: JsonObject | None = None
+    """Of a loop over a plain tool, or with a body: the call as each part of the items makes it (R16.1)."""
+    lists: list[str] = Field(default_factory=list)
+    """What its body writes."""
+    items: list[Any] = Field(default_factory=list)
+    parallel: int = DEFAULT_PARALLEL
+    until: Any = ""
+    max: int = DEFAULT_MAX
+    max_payload: int = MAX_PAYLOAD
+    title: str = ""
+    """The call in words, for summaries."""
+    approval: JsonObject = Field(default_factory=dict)
+    floor: Ask = "never"
+    floor_flows: list[Flow] = Field(default_factory=list)
+    givers: list[ToolOwner] = Field(default_factory=list)
+    lineage: list[str] = Field(default_factory=list)
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    prepared: Packed | None = None
+    """What the worker had for all iterations, recorded once; `None`: each records its own."""
+    budget: Budget = Field(default_factory=Budget)
+    """What the run above has left for all iterations together; its deadline binds each of them."""
+    free: int = MAX_PAYLOAD
+    """Bytes that all results together may have without a claim (R18.4)."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what is given to all iterations comes from, by reference (R15.1)."""
+    whose: RunOwner = Field(default_factory=RunOwner)
+    asks: bool = False
+    """Whether what is large in this is to be asked for of the run above (R18.2)."""
+    state: LoopState = Field(default_factory=LoopState)
+
+    @property
+    def count(self) -> int:
+        """Iterations at most, or parts."""
+        if self.call is not None:
+            return -(-len(self.items) // MAX_INSIDE)
+        return len(self.items) if self.kind == "each" else self.max
+
+    @property
+    def lanes(self) -> int:
+        """Iterations at a time."""
+        if self.call is not None:
+            return -(-self.parallel // MAX_INSIDE)
+        return self.parallel if self.kind == "each" else 1
+
+    def iteration(self, index: int) -> tuple[JsonObject, JsonObject]:
+        """The agent and the input of one iteration: the call's parameters, `index`, and what is the iteration's own."""
+        if self.call is not None:
+            first = index * MAX_INSIDE
+            given = part_plan(self.call, self.lists, self.items[first : first + MAX_INSIDE], first)
+            return {**self.agent, "context": [*self.agent["context"], *given]}, {}
+        if self.kind == "each":
+            return self.agent, {**self.params, "item": self.items[index], "index": index}
+        previous = self.state.results[-1] if self.state.results else None
+        state = {"type": "state", "state": {"previous": previous}}
+        return {**self.agent, "context": [*self.agent.get("context", []), state]}, {**self.params, "index": index}
+
+    def sources_of(self) -> dict[str, list[str]]:
+        """Of what one iteration is given: its item is of what the loop goes through, and what an output led to of that output."""
+        item = {"†input.item": self.sources["†input._each"]} if "†input._each" in self.sources else {}
+        return self.sources | item | ({"†state.previous": self.state.sources} if self.kind == "until" else {})
+
+    def make_room(self) -> None:
+        """A place for what each item gives."""
+        for values in (self.state.results, *self.state.lists):
+            values += [None] * (len(self.items) - len(values))
+        self.state.lists += [[None] * len(self.items) for _ in self.lists[len(self.state.lists) :]]
+
+    def keep_part(self, index: int, value: JsonObject, sizes: Sizes) -> None:
+        """Take in what a part gives; what has no room beside the others is its item's error (R18.4)."""
+        state, first = self.state, index * MAX_INSIDE
+        state.done += 1
+        state.well += value["done"]
+        given = [(state.results, value["results"]), *zip(state.lists, value["lists"], strict=True)]
+        left = (len(self.items) - first) * len(given)
+        for failed in value["failed"]:
+            state.fail(failed["index"], failed["code"], failed["message"])
+        for number in range(first, min(first + MAX_INSIDE, len(self.items))):
+            for kept, values in given:
+                left -= 1
+                each, size = values[number - first], sizes.of(values[number - first]) + 1
+                room = self.max_payload - _FRAME - state.size - _SLOT * left
+                if size > room:
+                    message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+                    each, size = state.fail(number, RESULT_TOO_LARGE, message), _SLOT
+                kept[number] = each
+                state.size += size
+
+    def keep(self, index: int, value: Any, size: int) -> None:
+        """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
+        state = self.state
+        # Those to come find room for their errors; what has ended takes no more than it needs.
+        others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
+        room = self.max_payload - _FRAME - others - 1
+        if size > room:
+            message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+            self.keep_error(index, RESULT_TOO_LARGE, message)
+        else:
+            self._put(index, value, size + 1)
+
+    def keep_error(self, index: int, code: str, message: str) -> None:
+        """An iteration failed, or was not run; an until-loop ends with it, for the next one would go on from nothing."""
+        if self.call is not None:
+            self.state.done += 1
+            for number in range(index * MAX_INSIDE, min((index + 1) * MAX_INSIDE, len(self.items))):
+                error = self.state.fail(number, code, message)
+                for values in (self.state.results, *self.state.lists):
+                    values[number] = error
+                self.state.size += _SLOT * (1 + len(self.state.lists))
+            return
+        self._put(index, self.state.fail(index, code, message), _SLOT)
+        self.state.satisfied = self.kind == "until"
+
+    def _put(self, index: int, value: Any, size: int) -> None:
+        state = self.state
+        state.done += 1
+        if self.kind == "until":
+            state.results, state.size = [value], size
+        else:
+            state.results[index] = value
+            state.size += size
+
+    def progress(self) -> str:
+        """For the current details: `312 of 1000, 2 failed`."""
+        failed = f", {self.state.failures} failed" if self.state.failures else ""
+        if self.call is not None:
+            return f"{min(self.state.done * MAX_INSIDE, len(self.items))} of {len(self.items)}{failed}"
+        return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"
+
+    def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
+        """How the call of a loop that came to its end has ended, and what the model is told beside it (R8.5, R8.6)."""
+        told = [
+            CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
+        ]
+        if self.kind == "until":
+            if told:
+                return Failed(told[0], frozenset(state.sources)), []
+            if not state.satisfied:
+                last = shorten(state.results[-1] if state.results else None, 200)
+                message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
+                return Failed(CallError("max_iterations", message), frozenset(state.sources)), []
+            return Returned(state.results[-1], sources=frozenset(state.sources)), []
+        count = state.failures
+        if told and (count == len(self.items) if self.call is None else not state.well):
+            message = f"all {count} iterations failed; the first: {told[0].message}"
+            return Failed(CallError("iterations_failed", message), frozenset(state.sources)), []
+        if count > TOLD_FAILURES:
+            more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
+            told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]
+        parts = dict(zip(map(_path, self.lists), state.lists, strict=True)) if self.call is not None else None
+        return Returned(state.results, parts=parts, sources=frozenset(state.sources)), told
+
+
+def _path(text: str) -> Path:
+    return parse_output_path(text)[0][0]

@@ -1,0 +1,243 @@
+"""Metrics and log lines of runs: one table of what each occurrence counts and writes.
+
+Nothing here is a parameter, a prompt or a result: names, ids, counts and times. Whoever carries it out: `perdure.workflows.observing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from perdure.models.requests import RequestResult, RequestView
+from perdure.plan.calls import Call
+
+_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PATIENCE: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+_DOLLARS: Final = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric, named by Prometheus' conventions: base units, `_total` for what only grows."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Upper bounds, of a histogram."""
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric("perdure_runs_total", "counter", "Runs that ended, by why.", ("agent", "status", "reason")),
+        Metric("perdure_requests_total", "counter", "Requests to models.", ("agent", "model", "outcome")),
+        Metric(
+            "perdure_tokens_total",
+            "counter",
+            "Tokens that models read and wrote.",
+            ("agent", "model", "direction"),
+        ),
+        Metric(
+            "perdure_request_cost_dollars",
+            "histogram",
+            "What a Request cost, where the model's price is known; the sum is the money spent.",
+            ("agent", "model"),
+            _DOLLARS,
+        ),
+        Metric(
+            "perdure_first_call_seconds",
+            "histogram",
+            "From the beginning of a Request to the start of its first call.",
+            ("agent", "model"),
+            _SECONDS,
+        ),
+        Metric(
+            "perdure_fallbacks_total", "counter", "Requests given to another model, by the one that failed.", ("model",)
+        ),
+        Metric("perdure_calls_total", "counter", "Calls that ended, by how.", ("tool", "outcome")),
+        Metric(
+            "perdure_approval_wait_seconds",
+            "histogram",
+            "How long something waited until it was decided.",
+            ("decision", "by"),
+            _PATIENCE,
+        ),
+        Metric("perdure_decisions_refused_total", "counter", "Decisions that changed nothing."),
+        Metric(
+            "perdure_hooks_total",
+            "counter",
+            "Hooks that refused something, or failed.",
+            ("event", "hook", "outcome"),
+        ),
+        Metric(
+            "perdure_approvals_waiting", "gauge", "What waits for a person in the namespace: every worker tells it."
+        ),
+        Metric(
+            "perdure_approvals_oldest_seconds",
+            "gauge",
+            "How long the oldest has waited: every worker tells it; 0: none.",
+        ),
+    )
+}
+"""All that Perdure counts beside what Temporal's SDK does."""
+
+Labels: TypeAlias = dict[str, str]
+Fields: TypeAlias = dict[str, str | int | float]
+DEBUG: Final = 10
+INFO: Final = 20
+WARNING: Final = 30
+_WORD: Final = re.compile(r"[\w.:/@+-]{1,60}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that happened: a line of the log, and what it counts."""
+
+    event: str
+    level: int = INFO
+    """One of `logging`'s."""
+    fields: Fields = field(default_factory=dict)
+    counts: list[tuple[str, float, Labels]] = field(default_factory=list)
+
+
+def word(text: object, otherwise: str = "other") -> str:
+    """A name as a label or a field holds it. What is longer than a name, or no word, may be anybody's text."""
+    return text if isinstance(text, str) and _WORD.match(text) else otherwise
+
+
+def name_of(agent: str) -> str:
+    """An agent's name, which may be several words."""
+    return "".join(each if each.isprintable() else " " for each in agent[:60]) or "unknown"
+
+
+def run_started(agent: str) -> Observation:
+    return Observation("run started", fields={"agent": name_of(agent)})
+
+
+def run_ended(agent: str, status: str, reason: str | None) -> Observation:
+    """`reason`: why it stopped, or the type of its failure."""
+    labels = {"agent": name_of(agent), "status": status, "reason": word(reason, "none")}
+    level = WARNING if status in ("failed", "refused") else INFO
+    return Observation("run ended", level, dict(labels), [("perdure_runs_total", 1, labels)])
+
+
+def run_reset() -> Observation:
+    """What waits for a person is asked again."""
+    return Observation("run reset", WARNING)
+
+
+def request_started(agent: str, request: RequestView) -> Observation:
+    return Observation(
+        "request started",
+        DEBUG,
+        {
+            "request": request.number,
+            "agent": name_of(agent),
+            "model": word(request.model),
+            "messages": request.messages,
+        },
+    )
+
+
+def request_ended(agent: str, request: RequestView, result: RequestResult, first_call: float | None) -> Observation:
+    """`request` has been counted; `first_call`: seconds until its first call started."""
+    outcome = "answered" if result.problem is None else word(result.problem.get("code"))
+    by = {"agent": name_of(agent), "model": word(request.model)}
+    read, wrote = request.usage.prompt_tokens, request.usage.completion_tokens
+    counts: list[tuple[str, float, Labels]] = [
+        ("perdure_requests_total", 1, {**by, "outcome": outcome}),
+        ("perdure_tokens_total", read, {**by, "direction": "prompt"}),
+        ("perdure_tokens_total", wrote, {**by, "direction": "completion"}),
+    ]
+    if request.cost is not None:
+        counts.append(("perdure_request_cost_dollars", request.cost, by))
+    fields: Fields = {"request": request.number, **by, "outcome": outcome}
+    fields |= {"calls": len(result.calls), "prompt_tokens": read, "completion_tokens": wrote}
+    if first_call is not None:
+        counts.append(("perdure_first_call_seconds", first_call, by))
+        fields["first_call_seconds"] = round(first_call, 3)
+    return Observation("request ended", INFO if result.problem is None else WARNING, fields, counts)
+
+
+def request_failed(agent: str, request: RequestView, kind: str | None) -> Observation:
+    """Nobody answered it; `kind`: the type of the failure."""
+    labels = {"agent": name_of(agent), "model": word(request.model), "outcome": "failed"}
+    fields: Fields = {"request": request.number, **labels, "code": word(kind)}
+    return Observation("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)])
+
+
+def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
+    """Its model's provider is away, for this `reason`."""
+    fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
+    return Observation("waits for its model", WARNING, fields | {"code": word(reason)})
+
+
+def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
+    """A Request of `model` goes to the `other`."""
+    fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
+    return Observation("fell back", WARNING, fields, [("perdure_fallbacks_total", 1, {"model": word(model)})])
+
+
+def call_ended(call: Call) -> Observation:
+    """Or did not end, and goes with its run."""
+    fields: Fields = {"call": call.id, "tool": tool_of(call), "outcome": _outcome(call)}
+    if call.error is not None:
+        fields["code"] = word(call.error.code)
+    if call.attempts:
+        fields["attempts"] = call.attempts
+    level = {"failed": WARNING, "invalid": WARNING, "skipped": DEBUG, "deferred": DEBUG}.get(call.status, INFO)
+    return Observation("call ended", level, fields, calls_counted([call]))
+
+
+def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, Labels]]:
+    """What calls that ended count, together."""
+    found = Counter((tool_of(call), _outcome(call)) for call in calls)
+    return [("perdure_calls_total", number, {"tool": tool, "outcome": how}) for (tool, how), number in found.items()]
+
+
+def _outcome(call: Call) -> str:
+    return call.status if call.ended else "cancelled"
+
+
+def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
+    """Something waits for a person, or for the run's client: a call, or a plan, whose `tool` is empty."""
+    if client:
+        return Observation("waits for its client", fields={"call": call, "tool": tool})
+    fields: Fields = {"call": call, "kind": "question" if question else "approval"}
+    return Observation("waits for a person", fields=fields | ({"tool": tool} if tool else {}))
+
+
+def decided(call: str, decision: str | None, by: str, seconds: float) -> Observation:
+    """`by`: `person`, `program`, `policy` or `timeout`; of what was dropped `model` or `run`."""
+    labels = {"decision": word(decision), "by": by}
+    fields: Fields = {"call": call, **labels, "waited_seconds": round(seconds, 3)}
+    return Observation("decided", fields=fields, counts=[("perdure_approval_wait_seconds", seconds, labels)])
+
+
+def refused() -> Observation:
+    return Observation("decision refused", WARNING, counts=[("perdure_decisions_refused_total", 1, {})])
+
+
+def hook_failed(event: str, hook: str) -> Observation:
+    """One that only looks; what it was about goes on (R10.17)."""
+    return _hook("hook failed", event, hook, "failed")
+
+
+def hook_refused(event: str, hook: str) -> Observation:
+    """Or failed, and what it guards does not happen."""
+    return _hook("hook refused", event, hook, "refused")
+
+
+def _hook(said: str, event: str, hook: str, outcome: str) -> Observation:
+    labels = {"event": word(event), "hook": word(hook), "outcome": outcome}
+    return Observation(said, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)])
+
+
+def tool_of(call: Call) -> str:
+    """The tool's name; of a tool that there is not the model may have made it up."""
+    return "unknown" if call.tool is None else word(call.tool.name)

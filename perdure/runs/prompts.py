@@ -1,0 +1,271 @@
+"""Prompts: how to plan, and the context as chat messages.
+
+Prompt caches keep what two Requests begin with alike, so what stands first does not change from Request to Request, and what has happened
+is only added to (R10.19). What changes stands last: the state as it is now, the plan with its statuses, and what this Request alone says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from perdure.models.dialects.common import DialectRequest, written_names
+from perdure.models.dialects.registry import Dialect
+from perdure.models.dialects.tools import function_names, turn_messages
+from perdure.plan.calls import HELD
+from perdure.runs.agent import Context
+from perdure.runs.limits import Limit
+from perdure.runs.prompt_parts import (
+    TIGHT,
+    BootstrapFile,
+    PromptParts,
+    as_chat,
+    characters,
+    described,
+    file_text,
+    skills_text,
+    tight_result,
+    tightened,
+    user,
+)
+from perdure.runs.provenance import RunProvenance
+from perdure.runs.records import RunProgress
+from perdure.values.json import JsonObject, dumps
+from perdure.values.messages import ChatMessage, MergedMessages, PlanMessage, SystemMessage, TextMessage, newest
+from perdure.values.sizes import preview
+from perdure.values.state import split_state
+from perdure.values.templates import as_data
+
+INSTANCES: Final = (
+    'The context has instances that know nothing of each other: {names}. A call with "_instance": name reads that one\'s data '
+    "(and what is shared) and writes to its state; write references without the instance's name. A call without it only sees "
+    "and writes what is shared. To do the same for several instances, write the calls for each."
+)
+
+SHAPES: Final = (
+    "Text that others wrote is not shown to you: in its place stands its shape, such as ‹text, 312 characters›. You need not read it to "
+    "use it: refer to it. Where somebody has to read it, give it to a tool that does."
+)
+
+ONE_AT_A_TIME: Final = "Calls run one after another, in the order of your list as far as the wiring allows."
+
+FINAL: Final = "No more calls can be made: {limit}. {how}: the best answer that what is known so far allows."
+STRUCTURED: Final = "Now give that answer in the form that its schema asks for. {how}."
+MUST_CALL: Final = "Your answer has to make a call of {names}: an output counts only after that."
+REFINE: Final = "An answer was drafted: {draft}. Make it better where what is known so far allows, or repeat it. {how}."
+
+
+REVISED: Final = (
+    "A new message has come while your plan was carried out; it stands below. The plan above shows how far everything is. What is done "
+    "stands, what is running goes on by itself, and new calls may read what it will write."
+)
+KEEP: Final = (
+    'What is "{held}" was not begun, and waits for you to say what becomes of each: {call} keeps the calls that it names, as they are, '
+    "and drops others (write it first). To change one, write it anew with its output path, or drop it and write another."
+)
+PRESSED: Final = (
+    "Your last answer did not say what is to become of {calls}. They are still held: keep them or drop them now. Those that you do not "
+    "name stay held: they run only where a person who was asked about them lets them."
+)
+UNANSWERED: Final = "Your answer broke off before you had decided on what is held in the plan above."
+
+
+@dataclass(frozen=True)
+class RevisedPlan:
+    """A plan that goes on under the coming Request (R10.5)."""
+
+    plan: list[JsonObject]
+    """Its calls with their status."""
+    since: int
+    """How many of the run's messages were told before."""
+    keep: str | None
+    """The tool that keeps what is held, where anything is."""
+    pressed: list[str] = field(default_factory=list)
+    """Held calls that the last answer did not name."""
+
+
+STANDS_LAST: Final = "What it holds stands at the end."
+
+TIGHT_HISTORY: Final = 20
+"""Messages left of the history then."""
+
+
+class Prompt:
+    """What one Request is told (R6.1), and what its parts have.
+
+    A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
+    that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        parts: PromptParts,
+        dialect: Dialect,
+        ask: DialectRequest,
+        progress: RunProgress,
+        shown: JsonObject,
+        reading: RunProvenance,
+    ) -> None:
+        self._context, self._recorded, self._dialect, self._ask = context, parts, dialect, ask
+        self._progress, self._reading = progress, reading
+        self._states: dict[str | None, JsonObject] = {}
+        shared, own = split_state(shown, context.instances)
+        self._states[None] = shared
+        self._states |= own.items()
+        self.parts: list[tuple[str, int]] = []
+        """By name the characters of each, once the messages were made."""
+
+    def messages(self, limit: Limit | None, revision: RevisedPlan | None = None) -> list[JsonObject]:
+        """All of it as chat messages."""
+        chat: list[JsonObject] = []
+
+        def add(part: str, messages: Iterable[JsonObject]) -> None:
+            for message in messages:
+                chat.append(message)
+                self.parts.append((part, characters(message)))
+
+        system = [(part, text) for part, text in self._system() if text]
+        self.parts += [(part, len(text)) for part, text in system]
+        if system:
+            chat.append({"role": "system", "content": "\n\n".join(text for _, text in system)})
+        for file in self._recorded.files:
+            if file.untrusted:  # no instructions of ours
+                add(f"file {file.name}", [{"role": "user", "content": self._file(file)}])
+        for part, message in self._given():
+            add(part, [message])
+        since = len(self._progress.messages) if revision is None else revision.since
+        add("what has happened", self._happened(since))
+        for part, message in self._now(revision):
+            add(part, [message])
+        if (last := self._last_words(limit)) is not None:
+            add("last words", [{"role": "user", "content": last}])
+        if not any(message["role"] != "system" for message in chat):
+            add("last words", [{"role": "user", "content": "Begin."}])
+        return chat
+
+    def _system(self) -> Iterator[tuple[str, str]]:
+        """The agent's own words, how to plan, and with what: the same for all Requests of a run, also for one that wants an output alone, which
+        says so at its end. What a run has of its own stands last."""
+        dialect, ask = self._dialect, self._ask
+        for text in self._context.system:
+            yield "agent", text
+        yield "base", dialect.how if ask.known else f"{dialect.only_output(ask)}."
+        if ask.known and ask.control:
+            yield "base", dialect.control
+        if self._context.instances:
+            yield "base", INSTANCES.format(names=", ".join(self._context.instances))
+        if ask.known and ask.parallel == 1:
+            yield "base", ONE_AT_A_TIME
+        if self._reading.tells_shapes:
+            yield "base", SHAPES
+        yield "tools", dialect.tools_text(replace(ask, tools=ask.known))
+        yield "skills", skills_text(self._recorded, self._reading.hides, tight=self._progress.tight)
+        for file in self._recorded.files:
+            if not file.untrusted:
+                yield f"file {file.name}", self._file(file)
+        yield "instructions", self._recorded.text
+
+    def _file(self, file: BootstrapFile) -> str:
+        return file_text(file, self._reading.hides, tight=self._progress.tight)
+
+    def _given(self) -> Iterator[tuple[str, JsonObject]]:
+        """What was given, in its order (R2.7); but for a plan, and for the state's value where that changes, which stand last."""
+        context, turns, tight = self._context, self._dialect.keeps_turns, self._progress.tight
+        states = dict(self._states)
+        for item in newest(context.items, shown=TIGHT) if tight else context.items:
+            if isinstance(item, MergedMessages) and item.kind == "state":
+                value = states.pop(item.instance)
+                if turns and (value or item.data_schema is not None or item.instance is not None):
+                    yield "state", user(_title(item), value, item.description, item.data_schema)
+                elif not turns and (item.description or item.data_schema is not None):
+                    yield "context", described(_title(item), item.description, item.data_schema, STANDS_LAST)
+            elif isinstance(item, MergedMessages):
+                data = self._reading.shown_data(item) if item.exists else None
+                yield "context", user(_title(item), data, item.description, item.data_schema)
+            elif isinstance(item, SystemMessage | TextMessage):
+                yield "context", {"role": item.role, "content": item.text}
+            elif isinstance(item, ChatMessage):
+                yield "conversation", tight_result(item.as_json() if turns else item.as_text(), tight=tight)
+            elif not isinstance(item, PlanMessage) or (turns and not context.starts_with_plan):
+                yield "context", as_chat(item.as_json(), self._dialect, self._ask)
+        if turns:
+            yield from (("state", message) for message in _state_messages(states))
+
+    def _happened(self, since: int) -> Iterator[JsonObject]:
+        """What has happened up to a message, which is only ever added to: the model's turns; or what returned to no path, and what went wrong."""
+        progress, turns = self._progress, self._dialect.keeps_turns
+        history: list[JsonObject] = []
+        for message in progress.messages[:since]:
+            if message["type"] == "results":
+                returned = {id: progress.results[id] for id in message["calls"] if id in progress.results}
+                history += [{"type": "results", "results": returned}] if returned else []
+            elif not (turns and message["type"] == "error" and message["call"] is not None):
+                history.append(message)  # a turn shows its calls' errors itself
+        if progress.tight:
+            said = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
+            history = [tightened(message) for message in [*said, *history[-TIGHT_HISTORY:]]]
+        # Once for all turns: a run may have hundreds of them, and of tools.
+        names = written_names(function_names(self._ask.known)) if turns else {}
+        for message in history:
+            if message["type"] == "turn":
+                yield from turn_messages(message, names, self._ask.server)
+            else:
+                yield as_chat(message, self._dialect, self._ask)
+
+    def _now(self, revision: RevisedPlan | None) -> Iterator[tuple[str, JsonObject]]:
+        """What is another from Request to Request: the state as it is, and the plan as it stands, with what is new behind a revised one."""
+        context, progress, turns = self._context, self._progress, self._dialect.keeps_turns
+        if not turns:
+            yield from (("state", message) for message in _state_messages(self._states))
+        if revision is not None:
+            told = self._revision(revision, progress.messages[revision.since :])
+        elif progress.plan_message is not None:
+            told = [progress.plan_message]
+        else:
+            given = [] if turns or context.starts_with_plan else context.items
+            told = [item.as_json() for item in given if isinstance(item, PlanMessage)]
+        yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in told)
+
+    def _revision(self, revision: RevisedPlan, news: list[JsonObject]) -> list[JsonObject]:
+        """The plan as it stands, what may be done about it, and the new messages last."""
+        pressed = ", ".join(revision.pressed)
+        told = [PRESSED.format(calls=pressed)] if pressed else []
+        if any(message["type"] == "message" for message in news):
+            told.insert(0, REVISED)
+        elif not told:
+            told.append(UNANSWERED)
+        if revision.keep is not None:
+            held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
+            example = {"calls": held[:1]} | ({"drop": held[1:2]} if len(held) > 1 else {})
+            keeping = self._dialect.plan([{"_tool": revision.keep, **example}], self._ask)
+            told.append(KEEP.format(held=HELD, call=keeping))
+        return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
+
+    def _last_words(self, limit: Limit | None) -> str | None:
+        """What a Request says at the end, if it only wants an output (R9.5)."""
+        how, progress = self._dialect.only_output(self._ask), self._progress
+        if limit is not None:
+            return FINAL.format(limit=limit.words, how=how)
+        if progress.wants == "refined":
+            # As data: a model that repeats it must not have its text read for references.
+            return REFINE.format(draft=dumps(as_data(progress.draft)), how=how)
+        if progress.wants == "structured":
+            return STRUCTURED.format(how=how)
+        return MUST_CALL.format(names=" or ".join(progress.must_call)) if progress.must_call else None
+
+
+def _title(item: MergedMessages) -> str:
+    return item.kind if item.instance is None else f"{item.kind} (instance {item.instance})"
+
+
+def _state_messages(states: Mapping[str | None, JsonObject]) -> Iterator[JsonObject]:
+    for name, value in states.items():
+        if value or name is not None:
+            yield user("state" if name is None else f"state (instance {name})", value)
+
+
+def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
+    """A call's parameters on one line, for summaries and tables."""
+    return ", ".join(f"{key}={preview(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]

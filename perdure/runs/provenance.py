@@ -1,0 +1,397 @@
+"""Provenance in a run: what its model has read, and the sources of its calls and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from perdure.approvals.decisions import digest
+from perdure.errors import CallError, ReferenceSyntaxError, StateError
+from perdure.plan.calls import Call
+from perdure.plan.plan import Plan
+from perdure.runs.agent import Context, output_schema
+from perdure.runs.prompt_parts import PromptParts
+from perdure.runs.records import RunProgress
+from perdure.runs.wire import CallView
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject
+from perdure.values.messages import MergedMessages
+from perdure.values.provenance import (
+    AGENT,
+    MODEL,
+    NOWHERE,
+    USER,
+    KnownSources,
+    Labels,
+    Sources,
+    join,
+    join_all,
+    shape,
+    shown_key,
+    taken_by,
+    untrusted,
+)
+from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression
+from perdure.values.sizes import preview
+from perdure.values.state import State, Write, kind_of, scope_path, state_key
+from perdure.values.templates import parse_template
+
+_PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
+"""What says where a call stands in its plan, and not what it does."""
+
+
+def says_values(call: Call) -> bool:
+    """Whether what is said of its end, or of a person's change to it, may hold values that it was called with."""
+    return call.error is not None or bool(call.notes) or call.approval is not None
+
+
+def looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
+    """What it and all inside it read, and where they write."""
+    read: list[Reference] = []
+    paths: list[Path] = []
+    for each in call.written():
+        templates = [each.condition, each.template, each.soft]
+        if (loop := each.loop) is not None:
+            templates += [loop.each, *(until.template for until in (loop.until, loop.before) if until is not None)]
+            paths += loop.writes
+        read += [reference for template in templates for reference in template.references()]
+        paths += [path for alternative in each.paths for path in alternative]
+    return read, paths
+
+
+def reference_of(text: str) -> Reference:
+    try:
+        found = parse_expression(text)
+    except ReferenceSyntaxError:
+        return Reference("")
+    return found if isinstance(found, Reference) else Reference("")
+
+
+def print_of(raw: JsonObject) -> str:
+    """Of what a call does. Where it stands in its plan is left out; a condition, or what a loop makes, is not."""
+    return digest({key: value for key, value in raw.items() if key not in _PLACED})
+
+
+HIDDEN: Final = (
+    "not shown, because it may hold text that others wrote; refer to values, and let a delegate without tools read them"
+)
+CONVERSATION: Final = "conversation"
+"""The kind under which a session gives what others wrote of what was said before."""
+KEPT_PLANNED: Final = 500
+"""Calls of clean Requests that have not been made, and stay clean where a later Request repeats them."""
+Show: TypeAlias = str | Mapping[str, str]
+"""`config.show`: `values`, `shape`, or one of them by tool."""
+
+
+class RunProvenance:
+    """One run's. `given`: for a delegate the sources of what it was given, by reference."""
+
+    def __init__(
+        self,
+        context: Context,
+        given: Mapping[str, Collection[str]],
+        show: Show,
+        delegates: Mapping[str, JsonObject] | None = None,
+    ) -> None:
+        self._show = show
+        self._delegates = delegates or {}
+        self._given = [(reference_of(text), frozenset(names)) for text, names in given.items()]
+        self.data: dict[str, Labels] = {}
+        """By kind, those of the data that the run was given."""
+        for kind in context.values():
+            person = context.has_input and kind == "input"
+            self.data[kind] = Labels(USER if person else AGENT)
+        for reference, names in self._given:
+            if reference.kind in self.data:
+                self.data[reference.kind].write(reference.path, None, "set", names)
+        self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
+        """Who has written the plan that the run was given: of a part of a loop, who has written the loop."""
+        self.told = [
+            name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
+        ]
+        """What others wrote of the conversation that a session's run goes on with."""
+        self.told = sorted({*self.told, *untrusted(context.history_sources)})
+        self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
+        self._types: dict[str, JsonObject] = {}
+        """By call what its result is known to be, of those whose results are hidden."""
+        self.state: State | None = None
+        """The run's, once it has one."""
+        self.asked: Sources = NOWHERE
+        """What others have written of what the running Request was told."""
+
+    def instruct(self, parts: PromptParts) -> None:
+        """What of skills and files stands in every prompt: where others wrote it, and it is not hidden, the model has read it from its
+        first Request on."""
+        shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
+        self.told = sorted({*self.told, *shown})
+
+    def first_writes(self, state: JsonObject) -> list[Write]:
+        """What a run's state starts with: the agent file's, and what the run above has given, key by key (R8.2)."""
+        given: dict[str, Sources] = {}
+        for reference, names in self._given:
+            if reference.kind == "state" and reference.path and str(reference.path[0]) in state:
+                key = str(reference.path[0])
+                given[key] = join(given.get(key, NOWHERE), names)
+        own = {key: value for key, value in state.items() if key not in given}
+        writes = [Write(path=(), value=own, sources=AGENT)] if own else []
+        return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in given.items())]
+
+    def left(
+        self, state: State, progress: RunProgress, said: Iterable[Sources], answer: Sources
+    ) -> dict[str, list[str]]:
+        """Where what a session goes on with comes from; `said` are the sources of what is told of the run's calls, `answer` those of its
+        output, which is told as it is."""
+        keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
+        seen = (untrusted(each) for each in said if not self.hides(each))
+        told = join_all([frozenset(progress.told), self.asked, untrusted(answer), *seen])
+        return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
+
+    def met(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
+        """All that others wrote and its calls or its model have met: what the words of a run's failure may hold."""
+        return sorted(untrusted(join_all([frozenset(progress.told), self.asked, *called])))
+
+    def hides(self, sources: Sources) -> bool:
+        """Whether values of these sources are shown by their shape (R15.4)."""
+        if self._show == "values":
+            return False
+        others = untrusted(sources)
+        if isinstance(self._show, str):
+            return bool(others)
+        return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
+
+    def begin(self, state: State, progress: RunProgress) -> None:
+        """A Request is begun: what it is told that others wrote is what its model may obey (R15.3)."""
+        held = [state.labels, *self.data.values()]
+        seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
+        self.asked = join(frozenset(progress.told), seen)
+
+    def _seen(self, labels: Labels) -> Sources:
+        return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
+
+    def known(self, number: int, progress: RunProgress, vouched: Callable[[str, Json], bool]) -> KnownSources:
+        """For the plan of a Request; `vouched` says what people stand for. What a clean one had planned before, and was not made, stays clean."""
+        if not number:
+            return KnownSources(self.data, lambda _: self._planned, vouched)
+        wrote = join(MODEL, self.asked)
+        planned = list(progress.planned) if self.asked else []
+
+        def written(call: Json) -> Sources:
+            if planned and isinstance(call, dict) and (known := print_of(call)) in planned:
+                planned.remove(known)
+                return MODEL
+            return wrote
+
+        return KnownSources(self.data, written, vouched)
+
+    def note(self, plan: Plan, progress: RunProgress, *, turns: bool) -> None:
+        """A Request is over: what of it stands in what the model is told from now on. `turns`: all results do."""
+        told = set(progress.told)
+        for call in plan.made():
+            if call.tool is not None and call.writes and self.hides(call.sources):
+                self.note_type(call.id, call.tool)
+            told |= untrusted(call.origins.written)
+            shown = (turns and call.status == "done") or not call.writes
+            for sources in (call.sources if shown else NOWHERE, call.origins.all if says_values(call) else NOWHERE):
+                told |= NOWHERE if self.hides(sources) else untrusted(sources)
+        progress.told = sorted(told)
+        clean = [
+            print_of(call.raw)
+            for call in plan.calls
+            if not untrusted(call.origins.written) and call.status != "done" and call.id not in self._noted
+        ]
+        self._noted = {call.id for call in plan.calls} if not plan.settled else set()
+        made = {print_of(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
+        progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
+
+    def note_type(self, call_id: str, tool: Tool | None) -> None:
+        """What this call has given is of the type that its tool says."""
+        schema = self._type_of(tool)
+        if schema is not None:
+            self._types[call_id] = schema
+
+    def _type_of(self, tool: Tool | None) -> JsonObject | None:
+        """What is known of its results: its own schema, or its delegate's."""
+        if tool is None or tool.output is not None or tool.delegate is None:
+            return None if tool is None else tool.output
+        schema = self._delegates.get(tool.delegate, {}).get("schema")
+        return output_schema(schema) if isinstance(schema, dict) else None
+
+    def take_up(self, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
+        """Go on from where another execution has left off."""
+        for call in calls if self.tells_shapes else ():
+            self.note_type(call.id, tools.get(call.tool))
+
+    def tell(self, sources: Sources, progress: RunProgress) -> None:
+        """A message to the model holds a value of these sources."""
+        if not self.hides(sources):
+            progress.told = sorted({*progress.told, *untrusted(sources)})
+
+    def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
+        """The sources of an output as it was written: the model's own words, and what it refers to, at the plan's end or in the state.
+
+        Looked for where somebody asks: the run above, if there is one, or a model that may not read what others wrote.
+        """
+        if output is None or not (below or untrusted(state.labels.whole)):
+            return NOWHERE
+        if (given := next((call for call in reversed(plan.calls) if call.result is output), None)) is not None:
+            return given.sources  # by `task_complete`
+        template, _ = parse_template({"output": output})
+
+        def found(reference: Reference) -> Json | Missing:
+            if reference.kind != "state":
+                return None
+            return plan.read_at_end(reference) if at_end else get(state.snapshot(), reference.path)
+
+        def of(reference: Reference) -> Sources:
+            bound = at_end and reference.kind == "state"
+            return plan.sources_at_end(reference) if bound else self._of(state)(reference)
+
+        try:
+            taken = join_all(taken_by(site.expression, found, of) for site in template.sites)
+        except StateError:  # it is refused for that; whatever is told of it may be of anybody
+            taken = state.labels.whole
+        return join(taken, join(MODEL, self.asked)) if template.written_out() else taken
+
+    def _of(self, state: State) -> Callable[[Reference], Sources]:
+        def of(reference: Reference) -> Sources:
+            labels = state.labels if reference.kind == "state" else self.data.get(reference.kind)
+            return NOWHERE if labels is None else labels.at(reference.path)
+
+        return of
+
+    def given_below(
+        self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
+    ) -> dict[str, list[str]]:
+        """For the run of a delegate: the sources of its parameters, and of what its scopes give, by reference there."""
+        given = {str(Reference("input", (name,))): each for name, each in call.origins.params.items()}
+        if sources is None:
+            names = ()
+        for reference in names:
+            assert sources is not None
+            kind = "parent" if reference.kind == "input" else reference.kind
+            found = sources(reference)
+            if call.instance is not None and reference.kind == "state":  # its own goes before what is shared
+                found = join(found, sources(Reference("state", (state_key(call.instance), *reference.path))))
+            given[str(Reference(kind, reference.path))] = found
+        return {text: sorted(each) for text, each in given.items()}
+
+    # What is shown by its shape (R15.4).
+
+    @property
+    def tells_shapes(self) -> bool:
+        """Whether anything may be shown to the model by its shape."""
+        return self._show == "shape" or (not isinstance(self._show, str) and "shape" in self._show.values())
+
+    def shown_start(self, state: JsonObject) -> JsonObject:
+        """What the state started with, as the model sees it."""
+        return self.shown_state(State(self.first_writes(state)), tight=False)
+
+    def readable_state(self, state: State) -> JsonObject:
+        """The whole state, with the shapes of what the model is not to read in their places."""
+        value = state.snapshot()
+        return self._shaped(state)(value) if self.tells_shapes and untrusted(state.labels.whole) else value
+
+    def shown_state(self, state: State, *, tight: bool) -> JsonObject:
+        """The state as the model sees it."""
+        if not (self.tells_shapes and untrusted(state.labels.whole)):
+            return state.shown(tight=tight)
+        return state.shown(tight=tight, shaped=self._shaped(state))
+
+    def _shaped(self, state: State) -> Callable[[JsonObject], JsonObject]:
+        types = {tuple(map(str, write.path)): self._types.get(write.call) for write in state.writes}
+
+        def shaped(value: JsonObject) -> JsonObject:
+            found: JsonObject = state.labels.shaped(
+                value, self.hides, lambda part, path: shape(part, types.get(path)), shown_key
+            )
+            return found
+
+        return shaped
+
+    def shown_data(self, item: MergedMessages) -> Json:
+        """Data that the run was given, as the model sees it."""
+        labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
+        if labels is None:
+            return item.value
+        return labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
+
+    def shown_result(self, call: Call) -> tuple[bool, Json]:
+        """Whether a result is hidden, and what is shown of it."""
+        if not self.hides(call.sources):
+            return False, call.result
+        return True, shape(call.result, self._type_of(call.tool))
+
+    def shown_error(self, call: Call, error: CallError) -> JsonObject:
+        """What the model is told of an error: its words may hold what the call was given, or what others have answered."""
+        known = join(call.sources, call.origins.all)
+        if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
+            named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
+            return {"code": error.code if named else "error", "message": HIDDEN}
+        return error.as_json()
+
+    def _touched(self, call: Call) -> Sources:
+        """Of all that it may have looked at, whatever became of it: conditions read too, and a write meets what stands there."""
+        read, paths = looked_at(call)
+        found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
+        paths += [each.path for each in read if each.kind == "state"]
+        if call.instance is not None:
+            paths += [scope_path(path, call.instance) for path in paths]
+        writes = () if self.state is None else self.state.writes
+        return join(
+            found, join_all(each.sources for each in writes if any(overlaps(each.path, path) for path in paths))
+        )
+
+    def recorded(self, call: Call) -> tuple[Json, JsonObject]:
+        """What a session's transcript keeps of a result, and what of the rest is told by its shape alone, in its place."""
+        hidden, result = self.shown_result(call)
+        told: JsonObject = {"shown": preview(result, 160)} if hidden else {}
+        origins = call.origins.params
+        if any(map(self.hides, origins.values())):
+            told["params"] = {
+                name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
+                for name, value in call.params.items()
+            }
+        if call.error is not None and (error := self.shown_error(call, call.error))["message"] == HIDDEN:
+            told["error"] = error
+        return result, told
+
+    def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
+        """What the model is told is wrong with an output of these sources, which the words may hold."""
+        return [HIDDEN] if problems and self.hides(sources) else problems
+
+    def shown_feedback(self, messages: Iterable[JsonObject], plan: Plan) -> list[JsonObject]:
+        """What the model is told of decisions: each call as it stands by now, and of what others wrote in an edit the shape."""
+        calls = {call.id: call for call in plan.made()}
+        return [self._shown_edit(_as_it_stands(message, calls), plan) for message in messages]
+
+    def _shown_edit(self, message: JsonObject, plan: Plan) -> JsonObject:
+        before, after = message.get("before"), message.get("after")
+        call = next((call for call in plan.made() if call.approval is not None and call.params is after), None)
+        if not (self.tells_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
+            return message
+        origins = call.origins.params
+        kept = {
+            name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
+        }
+        return {**message, "before": shape(before), "after": kept}
+
+
+def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:
+    """A decision is taken while its call waits: what became of the call since is what counts (R7.5)."""
+    about = message["call"]
+    call = calls.get(str(about.get("_id"))) if isinstance(about, dict) else None
+    return message if call is None else {**message, "call": call.as_plan_entry()}
+
+
+def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
+    """What scopes name, as references; of a whole state each key."""
+    found: list[Reference] = []
+    for scope in scopes:
+        if scope == "tools" or scope.startswith("tool:"):
+            continue
+        reference = reference_of(scope if scope.startswith("†") else f"†{scope}")
+        if reference == Reference("state"):
+            found += [Reference("state", (key,)) for key in state]
+        elif reference.kind:
+            found.append(reference)
+    return found

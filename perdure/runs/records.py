@@ -1,0 +1,380 @@
+"""Records of a run: calls that have ended, their usage and values, and tallies for its events."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final, Literal
+
+from pydantic import Field
+
+from perdure.approvals.requests import IncomingMessage, MessageFate
+from perdure.models.requests import RequestResult, RequestView
+from perdure.models.usage import Price, RunUsage
+from perdure.plan.calls import Call
+from perdure.plan.plan import Plan
+from perdure.runs.agent import CalledTool
+from perdure.runs.budget import ExpectedUsage
+from perdure.runs.events import CarriedEvents, clipped
+from perdure.runs.wire import CallView, PreparedWorker
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import MAX_KEPT, MAX_RECORDED, SHOWN_PARAMS
+from perdure.values.media import beginning_without_media, first_without_media, result_text, without_media
+from perdure.values.provenance import MODEL, SourceTable, untrusted
+from perdure.values.sizes import Sizes, cut_to, preview
+from perdure.values.state import State, Write, WriteRecord
+
+SHOWN_RESULT: Final = 160
+"""Characters of a result that `show` prints."""
+
+
+def plan_reads(calls: Iterable[Call]) -> dict[str, list[str]]:
+    return {call.id: reads for call in calls if (reads := call.reads)}
+
+
+def plan_writes(calls: Iterable[Call]) -> dict[str, str]:
+    return {call.id: call.target for call in calls if call.paths}
+
+
+def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
+    """The call as it is shown, its sources by the numbers of `table`: of large parameters the beginning, so that a run of thousands of calls stays light (R18.3)."""
+    return CallView(
+        id=call.id,
+        tool=call.tool_name,
+        params=_shown_params(call.params, sizes),
+        status=call.standing,
+        started_at=call.started,
+        ended_at=call.ended_at,
+        attempts=call.attempts,
+        reason=call.reason or None,
+        error=cut_to(call.error.as_json(), SHOWN_PARAMS) if call.error else None,
+        approval=call.approval,
+        sources=_numbered(call, table),
+        shown=_one_line(call.result) if call.status == "done" else None,
+    )
+
+
+def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
+    """By parameter its sources, but for what the model wrote out; as `""` the result's, where others wrote of it."""
+    named = {name: each for name, each in call.origins.params.items() if each != MODEL}
+    return {
+        name: table.number(each)
+        for name, each in (named | ({"": call.sources} if untrusted(call.sources) else {})).items()
+    }
+
+
+def record(
+    views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, told: Callable[[Call], tuple[Json, JsonObject]]
+) -> None:
+    """Say with the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10): what a model may be `told`.
+
+    Of the results of all views the newest `MAX_RECORDED` characters; the others are only `shown`.
+    """
+    left = MAX_RECORDED
+    for view, call in zip(reversed(views), reversed(calls), strict=False):
+        view.wrote = [WriteRecord(path=list(write.path), method=write.method) for write in call.writes]
+        if call.kept is not None and call.status == "done":
+            call = replace(call, result=call.kept[0])
+            view.shown = _one_line(call.result)
+        result, view.told = told(call)
+        if call.status == "done" and left > 0:
+            view.result = result_text(result, sizes.of(result))
+            left -= len(view.result)
+    for view in reversed(views[: len(views) - len(calls)]):
+        left -= len(view.result or "")
+        if left < 0:
+            view.result = None
+
+
+def weight(view: CallView, sizes: Sizes) -> int:
+    """Bytes of a call as it is kept, more or less."""
+    return (
+        500
+        + sizes.of(view.params)
+        + 2 * len(view.shown or "")
+        + sizes.of(view.error)
+        + len(view.reason or "")
+        + 2 * len(view.result or "")
+    )
+
+
+def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
+    if sizes.of(params) <= SHOWN_PARAMS:
+        shown: JsonObject = without_media(params)
+        return shown
+    cut: JsonObject = cut_to(clipped(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
+    return cut
+
+
+def _one_line(value: Json) -> str:
+    """The beginning of a result; of text as text."""
+    if not isinstance(value, str):
+        return preview(first_without_media(value, SHOWN_RESULT)[0], SHOWN_RESULT)
+    text = " | ".join(beginning_without_media(value, 2 * SHOWN_RESULT)[0].splitlines())
+    return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"
+
+
+class KeptValues:
+    """Parameters and results of the newest calls that have ended: of as many as have `MAX_KEPT` bytes.
+
+    A value that many calls read counts once: it is known by its identity.
+    """
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
+        self._calls: dict[str, tuple[JsonObject, Json]] = {}
+        self._held: dict[int, tuple[int, int]] = {}
+        """By the identity of a value how many calls hold it, and its bytes."""
+        self._bytes = 0
+
+    def add(self, call: Call, sizes: Sizes) -> None:
+        """Keep those of a call that has ended; the oldest go where there is no room."""
+        self._calls[call.id] = call.params, call.result
+        for value in (*call.params.values(), call.result):
+            count, size = self._held.get(id(value), (0, 0))
+            if not count:
+                size = sizes.of(value)
+                self._bytes += size
+            self._held[id(value)] = count + 1, size
+        while self._bytes > self._most and len(self._calls) > 1:
+            self._let_go(next(iter(self._calls)))
+
+    def whole(self, call_id: str) -> JsonObject | None:
+        """`{"params", "result"}`; `None`: they are not here any more, or never were."""
+        if call_id not in self._calls:
+            return None
+        params, result = self._calls[call_id]
+        return {"params": params, "result": result}
+
+    def _let_go(self, call_id: str) -> None:
+        params, result = self._calls.pop(call_id)
+        for value in (*params.values(), result):
+            count, size = self._held.pop(id(value))
+            if count > 1:
+                self._held[id(value)] = count - 1, size
+            else:
+                self._bytes -= size
+
+
+MOST: Final = 1_000
+"""Digests that a run keeps: the newest."""
+_NAMES: Final = ("text", "message", "content", "body")
+"""Of the parameter that is what is sent, where the tool does not say which."""
+_WORD: Final = re.compile(r"\w+")
+_PARAGRAPHS: Final = re.compile(r"\n\s*\n")
+
+
+def sent_by(calls: Iterable[Call]) -> list[str]:
+    """What of these calls were message tools' that have done their work."""
+    return [
+        each
+        for call in calls
+        if call.tool is not None and call.tool.message and call.status == "done"
+        for each in _digests(_text(call.params, call.tool.message))
+    ]
+
+
+def added(before: list[str], more: Iterable[str]) -> list[str]:
+    """Both, each once, the newest `MOST`."""
+    return list(dict.fromkeys([*before, *more]))[-MOST:]
+
+
+def was_sent(text: str, sent: Collection[str]) -> bool:
+    """Whether a text says nothing that was not sent: it as a whole, or each of its paragraphs. Case, blanks and signs do not count."""
+    return bool(sent) and (_digest(text) in sent or all(each in sent for each in _paragraphs(text)))
+
+
+def _text(params: dict[str, Json], named: bool | str) -> str:
+    """The text that a call sends."""
+    if isinstance(named, str):
+        found = params.get(named)
+        return found if isinstance(found, str) else ""
+    texts = {name: value for name, value in params.items() if isinstance(value, str)}
+    known = next((texts[name] for name in _NAMES if name in texts), None)
+    return known if known is not None else max(texts.values(), key=len, default="")
+
+
+def _digests(text: str) -> list[str]:
+    return [] if not text.strip() else [_digest(text), *_paragraphs(text)]
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    return (_digest(each) for each in _PARAGRAPHS.split(text) if each.strip())
+
+
+def _digest(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    words = " ".join(_WORD.findall(plain)) or plain.strip()
+    return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:16]
+
+
+class PastRequests(WireModel):
+    """What the Requests that are over leave for whoever looks at the run."""
+
+    calls: list[CallView] = Field(default_factory=list)
+    log: list[RequestView] = Field(default_factory=list)
+    sets: list[list[str]] = Field(default_factory=list)
+    """Of sources: calls name them by their index."""
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    writes: dict[str, str] = Field(default_factory=dict)
+
+
+class RunProgress(WireModel):
+    """How far a run has come, beside its state."""
+
+    number: int = 0
+    """Of the last Request begun; 0 is a plan that was given (R5.9)."""
+    results: JsonObject = Field(default_factory=dict)
+    """By call id what went to no path (R4.4)."""
+    messages: list[JsonObject] = Field(default_factory=list)
+    """Error, feedback and turn messages in their order."""
+    plan_message: JsonObject | None = None
+    after_error: bool = False
+    usage: RunUsage = Field(default_factory=RunUsage)
+    called: list[CalledTool] = Field(default_factory=list)
+    """What the last answer called."""
+    answers: list[str] = Field(default_factory=list)
+    """Fingerprints of the last answers."""
+    told_to_vary: int = 0
+    """Number of the Request that was told last that the answers before it asked for the same (R9.8)."""
+    worked: float = 0.0
+    expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
+    """What a delegate is thought to use of the budget (R18.7)."""
+    told: list[str] = Field(default_factory=list)
+    """Names of what others have written that its messages and results hold (R15.3)."""
+    planned: list[str] = Field(default_factory=list)
+    """Prints of calls of Requests that had read nothing of others, and that were not made."""
+    wants: Literal["plan", "structured", "refined"] = "plan"
+    """What the next Request is for; the last two only want an output."""
+    must_call: list[str] = Field(default_factory=list)
+    """The tools of which one is called before an output counts (R6.5); none once one was."""
+    draft: Json = None
+    """The output that is to be refined."""
+    inbox: list[IncomingMessage] = Field(default_factory=list)
+    """Messages that no Request holds so far."""
+    heard: list[MessageFate] = Field(default_factory=list)
+    """Those that one holds."""
+    cut: int = 0
+    """Requests that a message ended before they had answered: they do not count as asked."""
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent (R10.16)."""
+    refusals: int = 0
+    """Requests in a row that the model refused, up to the last one (R20.2)."""
+    has_cut: bool = False
+    """Whether the model was shown only the beginning of a value, so that `recall` is offered (R10.18)."""
+    tight: bool = False
+    """Whether the context was too long for the model, and is shown cut since (R9.7)."""
+
+    def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
+        """What a run below has used, and what its message tools have sent."""
+        self.usage.include(usage)
+        self.sent = added(self.sent, sent)
+
+
+SNAPSHOT_FORM: Final = 3
+"""Of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run, and says so."""
+
+
+class RunSnapshot(WireModel):
+    """A run between two Requests, as it goes on in a new execution (R6.8)."""
+
+    prepared: PreparedWorker
+    progress: RunProgress
+    writes: list[Write]
+    sets: list[list[str]] = Field(default_factory=list)
+    sources: list[int] = Field(default_factory=list)
+    """Where the value of each write comes from: an index into `sets` (R15.1)."""
+    policy: JsonObject = Field(default_factory=dict)
+    """How the run's own approval policy differs from the agent file's (R7.7)."""
+    remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
+    """By tool what others had written of the calls that a person has seen; a list, as 0.1.0 wrote it, holds for any."""
+    vouched: dict[str, str] = Field(default_factory=dict)
+    """What people stand for: by reference the digest of its value (R15.6)."""
+    refusals: list[JsonObject] = Field(default_factory=list)
+    past: PastRequests
+    events: CarriedEvents = Field(default_factory=CarriedEvents)
+    """What has happened, as far as it goes along (R10.14)."""
+
+
+SHOWN_TEXT: Final = 300
+"""Characters of what the model said that `show` prints."""
+
+
+def count_answer(
+    request: RequestView,
+    result: RequestResult,
+    progress: RunProgress,
+    prices: Mapping[str, Price],
+    *,
+    text_answers: bool,
+) -> None:
+    """The Request's answer is whole. `text_answers`: what the model says in text may be its answer."""
+    if request.status == "done":
+        return
+    request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
+    if not (text_answers or result.problem):
+        request.text = ""  # it is all in the calls and the output
+    request.cost = result.usage.cost_at(prices.get(request.model))
+    progress.usage.count(request.model, result.usage, prices)
+    progress.expected.note_request(result.usage, request.cost)
+
+
+RECENT: Final = 40
+"""Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
+
+
+class CallTallies:
+    """Of the run's calls, those that are over and those of the plan that runs."""
+
+    state: State
+    progress: RunProgress
+    past: PastRequests
+    plan: Plan | None
+    _recent: list[Call]
+    _views: dict[str, CallView]
+    """What is shown of calls in iterations that have ended, by id."""
+    sizes: Sizes
+    table: SourceTable
+    _done: int
+
+    def carries(self) -> Iterator[Json]:
+        """The values that the run carries on, as far as they grow with it."""
+        yield from (write.value for write in self.state.writes)
+        yield from self.progress.results.values()
+        yield from self.progress.messages
+        yield from (self.progress.plan_message, self.progress.draft)
+
+    @property
+    def errors(self) -> list[JsonObject]:
+        """The error messages given to the model so far."""
+        return [message for message in self.progress.messages if message["type"] == "error"]
+
+    @property
+    def count(self) -> int:
+        """Calls so far, in whatever status."""
+        return len(self.past.calls) + (self.plan.count if self.plan is not None else 0)
+
+    @property
+    def done(self) -> int:
+        """Calls that ended well so far."""
+        return self._done + (self.plan.done if self.plan is not None else 0)
+
+    def call_view(self, call: Call) -> CallView:
+        """The call as it is shown. Of one in an iteration that has ended it is made once (R16.6)."""
+        known = self._views.get(call.id)
+        return call_view(call, self.sizes, self.table) if known is None else known
+
+    def fold(self) -> None:
+        """Make what is shown of the calls of iterations that have ended: nothing of them changes any more."""
+        for call in self.plan.take_folded() if self.plan is not None else ():
+            self._views[call.id] = call_view(call, self.sizes, self.table)
+
+    def last_calls(self) -> list[Call]:
+        """The newest calls, `RECENT` at most, in their order."""
+        newest = [] if self.plan is None else [*islice(self.plan.made_last(), RECENT)][::-1]
+        return [*self._recent, *newest][-RECENT:]

@@ -1,0 +1,460 @@
+"""The loop of one Request: events in, commands out.
+
+    streaming ──Answered──▶ answered ──Decided──▶ draining ──▶ settled
+
+Without a person who is shown the whole plan `streaming` becomes `draining`; a limit settles it from anywhere. A new message makes it
+`revised`: the Request is over, what runs goes on, what was not begun is held, and the loop goes on with the plan under the next Request
+(`go_on`). The workflow reports events, lets the loop `work` and carries out what it `starts`, until it is settled or revised. The plan
+is the run's, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias, assert_never
+
+from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, hook_feedback
+from perdure.errors import CallError
+from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
+from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
+from perdure.models.requests import CallDelivery, RequestResult
+from perdure.models.response_stream import Intake
+from perdure.plan.calls import Call, Failed, Outcome, Rejected, Returned
+from perdure.plan.plan import Plan
+from perdure.plan.steering import written_anew
+from perdure.plan.validation import take_changed
+from perdure.runs.limits import Limit
+from perdure.runs.run import Run
+from perdure.tools.tool import ANSWERED, KEEP, known_as
+from perdure.values.json import Json
+
+
+class RequestStage(Enum):
+    """How far a Request has come."""
+
+    STREAMING = "streaming"
+    """The model is writing: calls arrive, and start as they become ready, unless their plan is to be shown as a whole."""
+    ANSWERED = "answered"
+    """The answer is whole, and its plan waits for a person: nothing starts (R7.6)."""
+    DRAINING = "draining"
+    """Nothing arrives any more, and all that there is runs to its end."""
+    SETTLED = "settled"
+    """Every call has ended."""
+    REVISED = "revised"
+    """The Request is over before its calls are: the plan goes on under the next one (R10.5)."""
+
+
+@dataclass(frozen=True)
+class CallsArrived:
+    """The next calls of the model's list."""
+
+    calls: list[Json]
+
+
+@dataclass(frozen=True)
+class SolutionEnded:
+    """The answer is whole, or broke off."""
+
+    result: RequestResult
+
+
+@dataclass(frozen=True)
+class PlanDecided:
+    """A person has decided on the whole plan."""
+
+    verdict: ApprovalVerdict
+
+
+@dataclass(frozen=True)
+class CallEnded:
+    """A call that was started has ended."""
+
+    call: Call
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class MessageArrived:
+    """A new message has come: what was not begun is held (R10.5)."""
+
+
+@dataclass(frozen=True)
+class LimitReached:
+    """A limit was met: nothing more is to run (R9.5)."""
+
+    limit: Limit
+
+
+Event: TypeAlias = CallsArrived | SolutionEnded | PlanDecided | CallEnded | MessageArrived | LimitReached
+
+
+@dataclass(frozen=True)
+class StartCall:
+    """A call to carry out, once its offer was decided if there is one; with no call the plan's offer alone."""
+
+    call: Call | None
+    offer: ApprovalRequest | None
+
+
+def edited(plan: Plan, other: Plan, time: str) -> Plan:
+    """The plan as a person would have it: the other one. Where calls of earlier Requests are in it, they stay, and what has not been
+    begun gives way to the other's calls (R10.5)."""
+    if not plan.goes_on:
+        return other
+    plan.keeping.hold_back()
+    plan.keeping.drop("a person has edited the plan", time)
+    plan.reopen()
+    for call in other.calls:
+        plan.add(call.raw).approval = call.approval
+    plan.close(drain=other.drained)
+    return plan
+
+
+REQUEST: Final = "request"
+PLAN: Final = "plan"
+
+
+class RequestLoop:
+    """The calls of the Request whose plan the run has just opened."""
+
+    def __init__(self, run: Run, is_patched: Callable[[str], bool] = lambda _: True) -> None:
+        self._run = run
+        self._is_patched = is_patched
+        """Whether this execution goes by a rule that is newer than its history may be."""
+        self._stage = RequestStage.STREAMING
+        self._shows_plan = run.desk.guard.policy.scope == "plan"
+        self._left: deque[Event] = deque()
+        self._plan_offer: ApprovalRequest | None = None
+        self.intake = Intake(self.plan.request)
+        self.result = RequestResult()
+        """The answer as it stands."""
+        self.running: dict[str, Call] = {}
+        """Calls that were started, also those that wait for a person, and whose end was not taken in."""
+        self.resting: set[str] = set()
+        """Calls whose time is not this run's work: delegates, which have clocks of their own, sleep, and calls whose turn has not come."""
+        self.ended: list[Call] = []
+        """Calls that have ended, in the order of their ends, those of loops too; the driver that reports them empties it."""
+        self.limit: Limit | None = None
+        """Why all is to be stopped: see `stop`."""
+        self.steered = False
+        """A new message has come, and no Request holds it so far: nothing starts but what is safe."""
+        self.cut = False
+        """A message has ended the Request's answer."""
+        self.model_away = False
+        """Whether the Request waits for a provider that is away (R20.5)."""
+        self.forsaken: list[str] = []
+        """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
+        self.hooks = Hooks(run.prepared.hooks)
+        self._with_people: dict[str, Call] = {}
+        """Calls that a person was still asked about when a message came, or has been since."""
+        self._left_to_people: set[str] = set()
+        """Held calls that the model has not named though it was asked: they wait for their person alone."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it stands; a person who edits it puts another in its place."""
+        assert self._run.plan is not None
+        return self._run.plan
+
+    @property
+    def stage(self) -> RequestStage:
+        return RequestStage.SETTLED if self.plan.settled else self._stage
+
+    def steer(self) -> None:
+        """A new message has come: from now on nothing starts but what is safe, and the Request ends (R10.5)."""
+        if self.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
+            self.steered = True
+            self.report(MessageArrived())
+
+    def go_on(self) -> None:
+        """The run's plan has just begun another Request."""
+        self._stage, self.steered, self.cut, self.limit = RequestStage.STREAMING, False, False, None
+        self._shows_plan = self._run.desk.guard.policy.scope == "plan"
+        self.intake, self.result = Intake(self.plan.request), RequestResult()
+
+    def may_begin(self, call: Call) -> bool:
+        """Whether a call that was taken, and perhaps approved, may be sent now."""
+        waits = call.id not in self._left_to_people and self.plan.is_held(call)
+        held = waits or (self.steered and self._stage is not RequestStage.REVISED)
+        return (call.safe or not held) and self.plan.home(call).room_for(call)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is left for the next task: checks have taken the time of this one (R18.5)."""
+        return bool(self._left) or self.plan.held_back
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of the run's own work is under way: each call waits for a person, a delegate, a sleep or its turn, and the
+        Request for its provider (R9.5, R20.5).
+
+        The run's clock is derived from this, at each change.
+        """
+        idle = {*self._run.desk.waiting, *self.resting}
+        if self._run.plan is not None and self.stage is RequestStage.STREAMING:
+            return self.model_away and self.running.keys() <= idle
+        if self._run.plan is None or self.stage not in (RequestStage.ANSWERED, RequestStage.DRAINING):
+            return False  # the model works, or the run goes on to its next Request
+        return self.running.keys() <= idle and (bool(self.running) or self._stage is RequestStage.ANSWERED)
+
+    def deliver(self, delivery: CallDelivery) -> None:
+        """Calls have closed in the model's stream (R6.3)."""
+        if not self.steered and (calls := self.intake.deliver(delivery)):
+            self.report(CallsArrived(calls))
+
+    def answer(self, result: RequestResult) -> None:
+        """The Request has its result; what of it stands says `Intake`. Nothing of it where a message has ended it before."""
+        if self.steered:
+            self._run.note_answer(result)
+            return
+        missing, stands = self.intake.close(result)
+        self.report(CallsArrived(missing), SolutionEnded(stands))
+
+    def report(self, *events: Event) -> None:
+        """What has happened, in this order."""
+        self._left.extend(events)
+
+    def work(self, task: int, now: str) -> None:
+        """Take in what was reported, as far as the workflow task's time for checks reaches."""
+        self.plan.checks.is_patched = self._is_patched
+        self.plan.checks.begin(task)
+        self.plan.time = now
+        while self._left and not self.plan.checks.spent:
+            self._take(self._left.popleft(), now)
+        if self.plan.held_back and not self.plan.checks.spent:
+            self.plan.go_on()
+        self._note_news()
+
+    def starts(self, now: str) -> list[StartCall]:
+        """What is to be carried out now; its end is reported as `Ended`, that of the plan's offer as `Decided`."""
+        starts: list[StartCall] = []
+        if self._plan_offer is not None:
+            starts.append(StartCall(None, self._plan_offer))
+            self._plan_offer = None
+        desk = self._run.desk
+        while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
+            self._note_news()
+            for call in ready:
+                home = self.plan.home(call)
+                if (refused := desk.refuse_flow(call)) is not None:
+                    home.end(call, refused, now)
+                    continue
+                assert call.tool is not None
+                # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
+                hooked = call.loop is None and bool(self.hooks.of(BEFORE, known_as(call.tool)))
+                offer = None if call.loop is not None or hooked else self._offer(call, now)
+                if call.tool.activity == KEEP:
+                    home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
+                elif call.loop is None and offer is None and call.tool.latent and not self._is_hooked(call):
+                    # the model has written the result itself: nothing runs
+                    home.end(call, Returned(call.result), now)
+                else:
+                    call.queued = hooked  # it has not begun: a new message, or the run's end, may keep it from that
+                    self.running[call.id] = call
+                    starts.append(StartCall(call, offer))
+                    if offer is None and not hooked:
+                        self._run.notes.call_began(call)
+        if not starts:
+            self._end_with_held(now)
+        self._note_news()
+        return starts
+
+    def _note_news(self) -> None:
+        """Note what has become of calls, whoever or whatever has ended them."""
+        for call, what in self.plan.take_news():
+            if what == "began":
+                self._run.notes.call_began(call)
+            else:
+                self._run.notes.call_ended(call)
+                self.ended.append(call)
+        self._run.fold()
+
+    def let_pass(
+        self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False
+    ) -> Outcome | ApprovalRequest | None:
+        """What becomes of a call by what its hooks say, before anybody is asked about it (R10.17): an end, an offer, or nothing more.
+
+        `decided`: a person has been asked, and has changed it; nobody is asked again unless a hook has changed it since.
+        """
+        desk, by = self._run.desk, ", ".join(answer.by)
+        if answer.refused is not None:
+            return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
+        if answer.changed is not None:
+            before = list(call.changed)
+            stay = {name: value for name, value in call.params.items() if name not in answer.gone}
+            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks)
+            if problem is not None:
+                words = f"the hook {by} gave {call.tool_name} parameters that do not fit: {problem.message}"
+                return Failed(CallError(REFUSED_BY_HOOK, words))
+            if call.changed != before:
+                desk.feedback.append(hook_feedback(call, by))
+            if (refused := desk.refuse_flow(call)) is not None:
+                return refused
+        return None if decided and not call.changed else self._offer(call, now)
+
+    def _offer(self, call: Call, now: str) -> ApprovalRequest | None:
+        offer_it = self._run.desk.offer_question if is_answered(call) else self._run.desk.offer_call
+        return offer_it(self.plan.home(call), call, now)
+
+    def _is_hooked(self, call: Call) -> bool:
+        assert call.tool is not None
+        return any(self.hooks.of(event, known_as(call.tool)) for event in OF_CALLS)
+
+    def stop(self, limit: Limit, now: str) -> None:
+        """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""
+        self.limit = limit
+        for event in [event for event in self._left if isinstance(event, CallEnded)]:
+            self._take(event, now)
+        self._left.clear()
+        for call in self.running.values():
+            self.plan.home(call).end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
+        self.running.clear()
+        if self._stage is RequestStage.STREAMING:
+            self.result = self.intake.interrupted(limit.words)
+        self._stage = RequestStage.DRAINING
+        if not self.plan.closed:
+            self.plan.close()
+        self.plan.end_all("skipped", limit.words, now)
+        self._note_news()
+
+    def hold_to(self, limit: Limit, now: str) -> None:
+        """No Request follows that could keep what is held: it is not run, what runs comes to its end (R9.5)."""
+        self._drop(limit.words, now, by="run")
+        self._stage = RequestStage.DRAINING
+        self.plan.close()
+        self._note_news()
+
+    def break_off(self, reason: str, now: str) -> None:
+        """The run ends here: what is done stays done (R10.6)."""
+        for event in [event for event in self._left if isinstance(event, CallEnded)]:
+            self._take(event, now)
+        self._left.clear()
+        self.plan.break_off(reason, now)
+        self._note_news()
+
+    @property
+    def _may_start(self) -> bool:
+        return self._stage is RequestStage.DRAINING or (self._stage is RequestStage.STREAMING and not self._shows_plan)
+
+    def _take(self, event: Event, now: str) -> None:
+        match event:
+            case CallsArrived(
+                calls
+            ):  # one by one, for each may take long to check; those beyond the most are only counted
+                count = 1 if self.plan.listed <= self.plan.max_calls else len(calls)
+                self.plan.extend(calls[:count])
+                if calls[count:]:
+                    self._left.appendleft(CallsArrived(calls[count:]))
+            case SolutionEnded(result):
+                self.result = result
+                if self.plan.keeping.held and self.plan.held_back:
+                    self.plan.go_on()  # what it keeps has to be known
+                if self.plan.keeping.held and self.plan.held_back and self.plan.checks.spent:
+                    self._left.appendleft(event)
+                    return
+                if self.intake.number:
+                    self._run.note_answer(result)
+                if (
+                    result.problem is not None and self.plan.keeping.held
+                ):  # nobody has decided on these: they are asked about again
+                    self._stage = RequestStage.REVISED
+                    return
+                if self._drop_unkept(now):  # it has said nothing of some: they are asked about once
+                    self._stage = RequestStage.REVISED
+                    return
+                self.plan.close(drain=result.output is not None)
+                self._stage = self._shown(now)
+            case PlanDecided(verdict):
+                if self._stage is not RequestStage.ANSWERED:
+                    return  # a message has come: it is offered anew, as it stands then
+                self._stage = RequestStage.DRAINING
+                if verdict.plan is not None:
+                    self._note_news()
+                    self._run.plan = edited(self.plan, verdict.plan, now)
+                if isinstance(verdict.outcome, Rejected):
+                    self.plan.end_all("rejected", verdict.outcome.reason, now)
+                elif isinstance(verdict.outcome, Failed):
+                    self.plan.end_all("rejected", verdict.outcome.error.message, now)
+                else:  # who was shown the whole plan has seen what is held too
+                    for call in self.plan.keeping.held:
+                        self.plan.keeping.release(call)
+            case CallEnded(call, outcome):
+                if self.running.pop(call.id, None) is None:
+                    return  # dropped just before
+                self.plan.home(call).end(call, outcome, now)
+            case MessageArrived():
+                self._revise()
+            case LimitReached(limit):
+                self.limit = limit
+            case _:
+                assert_never(event)
+
+    def _revise(self) -> None:
+        """What closed of the answer stands; what runs goes on."""
+        if self._stage is RequestStage.STREAMING:
+            self.cut = True
+            self.forsaken.append(REQUEST)
+        elif self._stage is RequestStage.ANSWERED:
+            self.forsaken.append(PLAN)
+            self._plan_offer = None
+        self._with_people, self._left_to_people = self._asked_about(), set()
+        self.plan.keeping.hold_back()
+        if self.plan.closed or any(not call.ended for call in self.plan.calls):
+            self._stage = RequestStage.REVISED
+        else:
+            self.plan.close()  # nothing is left that could go on
+
+    def _drop_unkept(self, now: str) -> bool:
+        """The Request has answered: what it drops, or writes anew, is not run. What it does not name stays held. Whether the model is to be
+        asked about that: it is asked once, and from then on the call waits for its person, if it has one (R10.5)."""
+        held, request = self.plan.keeping.held, self.plan.request
+        gone = [call for call in held if call.unwanted]
+        gone += written_anew([call for call in held if not call.unwanted], self.plan.own)
+        silent = [call for call in held if call not in gone]
+        if silent and not self._is_patched("held-calls-stay"):
+            gone, silent = held, []
+        self._drop(f"dropped by Request {request}", now, gone)
+        self._with_people |= self._asked_about()
+        pressed = {call.index for call in silent if call.pressed}
+        self._left_to_people = {
+            id for id, call in self._with_people.items() if not call.ended and call.place[0] in pressed
+        }
+        for call in silent:
+            call.pressed = True
+        return len(pressed) < len(silent)
+
+    def _asked_about(self) -> dict[str, Call]:
+        return {id: offer.call for id, offer in self._run.desk.waiting.items() if offer.call is not None}
+
+    def _end_with_held(self, now: str) -> None:
+        """Nothing of the plan is left but what is held. The next Request may still keep it; where there is none, it is not run."""
+        idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
+        if not idle or not self.plan.closed or not self.plan.keeping.held:
+            return
+        if self._run.gives_output(self.plan, self.result):
+            self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
+        else:
+            self._stage = RequestStage.REVISED
+
+    def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
+        for call in self.plan.keeping.drop(reason, now, calls):
+            if (offer := self._run.desk.waiting.get(call.id)) is not None:
+                self._run.desk.drop(offer, reason, by)
+            if self.running.pop(call.id, None) is not None:
+                self.forsaken.append(call.id)
+
+    def _shown(self, now: str) -> RequestStage:
+        """What comes after the answer: its plan is offered, if anybody wants to see it (R7.6)."""
+        if self._shows_plan and self.result.problem:
+            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
+        elif self._shows_plan:
+            self._plan_offer = self._run.desk.offer_plan(self.plan, now)
+        return RequestStage.ANSWERED if self._plan_offer is not None else RequestStage.DRAINING
+
+
+def is_answered(call: Call) -> bool:
+    """Whether its result is what a person, or a program outside, answers."""
+    return call.tool is not None and call.tool.activity in ANSWERED

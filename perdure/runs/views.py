@@ -1,0 +1,626 @@
+"""Views of a run: for clients, in pages that fit a payload, and as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+
+from perdure.approvals.policy import Guard
+from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView, is_with_client
+from perdure.errors import clip
+from perdure.models.requests import RequestView
+from perdure.plan.calls import ENDED, Call
+from perdure.plan.plan import Plan
+from perdure.plan.simulation import simulate
+from perdure.runs.context import heard
+from perdure.runs.events import Event
+from perdure.runs.prompts import call_line
+from perdure.runs.records import RECENT, plan_reads, plan_writes
+from perdure.runs.run import Run
+from perdure.runs.wire import CallView, RunInput, RunResult, RunView
+from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
+from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_VIEWED, MAX_VIEWED_EDGES, said
+from perdure.values.media import first_without_media
+from perdure.values.provenance import MODEL, in_words, untrusted
+from perdure.values.references import MISSING, evaluate, get, parse_expression
+from perdure.values.sizes import Sizes, allot, clipped, cut_to, preview, text_size
+
+SHOWN: Final = 20
+"""Parameters of a call that are told; there are seldom so many."""
+_LONGEST: Final = 120
+
+
+def ways(call: Call, *, model: bool = True) -> list[str]:
+    """A line a parameter, those that others wrote first: `send_money.iban ← †state.mail.iban ← read_mail (written by others)`.
+
+    `model`: also those that the model has written out.
+    """
+    params, tool = call.origins.params, clip(call.tool_name, 60)
+    named = [
+        name for name in sorted(params, key=lambda name: not untrusted(params[name])) if model or params[name] != MODEL
+    ]
+    lines = []
+    for name in named[:SHOWN]:
+        read = dict.fromkeys(str(site.expression) for site in call.template.sites if site.path[0] == name)
+        through = f" ← {clip(', '.join(read), _LONGEST)}" if read else ""
+        lines.append(f"{tool}.{clip(name, 60)}{through} ← {in_words(params[name])}")
+    if len(named) > SHOWN:
+        lines.append(f"and {len(named) - SHOWN} more parameters of {tool}")
+    if untrusted(call.origins.written):
+        lines.append(f"{tool} itself ← {in_words(call.origins.written)}: what had been read when the call was written")
+    return lines
+
+
+def plan_ways(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Call id and way of each parameter that is not written out in the plan."""
+    for call in plan.calls:
+        for line in ways(call, model=False):
+            yield call.id, line
+
+
+def run_ways(view: RunView) -> Iterator[str]:
+    """The same of a run, as it keeps it: `1.2 send_money.iban ← read_mail (written by others)`."""
+    for call in view.calls:
+        for name, number in call.sources.items():
+            if not name:
+                continue
+            names = view.sets[number] if number < len(view.sets) else []
+            yield f"{call.id} {call.tool}.{name} ← {in_words(names)}"
+
+
+_SHOWN_IN_LISTS: Final = 300
+"""Characters of parameters, and of a reason, in a list of what waits."""
+
+
+def run_view(run: Run, run_id: str) -> RunView:
+    """The run as it stands, with its newest `MAX_VIEWED` calls."""
+    plan, past = run.plan, run.past
+    newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
+    edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
+    earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
+    return RunView(
+        run_id=run_id,
+        agent=run.agent.name,
+        status="running" if run.stop_reason is None else "completed",
+        output=run.output,
+        stop_reason=run.stop_reason,
+        requests=len(past.log),
+        usage=run.progress.usage,
+        errors=run.errors,
+        calls=[*earlier, *map(run.call_view, newest)],
+        state=run.state.snapshot(),
+        messages=heard(run.progress),
+        worked=run.progress.worked,
+        context_tokens=past.log[-1].usage.tokens if past.log else 0,
+        sent=run.progress.sent,
+        reasoning=run.thought,
+        tight=run.progress.tight,
+        sources=sorted(run.output_sources),
+        left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},
+        waiting=waiting_views(run),
+        wait=run.wait,
+        refusals=run.desk.refusals,
+        log=past.log,
+        reads=past.reads | plan_reads(newest),
+        writes=past.writes | plan_writes(newest),
+        sets=run.table.as_json(),
+        met=run.reading.met(run.progress, run.table.sets),
+        edges=[*past.edges, *edges],
+        cut=[f"edges: the newest of loops are shown; whole: perdure show {run_id} --value edges"]
+        if len(edges) >= MAX_VIEWED_EDGES
+        else [],
+    )
+
+
+def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[WaitingView]:
+    """What waits for a person, oldest first, without the first `skip`; with `only` that call, or that Request's plan, alone."""
+    offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only][skip:]
+    return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in offers]
+
+
+def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
+    """What a person is shown; of a plan also its simulation, played on an empty plan made by `dry_run`."""
+    view = WaitingView(
+        call=offer.id,
+        agent=agent,
+        tool="plan",
+        reason=offer.reason,
+        requested_at=offer.approval.requested_at,
+        digest=offer.digest,
+        question=offer.question,
+        runs=offer.runs,
+    )
+    call = offer.call
+    if call is not None:
+        assert call.tool is not None
+        view.tool, view.description = call.tool_name, call.tool.description
+        view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
+        view.ways = [] if offer.question else ways(call)
+        view.client = is_with_client(call)
+        return view
+    view.calls = offer.shown
+    dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.calls], asks=guard.asks)
+    view.simulation = {
+        "makespan": dry.makespan,
+        "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],
+        "asks": [step.call.id for step in dry.steps if step.asks],
+    }
+    return view
+
+
+def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
+    """What a list tells of one thing that waits."""
+    call = offer.call
+    return WaitingEntry(
+        call=offer.id,
+        tool="plan" if call is None else call.tool_name,
+        params=None if call is None or len(preview(call.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS else call.params,
+        reason=offer.reason[:_SHOWN_IN_LISTS],
+        requested_at=offer.approval.requested_at,
+        digest=offer.digest,
+        question=offer.question,
+    )
+
+
+_PAGE: Final = 300_000
+"""Characters of a page: at most six bytes each as JSON."""
+_PARTS: Final = frozenset(["output", "errors", "refusals", "edges", "reads", "writes", "calls", "log", "waiting"])
+
+
+class Pages:
+    """The pages of one value after the other: its JSON is made once, as far as it is read, and kept until the last page was."""
+
+    def __init__(self) -> None:
+        self._read: tuple[str, str, Iterator[str]] | None = None
+
+    def page(self, run: Run | None, what: str, offset: int, given: RunInput | None = None) -> ValuePage:
+        """Return the JSON of what `whole` gives, from a character on.
+
+        `run`: `None` until it has begun. `given`: its input, once the run knows it.
+        """
+        text = ""
+        rest: Iterator[str] = iter(())
+        if offset > 0 and self._read is not None and self._read[0] == what:
+            _, text, rest = self._read
+        elif run is None:
+            text = dumps(before_start(given, what))
+        elif is_earlier(run, what):
+            return ValuePage(text="", earlier=True)
+        else:
+            rest = _pieces(run, what)
+        end = max(0, offset) + _PAGE
+        pieces, size = [text], len(text)
+        while size <= end and (piece := next(rest, None)) is not None:
+            pieces.append(piece)
+            size += len(piece)
+        text = "".join(pieces)
+        self._read = (what, text, rest) if end < len(text) else None
+        return ValuePage(text=text[max(0, offset) : end], next=end if end < len(text) else None)
+
+
+def _pieces(run: Run, what: str) -> Iterator[str]:
+    """Return the JSON of what `whole` gives. Calls come one by one: a run has thousands, and each page makes its own (R16.6)."""
+    if what != "calls":
+        yield dumps(whole(run, what))
+        return
+    calls = [*run.past.calls, *(run.plan.made() if run.plan is not None else ())]
+    for number, call in enumerate(calls):
+        view = run.call_view(call) if isinstance(call, Call) else call
+        yield f"{',' if number else '['}{dumps(view.as_json())}"
+    yield "]" if calls else "[]"
+
+
+def is_earlier(run: Run, what: str) -> bool:
+    """Whether it is a call of before the run went on in this execution: one before it knows the call whole."""
+    number = what.partition(".")[0]
+    known = run.restored_at and number.isdecimal() and int(number) <= run.restored_at
+    return bool(known) and any(call.id == what for call in run.past.calls)
+
+
+def before_start(given: RunInput | None, what: str) -> Json:
+    """Return the same of a run that has been accepted and not begun: it has done nothing yet. Raises `KeyError` as `whole` does."""
+    if what == "metadata":
+        return None if given is None else given.agent.get("metadata")
+    if what in ("state", "†state"):
+        return {}
+    if what not in _PARTS:
+        raise KeyError(f"{what!r} is not known: the run has not begun")
+    return RunView(run_id="").as_json()[what]
+
+
+def whole(run: Run, what: str) -> Json:
+    """What a view may have cut: a part of the result by its name, a reference's value, or the call of an id.
+
+    Raises `ReferenceSyntaxError` or `KeyError` for what is none of these.
+    """
+    if what.removeprefix("†").partition(".")[0] == "state" or what.startswith("†"):
+        expression = parse_expression(what if what.startswith("†") else f"†{what}")
+        values = {**run.context.values(), "state": run.state.snapshot()}
+        found = evaluate(expression, lambda reference: get(values.get(reference.kind, MISSING), reference.path))
+        if found is MISSING:
+            raise KeyError(f"{what} does not exist")
+        return found
+    for call in run.plan.made() if run.plan is not None else ():
+        if call.id == what:
+            return run.call_view(call).as_json() | {"params": call.params, "result": call.result}
+    for view in run.past.calls:
+        if view.id == what:
+            if (kept := run.kept.whole(what)) is None:
+                why = f"of the calls that have ended the newest are kept whole, {said(MAX_KEPT)} of them"
+                raise KeyError(f"{what} is only in the run's history now: {why}")
+            return view.as_json() | kept
+    plan, past = run.plan, run.past
+    made = list(plan.made()) if plan is not None else []
+    parts: dict[str, Callable[[], Json]] = {
+        "output": lambda: run.output,
+        "errors": lambda: run.errors,
+        "refusals": lambda: run.desk.refusals,
+        "edges": lambda: [*past.edges, *(plan.named_edges() if plan is not None else ())],
+        "reads": lambda: past.reads | plan_reads(made),
+        "writes": lambda: past.writes | plan_writes(made),
+        "metadata": lambda: run.agent.metadata,
+        "log": lambda: [each.as_json() for each in past.log],
+        "waiting": lambda: [each.as_json() for each in waiting_views(run)],
+        "calls": lambda: loads("".join(_pieces(run, "calls"))),
+    }
+    if what not in parts:
+        raise KeyError(
+            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
+        )
+    return parts[what]()
+
+
+_SHOWN: Final = 200
+"""Characters of a result."""
+
+
+class LiveView:
+    """What is shown of a run while it goes on. Events may be older than the view that they are applied to: they change nothing back."""
+
+    def __init__(self, view: RunView) -> None:
+        self.view = view
+        self.lacks = False
+        """Whether something is new that events do not say whole."""
+        self.asks = False
+        """Whether that is what a person is asked about, or the run's end."""
+        self._texts: dict[int, str] = {}
+        self._said: dict[str, str] = {}
+
+    def renew(self, view: RunView) -> None:
+        """The whole run as it stands; it does not say what is being written, and what tools tell while they run."""
+        self.view, self.lacks, self.asks = view, False, False
+        for request in view.log:
+            if request.status == "running":
+                request.text = self._texts.get(request.number, request.text)
+        for call in view.calls:
+            if call.status == "running":
+                call.reason = self._said.get(call.id, call.reason)
+
+    def apply(self, event: Event) -> None:
+        """Take in what has happened."""
+        if event.topic == "request":
+            self._request(event.phase, event.data)
+        elif event.topic == "assistant":
+            self._text(event.phase, event.data)
+        elif event.topic == "tool":
+            self._call(event.phase, event.data, event.at)
+        elif event.phase == "reset":
+            self.view = self.view.model_copy(update={"calls": [], "log": [], "waiting": []})
+            self._texts.clear()
+            self._said.clear()
+            self.lacks = self.asks = True
+        elif event.topic in ("approval", "lifecycle"):
+            waits = {offer.call for offer in self.view.waiting}
+            self.asks = self.asks or (event.data.get("call") in waits) is not (event.phase == "start")
+            self.lacks = self.lacks or self.asks
+        elif event.topic == "message":
+            self.lacks = True
+
+    def _request(self, phase: str, data: JsonObject) -> None:
+        number = int(data.get("number", 0))
+        found = next((each for each in self.view.log if each.number == number), None)
+        if found is None:
+            found = RequestView(number=number, model=str(data.get("model", "")), reason=str(data.get("reason", "")))
+            self.view.log.append(found)
+            self.lacks = True
+        if phase == "update" and found.status == "running":
+            found.trouble = str(data.get("reason", ""))
+        elif phase == "end":
+            self._texts.pop(number, None)
+            self.lacks = self.lacks or found.status == "running"
+
+    def _text(self, phase: str, data: JsonObject) -> None:
+        number = int(data.get("request", 0))
+        found = next((each for each in self.view.log if each.number == number), None)
+        if found is None or found.status != "running" or phase == "end":
+            return
+        text = self._texts.get(number, "") if phase == "delta" else ""
+        self._texts[number] = found.text = text + str(data.get("text", ""))
+
+    def _call(self, phase: str, data: JsonObject, at: str) -> None:
+        id = str(data.get("call"))
+        found = next((each for each in self.view.calls if each.id == id), None)
+        if found is None:
+            params = data.get("params")
+            params = params if isinstance(params, dict) else {}
+            found = CallView(id=id, tool=str(data.get("tool", "")), params=params, status="pending")
+            self.view.calls.append(found)
+            self.lacks = True
+        if found.status in ENDED:
+            return
+        if phase == "start":
+            found.status, found.started_at = "running", found.started_at or at
+        elif phase == "update":
+            words = data.get("reason") or data.get("progress")
+            found.reason = self._said[id] = str(words)
+        else:
+            self._said.pop(id, None)
+            error, reason = data.get("error"), data.get("reason")
+            found.status, found.ended_at = str(data.get("status", "done")), at
+            found.error = error if isinstance(error, dict) else None
+            found.reason = None if reason is None else str(reason)
+            found.shown = preview(data["result"], _SHOWN) if "result" in data else None
+
+
+_MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
+_STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
+"""What begins emphasis, code, a link or HTML within a line."""
+
+
+def details(run: Run, run_id: str = "") -> str:
+    """Where the run stands: its Requests, and its last calls with what each reads and writes. `run_id`: for the link to its page."""
+    lines = [f"**{plain(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    if run.prepared.pages:
+        lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"
+    if run.past.log:
+        last = run.past.log[-1]
+        lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
+    if run.wait is not None:
+        lines += ["", f"**{plain(run.wait.text())} UTC**"]
+    if waiting := run.desk.waiting:
+        lines += [
+            "",
+            '**Waiting for a person.** Decide by a signal: `approve` with input `{"call": "…"}`, `reject`, …',
+            "",
+        ]
+        lines += ["| call | what | parameters | why | since |", "|---|---|---|---|---|"]
+        lines += [_waiting(offer) for offer in islice(waiting.values(), RECENT)]
+        if len(waiting) > RECENT:
+            lines += ["", f"{len(waiting) - RECENT} more wait."]
+    if calls := run.last_calls():
+        lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
+        if run.count > len(calls):
+            lines += ["", f"{run.count - len(calls)} earlier calls are not shown."]
+        if notes := [note for call in calls if (note := _note(call))]:
+            lines += ["", *notes]
+    if run.output is not None:
+        lines += ["", f"Output: {_code(preview(first_without_media(run.output, 300)[0], 300))}"]
+    return "\n".join(lines)
+
+
+def _in_address(id: str) -> str:
+    """Percent-encoded, but for what every address may have."""
+    return re.sub(r"[^A-Za-z0-9/._~-]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), id)
+
+
+def _row(call: Call) -> str:
+    # A narrow panel: the status first, and no column for what it reads, which its parameters say.
+    return (
+        "| "
+        + " | ".join(map(plain, (call.id, call.standing, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " |"
+    )
+
+
+def _waiting(offer: ApprovalRequest) -> str:
+    what, shown = ("the whole plan", "") if offer.call is None else (offer.call.tool_name, call_line(offer.call.params))
+    cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
+    return "| " + " | ".join(map(plain, cells)) + " |"
+
+
+def _note(call: Call) -> str:
+    """Why a call did not end well, as an item of a list."""
+    note = call.reason or (call.error.message if call.error else "")
+    return f"- {call.id} {plain(note[:200])}" if note else ""
+
+
+def plain(text: str) -> str:
+    """The text as it is, whatever it looks like: no column, link, picture or markup of its own."""
+    return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
+
+
+def summary(text: str) -> str:
+    """A line that a list of Temporal's shows as it is, up to 200 characters: a summary is Markdown there."""
+    shown = _STARTS.sub(r"\\\g<0>", " ".join(text[:200].split()))[:200]
+    return shown[:-1] if (len(shown) - len(shown.rstrip("\\"))) % 2 else shown
+
+
+def _code(text: str) -> str:
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks}{text}{ticks}" if len(ticks) == 1 else f"{ticks} {text} {ticks}"
+
+
+# What is cut is said in `cut`, with how to read it whole: the run keeps it, and answers for it page by page.
+
+R = TypeVar("R", bound=RunResult)
+M = TypeVar("M", bound=BaseModel)
+
+_PARTS_FITTING: Final = ("output", "errors", "waiting", "calls", "state", "log", "refusals", "edges", "reads", "writes")
+"""What can grow, the most important first."""
+_SLIM: Final = 500
+"""Bytes of a call's parameters where the calls do not fit with more of them."""
+_BESIDE: Final = 20_000
+"""Bytes beside its output that a delegate's result has in the history above."""
+
+
+def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
+    """The result as it is, if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
+
+    `calls`: how many the run has, where the result has only the newest.
+    Total, and costs what there are of calls, not of bytes: what `sizes` knows is not looked into again.
+    """
+    sizes = Sizes(sizes)
+    names = [name for name in _PARTS_FITTING if name in type(result).model_fields]
+    needed = [_size(getattr(result, name), sizes) for name in names]
+    frame = result.model_copy(update=dict.fromkeys(names))
+    room = limit - len(frame.model_dump_json(by_alias=True, warnings=False).encode())
+    left_out = max(0, calls - len(result.calls))
+    if sum(needed) <= room - 200 * (left_out > 0):
+        said_of_calls = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
+        return result.model_copy(update={"cut": [*result.cut, said_of_calls]}) if left_out else result
+    # First what repeats what is elsewhere.
+    result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
+    needed[names.index("calls")] = _size(result.calls, sizes)
+    shares = _allot(needed, room - 200 * len(names))
+    update: dict[str, Any] = {}
+    cut: list[str] = []
+    for name, size, share in zip(names, needed, shares, strict=True):
+        if size > share:
+            whole = getattr(result, name)
+            update[name] = _cut(name, whole, share, sizes)
+            if name == "output":
+                update["output_size"] = size
+            cut.append(_said(result.run_id, name, whole, update[name], size, left_out if name == "calls" else 0))
+    return result.model_copy(update=update | {"cut": cut})
+
+
+def told_above(result: RunResult, sizes: Sizes) -> RunResult:
+    """A delegate's result without what the run above does not read, where that is large: it stands in its own history."""
+    sizes = Sizes(sizes)
+    beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
+    if beside <= _BESIDE:
+        return result
+    said = [f"errors, calls and state are not told to the run above; whole: perdure show {result.run_id}"]
+    return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": said})
+
+
+def fit_waiting(
+    waiting: Sequence[WaitingView], limit: int = MAX_PAYLOAD, sizes: Sizes | None = None
+) -> list[WaitingView]:
+    """What waits for people, with as much of its parameters as there is room for (R18.3).
+
+    All of it, as far as each is named at least; of more the oldest, and the last of them says how many `more` there are.
+    """
+    sizes = Sizes(sizes)
+    needed = [offer_size(view, sizes) for view in waiting]
+    if sum(needed) <= limit or not waiting:
+        return list(waiting)
+    share = max(limit // len(waiting), _NAMED)
+    shown = [
+        view if size <= share else _cut_offer(view, share, sizes)
+        for view, size in zip(waiting[: limit // share], needed, strict=False)
+    ]
+    if shown and (more := len(waiting) - len(shown)):
+        shown[-1] = shown[-1].model_copy(update={"more": more})
+    return shown
+
+
+def _allot(needed: Sequence[int], room: int) -> list[int]:
+    """An output that can be whole beside a twentieth for all the rest is whole: a delegate's is its call's value (R8.2)."""
+    output, *rest = needed
+    if output <= room - room // 20:
+        return [output, *allot(rest, room - output)]
+    return allot(needed, room)
+
+
+def _size(part: Any, sizes: Sizes) -> int:
+    if isinstance(part, list) and part and isinstance(part[0], WaitingView):
+        return sum(offer_size(view, sizes) for view in part)
+    if isinstance(part, list) and part and isinstance(part[0], BaseModel):
+        return 2 + sum(map(_size_of_model, part))
+    if isinstance(part, list) and part and isinstance(part[0], tuple):
+        return len(dumps(part).encode())
+    return sizes.of(part)
+
+
+def _size_of_model(model: BaseModel) -> int:
+    return len(model.model_dump_json(by_alias=True).encode()) + 1
+
+
+_LARGE_OF_OFFER: Final = ("params", "items", "parameters", "calls", "simulation", "runs", "reason", "description")
+_NAMED: Final = 1000
+"""Bytes in which an offer can be named, without what it shows."""
+_SHOWN_FITTING: Final = 4000
+"""Bytes from which on something of that is shown."""
+_NAME: Final = 150
+"""Bytes of a name, or of a reason, where there is no room for more."""
+
+
+def offer_size(view: WaitingView, sizes: Sizes) -> int:
+    """Bytes that an offer has at most."""
+    # Measured part by part: the parameters are the run's own values, however large.
+    names = text_size(view.tool) + text_size(view.agent) + text_size(view.call)
+    return 500 + names + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
+
+
+def _cut_offer(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
+    """Its schema goes first, which the tool's definition repeats; then its parameters are cut."""
+    update: dict[str, Any] = {"cut": True, "parameters": {}, "simulation": None}
+    update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
+    if share < _SHOWN_FITTING:
+        reason = clipped(view.reason, _NAME)
+        update |= {"reason": reason, "description": "", "params": {}, "items": None, "calls": None, "runs": {}}
+        return view.model_copy(update=update)
+    names = [name for name in _LARGE_OF_OFFER if name not in update]
+    needed = [sizes.of(getattr(view, name)) for name in names]
+    for name, size, room in zip(names, needed, allot(needed, share - _NAMED), strict=True):
+        if size > room:
+            update[name] = cut_to(getattr(view, name), room, sizes)
+    return view.model_copy(update=update)
+
+
+def _cut(name: str, whole: Any, share: int, sizes: Sizes) -> Any:
+    if name == "waiting":
+        return fit_waiting(whole, share, sizes)
+    if name == "calls":
+        return _newest(whole, share, _size_of_model)
+    if name == "log":
+        return _newest(
+            [view.model_copy(update={"text": "", "reason": view.reason[:100]}) for view in whole], share, _size_of_model
+        )
+    if name == "edges":
+        return _newest(whole, share, lambda edge: len(dumps(edge).encode()) + 1)
+    if name in ("reads", "writes"):
+        return dict(_newest(list(whole.items()), share, lambda item: len(dumps(item).encode()) + 1))
+    if name in ("errors", "refusals"):
+        each = max(share // 50, 1000)
+        return _newest([cut_to(item, each, sizes) for item in whole], share, lambda item: sizes.of(item) + 1)
+    return cut_to(whole, share, sizes)
+
+
+def _slim(call: CallView, sizes: Sizes) -> CallView:
+    return call.model_copy(
+        update={
+            "params": cut_to(call.params, _SLIM, sizes),
+            "error": call.error and cut_to(call.error, _SLIM, sizes),
+            "reason": call.reason and call.reason[:_SLIM],
+            "shown": None,
+            "result": call.result and call.result[:_SLIM],
+        }
+    )
+
+
+def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
+    """The last of the items that fit."""
+    room -= 2
+    kept: list[Any] = []
+    for item in reversed(items):
+        room -= size(item)
+        if room < 0:
+            break
+        kept.append(item)
+    return kept[::-1]
+
+
+def _said(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
+    """What was cut of a part, and how to read it whole; so many items were `left_out` before."""
+    counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
+    end = "first" if name == "waiting" else "last"
+    # Of an output the first items are kept, and the last says how many more there are.
+    what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}" if counts and name != "output" else "in part"
+    have = "have" if name[-1] == "s" else "has"
+    return f"{name} {have} {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

@@ -1,0 +1,321 @@
+"""Types that cross between client, workflows, and activities, and the names of signals, queries, and activities.
+
+Everything here is data, written as camelCase JSON; a workflow's one input carries all that a run continued as new needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.approvals.policy import Ask, Flow, ToolOwner
+from perdure.approvals.requests import MessageFate, WaitingView
+from perdure.hooks.events import HookRef, RunOwner
+from perdure.models.requests import PATIENCE, ModelWait, RequestView
+from perdure.models.usage import Price, RunUsage
+from perdure.plan.calls import Approval
+from perdure.runs.agent import Models, PromptConfig
+from perdure.runs.limits import Budget, StopReason
+from perdure.runs.prompt_parts import PromptParts
+from perdure.tools.invocation import Limited
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, Packed, WireModel
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.state import WriteRecord
+
+TASK_QUEUE: Final = "perdure"
+"""Where workers listen unless they are told otherwise."""
+
+AGENT_WORKFLOW: Final = "Agent"
+PREPARE_ACTIVITY: Final = "perdure.prepare"
+LIMITED_ACTIVITY: Final = "perdure.limited"
+REQUEST_ACTIVITY: Final = "perdure.request"
+CHOOSE_ACTIVITY: Final = "perdure.choose"
+NEXT_TASK_ACTIVITY: Final = "perdure.next_task"
+CONTEXT_QUERY: Final = "context"
+RUN_QUERY: Final = "run"
+WAITING_QUERY: Final = "waiting"
+VALUE_QUERY: Final = "value"
+"""One value whole, page by page: what a view has cut (R18.3)."""
+RECALL_QUERY: Final = "recall"
+"""A page of a value that the run's model is shown cut (R10.18)."""
+PARAMETERS_QUERY: Final = "parameters"
+"""What a running call's tool is given, for its activity to ask where it is too large to be sent (R18.2)."""
+CLAIM: Final = "claim"
+"""Signal and query of an activity whose result is large: may the history hold it? (R18.4)"""
+GRANTED: Final = "granted"
+"""Signal to a delegate, or a loop: what was decided of its own claim, that of its output to the history above it."""
+CALLS_SIGNAL: Final = "calls"
+DECIDE: Final = "decide"
+"""Signal and update; `approve`, `reject`, `edit` and `replace` are signals that say their kind by their name."""
+POLICY: Final = "policy"
+"""Signal and update: changes to the run's approval policy."""
+WAITING_ATTRIBUTE: Final = "PerdureWaiting"
+"""Search attribute (Int): what waits for a person in a run (R7.8)."""
+AGENT_ATTRIBUTE: Final = "PerdureAgent"
+"""Search attribute (Keyword) of a run that no other run has started: its agent's name. Set at its start."""
+SENDER_ATTRIBUTE: Final = "PerdureSender"
+TENANT_ATTRIBUTE: Final = "PerdureTenant"
+"""Search attributes (Keyword) of such a run: for whom it runs, where that was said. Set at its start."""
+STOP_ATTRIBUTE: Final = "PerdureStopReason"
+"""Search attribute (Keyword) of such a run: why it stopped, or the type of its failure. Set at its end."""
+COST_ATTRIBUTE: Final = "PerdureCost"
+"""Search attribute (Double) of such a run: dollars, where they are known. Set at its end."""
+ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
+    WAITING_ATTRIBUTE: "Int",
+    AGENT_ATTRIBUTE: "Keyword",
+    STOP_ATTRIBUTE: "Keyword",
+    SENDER_ATTRIBUTE: "Keyword",
+    TENANT_ATTRIBUTE: "Keyword",
+    COST_ATTRIBUTE: "Double",
+}
+"""All of them, and what they hold: a worker registers them at its start."""
+LONGEST_KEYWORD: Final = 200
+"""Characters of a search attribute: what is longer is cut."""
+WAITING_MEMO: Final = "waiting"
+"""Key of the memo that holds a `WaitingMemo` while something waits."""
+MODEL_MEMO: Final = "model"
+"""Key of the memo that holds a `ModelWait` while the run waits for its model's provider (R20.5)."""
+USAGE_MEMO: Final = "usage"
+"""Key of the memo that holds a `RunUsage` once the run has ended."""
+WAITING_NAMED: Final = 10
+"""What waits in a run and is named in its memo; the search attribute counts all."""
+
+REFUSED: Final = "Refused"
+"""Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
+MODEL_FAILED: Final = "ModelFailed"
+"""Type of the failure of a run whose model could not be reached, or refused for good."""
+MODEL_REFUSED: Final = "ModelRefused"
+"""Type of the failure of a run whose model refused; the message is the model's words (R20.2)."""
+CONTEXT_TOO_LONG: Final = "ContextTooLong"
+"""Type of the failure of a Request whose context is more than the model takes (R9.7)."""
+LIMIT_REACHED: Final = "LimitReached"
+"""Type of the failure of a run that came to a limit without an output."""
+
+RunStatus: TypeAlias = Literal["running", "completed", "refused", "failed", "cancelled", "terminated", "timed_out"]
+"""What has become of a run; `refused`: its model refused (R20.2), `cancelled` was asked to end, `terminated` was ended from outside."""
+
+
+class PrepareInput(WireModel):
+    tools: list[str | JsonObject]
+    models: JsonObject
+    """The agent file's `config.models`, as far as it says any."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """The agent file's own."""
+    cost_budget: bool = False
+    """Whether there is one: then every model needs a price."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """Those that the run above has recorded, by name."""
+    approver: str | None = None
+    """The program that decides, if there is one: the worker has to know it."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    """What of instructions, skills and files the run is to be told (R10.19)."""
+
+
+class PreparedWorker(WireModel):
+    """What the worker had when the run started; a redeployed worker cannot change a run's past."""
+
+    tools: list[Tool]
+    recall: Tool | None = None
+    """The tool that reads the rest of a value, for a run in which one was cut; `None`: the worker had none when the run began (R10.18)."""
+    models: Models
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Of the models that the run may ask, as far as they are known (R9.5)."""
+    model_patience: float = PATIENCE
+    """Seconds that a Request waits for a model whose provider is away, where its agent does not say (R20.5)."""
+    floor: Ask = "never"
+    """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
+    floor_flows: list[Flow] = Field(default_factory=list)
+    """Its rules about where parameters may come from (R15.5)."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
+    delegate_problems: dict[str, str] = Field(default_factory=dict)
+    """Why others cannot be used: the calls that need them fail with it (R8.4)."""
+    max_payload: int = MAX_PAYLOAD
+    """`MAX_STORED` where the worker has external storage."""
+    searchable: bool = False
+    """Whether the namespace knows `WAITING_ATTRIBUTE`: setting one that it does not know fails the run's tasks for ever."""
+    attributes: list[str] = Field(default_factory=list)
+    """All of `ATTRIBUTES` that it knows."""
+    limited: Limited = Field(default_factory=Limited)
+    """What has a task queue of its own, for its rate."""
+    hooks: list[HookRef] = Field(default_factory=list)
+    """The worker's hooks of runs, in their order (R10.17)."""
+    prompt: PromptParts = Field(default_factory=PromptParts)
+    """Instructions, skills and bootstrap files as they were then (R10.19)."""
+    counts_resets: bool = False
+    """Whether decisions of before a reset do not count; 0.1.0 did not know (R7.3)."""
+    pages: str = ""
+    """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
+
+
+class CallView(WireModel):
+    """A call as `show` and `run --json` print it."""
+
+    id: str
+    """`R.N`: the Request's number, and the call's index in it (R5.7)."""
+    tool: str
+    params: JsonObject
+    """With every reference resolved, once the call was ready."""
+    status: str
+    """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended (R5.4, R5.10, R10.6); before that `pending`, `ready`, `waiting`, `held` (R10.5) or `running`."""
+    started_at: str | None = None
+    """ISO 8601, UTC, as all times of a view; `None`: it never started."""
+    ended_at: str | None = None
+    attempts: int = 0
+    """How often its tool was begun."""
+    reason: str | None = None
+    """Why it was skipped, or what it waits for."""
+    error: JsonObject | None = None
+    """`{"code", "message"}` of one that did not end well."""
+    approval: Approval | None = None
+    """What became of its offer, if it was ever offered to a person."""
+    sources: dict[str, int] = Field(default_factory=dict)
+    """By parameter where it comes from, but for what the model has written out: an index into the run's `sets` (R15.1); as `""` its
+    result's, where others wrote of it. Not part of `run --json`."""
+    shown: str | None = None
+    """The beginning of the result, for `show`; not part of `run --json`."""
+    result: str | None = None
+    """The result as text, cut as a transcript keeps it (R10.18), in a run that `records`; not part of `run --json`."""
+    told: JsonObject = Field(default_factory=dict)
+    """Of what the transcript keeps of it what a model is told in its place, where it is shown by its shape (R15.4): `params`, `error`, `shown`.
+    Not part of `run --json`."""
+    wrote: list[WriteRecord] = Field(default_factory=list)
+    """What it has written to the state, in a run that `records`; not part of `run --json`."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json()
+        del plain["shown"], plain["result"], plain["told"], plain["wrote"]
+        optional = ("reason", "error", "approval")
+        return {key: value for key, value in plain.items() if value is not None or key not in optional}
+
+
+class RunResult(WireModel):
+    """A run as `run --json` prints it (section 11)."""
+
+    run_id: str
+    status: RunStatus = "running"
+    output: Json = None
+    """JSON that fits the agent's schema; `None` where there is none, or none yet."""
+    stop_reason: StopReason | None = None
+    """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name (R9.5)."""
+    requests: int = 0
+    """How often a model was asked."""
+    usage: RunUsage = Field(default_factory=RunUsage)
+    """Tokens and dollars, those of its delegates too (R9.6)."""
+    errors: list[JsonObject] = Field(default_factory=list)
+    """The error messages that the model was given, each `{"call", "error"}` (R6.6)."""
+    calls: list[CallView] = Field(default_factory=list)
+    """In the order of the plans, also those that never ran."""
+    state: JsonObject = Field(default_factory=dict)
+    """What calls wrote, as a reference to `†state` reads it now."""
+    messages: list[MessageFate] = Field(default_factory=list)
+    """What became of the messages that came while it worked, in the order of their acceptance; not printed where there were none."""
+    error: str | None = None
+    """Why the run failed, in one line."""
+    worked: float = 0.0
+    """Seconds of work, for a parent's deadline; not part of `run --json`."""
+    cut: list[str] = Field(default_factory=list)
+    """What was too large to be told whole, a line each, and how to read it (R18.3)."""
+    sources: list[str] = Field(default_factory=list)
+    """Where the output of a delegate comes from, for the run above; not part of `run --json` (R15.1)."""
+    left: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what a session goes on with comes from, by reference: `†state.KEY`, and as `†conversation` what others wrote of what is told
+    of the run; not part of `run --json` (R15.1)."""
+    output_size: int = 0
+    """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
+    context_tokens: int = 0
+    """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
+    sent: list[str] = Field(default_factory=list)
+    """Digests of what message tools have sent, those of its delegates too (R10.16). Not part of `run --json`."""
+    reasoning: str = ""
+    """What the model thought before the answer, where a session tells that. Not part of `run --json`."""
+    tight: bool = False
+    """Whether its context was too long for a model, and was shown cut since (R9.7). Not part of `run --json`."""
+
+    def as_json(self) -> JsonObject:
+        plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
+        del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
+        del plain["left"], plain["sent"], plain["reasoning"]
+        for name in ("error", "cut", "messages"):
+            if not plain[name]:
+                del plain[name]
+        return plain
+
+
+class RunView(RunResult):
+    """What the `run` query answers: the result so far, with what a live view needs beside it."""
+
+    agent: str = ""
+    """Its agent's name."""
+    waiting: list[WaitingView] = Field(default_factory=list)
+    """What waits for a person, oldest first."""
+    wait: ModelWait | None = None
+    """The model that it waits for, while its provider is away (R20.5)."""
+    refusals: list[JsonObject] = Field(default_factory=list)
+    """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
+    resets: int = 0
+    """How often Temporal has reset the run: it goes on from an earlier point of its history."""
+    log: list[RequestView] = Field(default_factory=list)
+    """Its Requests, in order."""
+    trouble: str = ""
+    """Why its workflow tasks fail, and what to do, where they do (R18.10); or that no worker answers for a run that has ended."""
+    reads: dict[str, list[str]] = Field(default_factory=dict)
+    """Call id → what it reads, as references."""
+    writes: dict[str, str] = Field(default_factory=dict)
+    """Call id → its output path."""
+    sets: list[list[str]] = Field(default_factory=list)
+    """Names of sources; `!` before one says that others wrote what came from there (R15.1)."""
+    met: list[str] = Field(default_factory=list)
+    """What others wrote and its calls or its model have met, as names of sources (R15.1)."""
+    edges: list[tuple[str, str, str]] = Field(default_factory=list)
+    """Writer's call id, reader's, and the reference: what a drawing shows."""
+
+    def result(self) -> RunResult:
+        """Only what `run --json` prints."""
+        return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
+
+
+PREPARED_FORM: Final = 1
+"""Of what `perdure.prepare` records."""
+
+
+class RunInput(WireModel):
+    """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
+
+    agent: JsonObject
+    input: Json = None
+    has_input: bool = False
+    """Whether an input was given at all: `null` is one."""
+    approval: JsonObject = Field(default_factory=dict)
+    """The run's own override of the agent's approval policy: the keys that differ (R7.1)."""
+    prompt: JsonObject = Field(default_factory=dict)
+    """The same of its `config.prompt` (R10.19)."""
+    floor: Ask = "never"
+    """That of the run above: a delegate on another queue does not get below it."""
+    floor_flows: list[Flow] = Field(default_factory=list)
+    """The rules that belong to it."""
+    givers: list[ToolOwner] = Field(default_factory=list)
+    """Whose policies the tools keep that the run was given (R8.2)."""
+    lineage: list[str] = Field(default_factory=list)
+    """The agents above a delegate, outermost first."""
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    """The agent files that the run above has recorded."""
+    budget: Budget = Field(default_factory=Budget)
+    """What the run above has left (R9.6)."""
+    free: int = MAX_PAYLOAD
+    """Bytes that a delegate's output may have without a `CLAIM` (R18.4)."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)
+    """Where what a delegate is given comes from, by reference (R15.1)."""
+    whose: RunOwner = Field(default_factory=RunOwner)
+    asks: bool = False  # what is large in this of the run above (R18.2)
+    clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
+    records: bool = False
+    """A session keeps what its calls gave: the result says it (R10.10)."""
+    reasons: bool = False  # a session tells people what the model thinks (R10.16)
+    prepared: Packed | None = None
+    """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
+    snapshot: Packed | None = None
+    """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -1,0 +1,108 @@
+"""The agent file of a session's run: the agent, the conversation, and the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from perdure.errors import MessageRefusedError, ProtocolError
+from perdure.runs.agent import Agent, parse_agent
+from perdure.sessions.transcript import EARLIER
+from perdure.sessions.wire import SETTINGS
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.media import REST
+from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data
+from perdure.values.state import MARK
+
+
+def document(
+    agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, said: Sequence[str]
+) -> JsonObject:
+    """The agent file of a run that is to answer `said`. `state`: what the session's state is now; `None`: what the file says."""
+    context = agent.get("context") or []
+    made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
+    made += conversation
+    if _is_cut(conversation) and not any(_is_recall(message) for message in context):
+        made.append({"type": "tool", "tool": RECALL})
+    name = input_name(agent)
+    if name is None:
+        made += [{"role": "user", "content": text} for text in said]
+    else:
+        made.append({"type": "input", "input": {name: "\n\n".join(said)}})
+    if state is not None:  # behind what the next run's conversation begins with too, for prompt caches (R10.19)
+        made += _state_messages(state)
+    return agent | {"context": made}
+
+
+def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
+    """The agent file of the run that begins with a message of these settings (R10.9). Raises `MessageRefusedError` for what makes none of it."""
+    if unknown := sorted(settings.keys() - set(SETTINGS)):
+        raise MessageRefusedError(f"a message sets {', '.join(SETTINGS)} for its run, not {shorten(unknown[0], 60)}")
+    changed = agent | settings
+    if settings:
+        input_name(changed)
+    return changed
+
+
+RECALL: Final = "recall"
+"""The tool that reads again what a conversation tells cut, or in short (R10.12)."""
+
+
+def _is_cut(conversation: Sequence[JsonObject]) -> bool:
+    return any(
+        message["role"] != "assistant"
+        and isinstance(text := message.get("content"), str)
+        and (text.endswith(REST) or text.startswith(EARLIER))
+        for message in conversation
+    )
+
+
+def _is_recall(message: Json) -> bool:
+    tool = message.get("tool") if is_message(message) else None
+    return (tool.get("name") if isinstance(tool, dict) else tool) == RECALL
+
+
+def input_name(agent: JsonObject) -> str | None:
+    """The property of the agent's input that takes what is said; `None`: its input, if it has any, needs nothing.
+
+    Raises `MessageRefusedError` for an agent that no text alone can start, and for one that is none.
+    """
+    try:
+        parsed: Agent = parse_agent(agent)
+        inputs = [message for message in parsed.messages() if isinstance(message, InputMessage)]
+        schema = next((each.data_schema for each in merge_data(inputs) if each.instance is None), None)
+    except ProtocolError as error:
+        raise MessageRefusedError(f"the agent cannot be used: {error}") from None
+    if schema is None:
+        return None
+    properties: dict[str, Any] = schema.get("properties") or {}
+    required: list[str] = schema.get("required") or []
+    texts = [name for name, each in properties.items() if isinstance(each, dict) and each.get("type") == "string"]
+    if len(texts) == 1 and set(required) <= set(texts):
+        return texts[0]
+    if required:
+        raise MessageRefusedError(
+            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a session has one text to give: "
+            "its input schema may require one property, a string"
+        )
+    return None
+
+
+def _is_state(message: Json) -> bool:
+    return is_message(message) and message.get("type") == "state"
+
+
+def _schema_only(message: JsonObject) -> JsonObject:
+    """A state message without its data: the session's own is the whole of it."""
+    read = StateMessage.model_validate(message)
+    return read.model_copy(update={"given": False}).as_json()
+
+
+def _state_messages(state: JsonObject) -> list[JsonObject]:
+    """The state as messages, that of each instance as one of its own (R8.8)."""
+    own = {key: value for key, value in state.items() if not key.startswith(MARK)}
+    below = {key[len(MARK) :]: value for key, value in state.items() if key.startswith(MARK)}
+    return [
+        {"type": "state", "state": own},
+        *({"type": "state", "state": value, "_instance": name} for name, value in below.items()),
+    ]

@@ -1,0 +1,119 @@
+"""Events of a session: one method for each thing that happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from perdure.runs.event_journal import EventJournal
+from perdure.runs.wire import RunResult
+from perdure.sessions.entries import CompactionEntry
+from perdure.sessions.message_queue import ActiveRun, Queued
+from perdure.sessions.replies import Delivered, ReplyDelivery
+from perdure.sessions.wire import Receipt
+
+
+class SessionJournal:
+    """The session's own journal. What happens inside a run stands in the run's; that it begins and ends is said here, however it did."""
+
+    def __init__(self, journal: EventJournal) -> None:
+        self.journal = journal
+
+    def began(self, agent: str, at: str) -> None:
+        """The session is there, and this agent answers in it."""
+        self.journal.note("lifecycle", "start", at, agent=agent)
+
+    def ended(self, at: str) -> None:
+        """It was deleted."""
+        self.journal.note("lifecycle", "end", at, status="deleted")
+        self.journal.ended = True
+
+    def hooks(self, now: Callable[[], str]) -> Callable[[str, str, str, str, str], None]:
+        """Notes that a hook has refused something, or has failed and was gone past (R10.17)."""
+
+        def note(phase: str, event: str, hook: str, call: str, reason: str) -> None:
+            self.journal.note("hook", phase, now(), event=event, hook=hook, call=call or None, reason=reason)
+
+        return note
+
+    def accepted(self, queued: Queued, receipt: Receipt) -> None:
+        """A message, or a command, was accepted; `/stop` is carried out by that."""
+        at = receipt.accepted_at
+        self.journal.note(
+            "message",
+            "accepted",
+            at,
+            messageId=queued.message_id,
+            sender=queued.sender,
+            mode=None if queued.number is None else queued.mode,
+            text=queued.text,
+            done=receipt.done,
+            position=receipt.position,
+            runId=receipt.run_id,
+        )
+        if receipt.done == "stopped":
+            self.carried_out(queued, at)
+
+    def carried_out(self, command: Queued, at: str) -> None:
+        """Its turn has come."""
+        self.journal.note("message", "taken", at, messageId=command.message_id, command=command.text)
+
+    def withdrawn(self, message_ids: Iterable[str], reason: str, at: str) -> None:
+        """No run will take them."""
+        for message_id in message_ids:
+            self.journal.note("message", "withdrawn", at, messageId=message_id, reason=reason)
+
+    def run_began(self, running: ActiveRun, run_id: str, agent: str, at: str) -> None:
+        """With the messages that it begins with."""
+        self.journal.note("lifecycle", "start", at, run_id, agent=agent, number=running.number)
+        for message in running.messages:
+            self.journal.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
+
+    def run_ended(self, running: ActiveRun, run_id: str, result: RunResult, why: str | None, at: str) -> None:
+        """However it did, also where it could not note so itself; `why` it has no output."""
+        well = result.status == "completed"
+        self.journal.note(
+            "lifecycle",
+            "end" if well else "error",
+            at,
+            run_id,
+            status=result.status,
+            stopReason=result.stop_reason,
+            output=result.output if well else None,
+            error=why,
+            number=running.number,
+        )
+
+    def delivered(self, delivery: ReplyDelivery, became: Delivered, at: str) -> None:
+        """What became of a reply that was to be delivered."""
+        self.journal.note(
+            "reply",
+            "delivery",
+            at,
+            delivery.run_id,
+            key=delivery.key,
+            kind=delivery.kind,
+            route=delivery.route,
+            status=became.status,
+            reason=became.why,
+        )
+
+    def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
+        """What the run answers; `why` it does not."""
+        self.journal.note("reply", "end", at, run_id, text=text, reason=why)
+
+    def compacts(self, why: str, before: int, at: str) -> None:
+        """A summary is being written of what has so many tokens."""
+        self.journal.note("compaction", "start", at, reason=why, before=before)
+
+    def compacted(self, why: str, before: int, entry: CompactionEntry | None, at: str) -> None:
+        """It is there; `None`: nothing was to be saved."""
+        self.journal.note(
+            "compaction",
+            "end",
+            at,
+            reason=why,
+            before=before,
+            after=None if entry is None else entry.after,
+            kind=None if entry is None else entry.kind,
+            problem=None if entry is None else entry.problem,
+        )

@@ -1,1 +1,0 @@
-"""The lane of a session: what is accepted, what it does, what waits, and who may do what."""

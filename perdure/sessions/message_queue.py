@@ -1,0 +1,560 @@
+"""The message queue of a session: accepted messages, modes, rights, and what runs next.
+
+A lane has at most one run. It is promised to its messages when they are accepted and begins when its workflow starts it; whatever waits
+while there is none waits for a time (`Until`). So there is never a message that waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pydantic import Field
+
+from perdure.approvals.requests import RunWaits
+from perdure.errors import MessageRefusedError
+from perdure.sessions.wire import (
+    CAP,
+    EVERYTHING,
+    QUIET,
+    Done,
+    Message,
+    MessageWithdrawal,
+    Receipt,
+    message_key,
+    several_senders,
+)
+from perdure.values.json import JsonObject, WireModel
+from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
+from perdure.values.messages import Mode, SessionRules
+from perdure.values.sizes import Sizes
+
+
+class Queued(WireModel):
+    """A message that was accepted, until a run has taken it."""
+
+    message_id: str
+    sender: str
+    rights: list[str]
+    text: str
+    mode: Mode
+    route: str = ""
+    seq: int
+    """Its number in the order of acceptance."""
+    number: int | None = None
+    """Of the run that is to take it, with all that stand beside it under the same number; `None`: a command."""
+    at: float
+    """Seconds since 1970, of its acceptance."""
+    settings: JsonObject = Field(default_factory=dict)
+    """As the message has them."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the session."""
+        return message_key(self.sender, self.message_id)
+
+    def joins(self, other: Queued) -> bool:
+        """Whether both may be one run's: what it may do, and where it answers, is the same (R10.4)."""
+        own = bool(self.settings or other.settings)
+        return set(self.rights) == set(other.rights) and self.route == other.route and not own
+
+
+class ActiveRun(WireModel):
+    """The run that is under way, or begins when a worker has room."""
+
+    number: int
+    rights: list[str]
+    """Its starter's (R10.9)."""
+    messages: list[Queued]
+    """What it begins with."""
+    steered: list[Queued] = Field(default_factory=list)
+    """What it was given since."""
+    begun: bool = False
+    ending: str | None = None
+    """Why it was told to end."""
+    waits: bool = False
+    """Whether it waits for a person, as it has told last."""
+    told: int = 0
+    """The count of that."""
+
+
+class KnownMessage(WireModel):
+    """What is kept of every message: enough to answer when it is sent again, or taken back."""
+
+    body: str
+    at: str
+    """As its receipt says it."""
+    done: Done
+    why: str | None = None
+    position: int = 0
+    promised: int | None = None
+    """The number of the run that its receipt names."""
+    number: int | None = None
+    """Of the run that has taken it, or is to."""
+    request: int | None = None
+    """Of the Request that held it first, once that is known."""
+    withdrawn: bool = False
+
+
+class QueueState(WireModel):
+    """All that a lane carries on."""
+
+    born: str = ""
+    """What tells this session's runs from those of one that had the same key before it."""
+    seq: int = 0
+    number: int = 0
+    """Of the last run that was promised."""
+    queue: list[Queued] = Field(default_factory=list)
+    running: ActiveRun | None = None
+    known: dict[str, KnownMessage] = Field(default_factory=dict)
+    """By `message_key`; Perdure 0.1.0 wrote them by the message's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """What acceptance has done beside its receipt."""
+
+    receipt: Receipt
+    queued: Queued | None = None
+    """The message as it was taken in; `None`: it had been before."""
+    steer: bool = False
+    """It is to be given to the run."""
+    cancel: bool = False
+    """What runs is to be told to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRun:
+    """This run is to be started."""
+
+    run: ActiveRun
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """This command's turn has come: it is carried out now."""
+
+    command: Queued
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Nothing is to be done before this time (seconds since 1970), but for what comes in."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunActive:
+    """A run is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueIdle:
+    """Nothing waits and nothing runs."""
+
+
+Step: TypeAlias = BeginRun | RunCommand | WaitUntil | RunActive | QueueIdle
+
+
+def covers(rights: Iterable[str], wanted: Iterable[str]) -> bool:
+    """Whether who has these rights has all that are wanted."""
+    has = set(rights)
+    return EVERYTHING in has or set(wanted) <= has
+
+
+def check_right(sender: str, rights: Iterable[str], wanted: str, what: str) -> None:
+    """Raises `MessageRefusedError` where `sender` may not."""
+    if not covers(rights, [wanted]):
+        raise MessageRefusedError(f"{sender!r} may not {what}: it takes the right {wanted!r}")
+
+
+def check_command(message: Message) -> None:
+    """A command needs the right of its name. Raises `MessageRefusedError`."""
+    if message.command is not None:
+        check_right(message.sender, message.rights, message.command[1:], f"say {message.command}")
+
+
+def check_name(name: str, what: str) -> None:
+    """Whether a key, a sender or an id is one: some printable characters. Raises `MessageRefusedError`."""
+    if not name.strip():
+        raise MessageRefusedError(f"{what} is empty")
+    if not name.isprintable():
+        raise MessageRefusedError(f"{what} has characters that cannot be printed: {name[:50]!r}")
+    if len(name) > MAX_NAME:
+        raise MessageRefusedError(f"{what} has {len(name):,} characters, and {MAX_NAME} is the most: {name[:50]!r}…")
+
+
+def check_text(text: str) -> None:
+    """Whether it can be written as UTF-8 at all: bytes of a terminal that were none come as halves of characters. Raises `MessageRefusedError`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageRefusedError(
+            f"what is said is no text: its character {error.start + 1:,} is half of one"
+        ) from None
+
+
+def says(message: Message) -> None:
+    """Whether it is a message that can be taken at all. Raises `MessageRefusedError`."""
+    for each in (message.text, message.route, *message.rights):
+        check_text(each)
+    check_name(message.message_id, "the message's id")
+    check_name(message.sender, "the sender")
+    if (
+        len(message.route) > MAX_NAME
+        or len(message.rights) > MAX_NAME
+        or any(len(each) > MAX_NAME for each in message.rights)
+    ):
+        raise MessageRefusedError(
+            f"a route, or a right, has {MAX_NAME} characters at most, and of rights there are as many"
+        )
+    if not message.text.strip():
+        raise MessageRefusedError("the message is empty")
+    if (size := len(message.text.encode())) > MAX_SAID:
+        raise MessageRefusedError(
+            f"the message has {size:,} bytes, and {MAX_SAID:,} is the most: name a file in it instead"
+        )
+
+
+class MessageQueue:
+    """`rules` are the session's over its agent's; `session` is its workflow's id."""
+
+    def __init__(self, session: str, rules: SessionRules, state: QueueState | None = None) -> None:
+        self.session = session
+        self.rules = rules
+        self.state = state or QueueState()
+
+    def run_id(self, number: int) -> str:
+        """A run's id: it names one run for good, also where the key is given again to a new session."""
+        return f"{self.session}/{self.state.born}{number}"
+
+    def number_of(self, run_id: str) -> int | None:
+        """The number of a run of this session."""
+        said = run_id.removeprefix(f"{self.session}/{self.state.born}")
+        return int(said) if said != run_id and said.isdecimal() and len(said) < 10 else None
+
+    @property
+    def cap(self) -> int:
+        return CAP if self.rules.cap is None else self.rules.cap
+
+    def judge(self, message: Message) -> Receipt | None:
+        """Its receipt, if it was accepted before; `None`: it may be. Changes nothing.
+
+        Raises `MessageRefusedError` for another message of the same id, for one more than may wait, for a command without the right to it, and
+        for one that is not to wait.
+        """
+        says(message)
+        if (known := self.state.known.get(message.key)) is not None:
+            if known.body != message.body:
+                raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
+            return self.receipt(message.key)
+        check_command(message)
+        running, queue = self.state.running, self.state.queue
+        if message.command == "/stop":
+            return None
+        if self._mode(message) == "reject" and (running is not None or queue):
+            what = "a run is under way" if running is not None else f"{len(queue)} wait"
+            raise MessageRefusedError(f"{what}, and the message is not to wait (mode reject)")
+        if self._steers(message)[0]:
+            return None
+        if len(queue) >= self.cap:
+            raise MessageRefusedError(
+                f"{len(queue)} messages wait already, which is the most (cap {self.cap}); send it later"
+            )
+        if message.settings and Sizes().of([message.settings, *(each.settings for each in queue)]) > MAX_AGENT:
+            raise MessageRefusedError(
+                f"the settings of messages that wait have {MAX_AGENT:,} bytes at most; send it later"
+            )
+        if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
+            raise MessageRefusedError(f"what waits may have {MAX_WAITING_TEXT:,} characters in all; send it later")
+        return None
+
+    def accept(self, message: Message, now: float, at: str, text: str | None = None) -> AcceptedMessage:
+        """Take it in. `at`: `now` in words; `text`: what it says where hooks have changed that, never a command. Raises as `judge` does; of one that was accepted before nothing changes."""
+        if (receipt := self.judge(message)) is not None:
+            return AcceptedMessage(receipt)
+        self.state.seq += 1
+        queued = Queued(
+            message_id=message.message_id,
+            sender=message.sender,
+            rights=sorted(set(message.rights)),
+            text=message.command or (message.text if text is None else text),
+            mode=self._mode(message),
+            route=message.route,
+            seq=self.state.seq,
+            at=now,
+            settings=message.settings,
+        )
+        accepted = self._command(queued, message.command) if message.command else self._message(queued, message)
+        receipt = accepted.receipt.model_copy(update={"accepted_at": at})
+        self.state.known[message.key] = KnownMessage(
+            body=message.body,
+            at=at,
+            done=receipt.done,
+            why=receipt.why,
+            position=receipt.position,
+            promised=None if receipt.run_id is None else self.number_of(receipt.run_id),
+            number=queued.number,
+        )
+        return replace(accepted, receipt=receipt)
+
+    def receipt(self, key: str) -> Receipt:
+        """Return that of a message that is known: word for word what it was (R10.1)."""
+        known = self.state.known[key]
+        return Receipt(
+            run_id=None if known.promised is None else self.run_id(known.promised),
+            message_id=key.partition("\n")[2],
+            position=known.position,
+            accepted_at=known.at,
+            done=known.done,
+            why=known.why,
+        )
+
+    def _mode(self, message: Message) -> Mode:
+        return message.mode or self.rules.mode or ("followup" if self._is_asking else "steer")
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether the run waits for a person: what is said next then follows it, and takes no approval away (R10.4)."""
+        return self.state.running is not None and self.state.running.waits
+
+    def _steers(self, message: Message) -> tuple[bool, str | None]:
+        """Whether it goes to the run that is under way; why it does not although it was to."""
+        running = self.state.running
+        if running is None or message.command:
+            return False, None
+        run = self.run_id(running.number)
+        if self._is_asking and not (message.mode or self.rules.mode):
+            return False, f"{run} waits for a person, so it follows it (mode steer does not)"
+        if self._mode(message) != "steer":
+            return False, None
+        if message.settings:
+            return False, "its settings are those of a run of its own"
+        if (first := running.messages[0]).settings and first.sender != message.sender:
+            return False, f"{run} has settings of {first.sender!r}, so it follows it"
+        if not covers(message.rights, running.rights):
+            return False, f"{message.sender!r} does not have the rights of {run}, so it follows it"
+        if running.ending is not None:
+            return False, f"{run} is being ended ({running.ending})"
+        if len(running.steered) >= MAX_STEERED:
+            return False, f"{run} was given {MAX_STEERED} messages already"
+        if commands := [each.text for each in self.state.queue if each.number is None]:
+            return False, f"{commands[0]} waits before it"
+        return True, None
+
+    def _message(self, queued: Queued, message: Message) -> AcceptedMessage:
+        running = self.state.running
+        steers, why = self._steers(message)
+        if steers:
+            assert running is not None
+            queued.number = running.number
+            (running.steered if running.begun else running.messages).append(queued)
+            return AcceptedMessage(self._receipt(queued, 0, "steered"), queued, steer=running.begun)
+        cancel, done = False, "queued"
+        if queued.mode == "collect":
+            done, why = "collected", self._collect(queued)
+        elif queued.mode == "interrupt" and running is not None:
+            if covers(queued.rights, running.rights):
+                cancel, done = running.ending is None, "interrupted"
+                running.ending = running.ending or f"interrupted by {queued.message_id!r}"
+            else:
+                why = f"{queued.sender!r} does not have the rights of {self.run_id(running.number)}, so it follows it"
+        if queued.number is None:
+            queued.number = self._promise()
+        self.state.queue.append(queued)
+        position = len(self.state.queue)
+        if done == "queued" and running is None and position == 1:
+            position, done = 0, "started"
+            self._take_head()
+        elif done == "interrupted" and position > 1:
+            why = f"{position - 1} wait before it"
+        return AcceptedMessage(self._receipt(queued, position, done, why), queued, cancel=cancel)
+
+    def _collect(self, queued: Queued) -> str | None:
+        """Put it together with those at the end of the queue, where it may be; why it may not."""
+        last = self.state.queue[-1] if self.state.queue else None
+        if last is None or last.mode != "collect" or last.number is None:
+            return None
+        if not last.joins(queued):
+            return "those before it have other rights, settings or another way to answer, so it is not put together with them"
+        queued.number = last.number
+        return None
+
+    def _command(self, queued: Queued, command: str) -> AcceptedMessage:
+        running = self.state.running
+        if command == "/stop":
+            cancel = running is not None and running.ending is None
+            if running is not None:
+                running.ending = running.ending or f"stopped by {queued.sender!r}"
+            why = None if running is not None else "nothing runs"
+            receipt = self._receipt(queued, 0, "stopped", why)
+            if running is not None:
+                receipt.run_id = self.run_id(running.number)
+            return AcceptedMessage(receipt, queued, cancel=cancel)
+        waits = running is not None or bool(self.state.queue)
+        self.state.queue.append(queued)
+        why = "what was accepted before it goes first" if waits else None
+        done: Done = "queued" if waits else ("new" if command == "/new" else "reset")
+        return AcceptedMessage(self._receipt(queued, len(self.state.queue) if waits else 0, done, why), queued)
+
+    def _receipt(self, queued: Queued, position: int, done: str, why: str | None = None) -> Receipt:
+        run_id = None if queued.number is None else self.run_id(queued.number)
+        return Receipt.model_validate(
+            {
+                "run_id": run_id,
+                "message_id": queued.message_id,
+                "position": position,
+                "accepted_at": "",
+                "done": done,
+                "why": why,
+            }
+        )
+
+    def _promise(self) -> int:
+        self.state.number += 1
+        return self.state.number
+
+    def next(self, now: float) -> Step:
+        """What is to be done. A command that is returned is out of the queue."""
+        state = self.state
+        if state.running is None and state.queue:
+            if state.queue[0].number is None:
+                return RunCommand(state.queue.pop(0))
+            if (until := self._quiet_until()) > now:
+                return WaitUntil(until)
+            self._take_head()
+        if state.running is None:
+            return QueueIdle()
+        return RunActive() if state.running.begun else BeginRun(state.running)
+
+    def _quiet_until(self) -> float:
+        """When the messages at the head of the queue may begin: those that are collected once it was quiet, unless no more can join them."""
+        head = self._head()
+        if head[-1].mode != "collect" or len(head) < len(self.state.queue) or len(self.state.queue) >= self.cap:
+            return 0.0
+        return head[-1].at + (QUIET if self.rules.quiet is None else self.rules.quiet)
+
+    def _head(self) -> list[Queued]:
+        """Those that begin one run together."""
+        number = self.state.queue[0].number
+        count = next((n for n, each in enumerate(self.state.queue) if each.number != number), len(self.state.queue))
+        return self.state.queue[:count]
+
+    def _take_head(self) -> None:
+        head = self._head()
+        assert head[0].number is not None
+        del self.state.queue[: len(head)]
+        self.state.running = ActiveRun(number=head[0].number, rights=head[0].rights, messages=head)
+
+    def begun(self) -> None:
+        """The run was started: what comes now is given to it by signal."""
+        assert self.state.running is not None
+        self.state.running.begun = True
+
+    def waits(self, told: RunWaits) -> None:
+        """The run has said whether it waits for a person."""
+        running = self.state.running
+        if running is not None and self.run_id(running.number) == told.run_id and told.count > running.told:
+            running.waits, running.told = told.waits, told.count
+
+    def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
+        """The run has ended, however it did. `held`: what it was given since it began and a Request held, with that Request's number.
+
+        What no Request held goes back to where it stood in the order of acceptance, and begins the next run (R10.3); it is returned.
+        """
+        running = self.state.running
+        assert running is not None
+        self.state.running = None
+        for message in running.messages:
+            self._hold(message.key, 1)
+        lost: list[Queued] = []
+        for message in running.steered:
+            if message.key in held:
+                self._hold(message.key, held[message.key] if isinstance(held, Mapping) else None)
+            else:
+                lost.append(message)
+        self.state.queue = sorted([*lost, *self.state.queue], key=lambda each: each.seq)
+        self._promise_anew({message.key for message in lost})
+        return lost
+
+    def _promise_anew(self, lost: Collection[str]) -> None:
+        """A run for what was lost: one for those that stand side by side, and may be one run's."""
+        before: Queued | None = None
+        for message in self.state.queue:
+            if message.key not in lost:
+                before = None
+                continue
+            message.number = before.number if before is not None and before.joins(message) else self._promise()
+            if (known := self.state.known.get(message.key)) is not None:
+                known.number = message.number
+            before = message
+
+    def _hold(self, key: str, request: int | None) -> None:
+        if (known := self.state.known.get(key)) is not None:
+            known.request = request
+
+    def resolve(self, message_id: str, sender: str = "") -> str | None:
+        """Return the key of a message that is known; without its sender, where one sender alone has a message of this id (R10.1).
+
+        Raises `MessageRefusedError` where several have.
+        """
+        if sender:
+            key = message_key(sender, message_id)
+            return key if key in self.state.known else None
+        found = [key for key in self.state.known if key.endswith(f"\n{message_id}")]
+        if len(found) > 1:
+            raise MessageRefusedError(several_senders(message_id, [key.partition("\n")[0] for key in found]))
+        return found[0] if found else None
+
+    def judge_withdrawal(self, asked: MessageWithdrawal) -> str:
+        """Return the key of the message, which can be taken back as far as the lane knows.
+
+        Raises `MessageRefusedError` with what holds it (R10.7).
+        """
+        key = self.resolve(asked.message_id, asked.of or asked.sender)
+        if key is None and not asked.of:
+            key = self.resolve(asked.message_id)
+        if key is None:
+            raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be taken back")
+        known = self.state.known[key]
+        if known.withdrawn:
+            return key
+        where = self._where(key)
+        if where is None:
+            if known.number is None:
+                raise MessageRefusedError(f"{asked.message_id!r} is a command that was carried out")
+            which = "a Request" if known.request is None else f"Request {known.request}"
+            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {asked.message_id!r} already")
+        if where.sender != asked.sender and not covers(asked.rights, ["withdraw"]):
+            raise MessageRefusedError(f"{asked.sender!r} may not take back what {where.sender!r} has said")
+        return key
+
+    def _where(self, key: str) -> Queued | None:
+        """The message, while it can be taken back."""
+        running = self.state.running
+        given = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
+        return next((each for each in [*self.state.queue, *given] if each.key == key), None)
+
+    def steered_into(self, key: str) -> int | None:
+        """The number of the run that was given it, and knows whether a Request holds it."""
+        running = self.state.running
+        if running is not None and any(each.key == key for each in running.steered):
+            return running.number
+        return None
+
+    def withdraw(self, key: str) -> Queued | None:
+        """Take it out; of one that is no more there nothing changes. A run that has lost all it was to begin with does not begin."""
+        message = self._where(key)
+        if message is None:
+            return None
+        state, running = self.state, self.state.running
+        state.known[key].withdrawn = True
+        state.queue = [each for each in state.queue if each is not message]
+        if running is not None:
+            running.steered = [each for each in running.steered if each is not message]
+            running.messages = [each for each in running.messages if each is not message]
+            if not running.messages:
+                state.running = None
+        return message

@@ -1,0 +1,312 @@
+"""Replies of a session: their texts, their routes, and their deliveries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import Field
+
+from perdure.errors import ToolDefinitionError
+from perdure.runs.records import was_sent
+from perdure.runs.wire import CallView, RunResult
+from perdure.sessions.message_queue import ActiveRun, Queued
+from perdure.values.json import WireModel, shorten
+from perdure.values.limits import MAX_REPLY
+from perdure.values.media import cut_text
+from perdure.values.messages import Told
+
+DELIVER_ACTIVITY: Final = "perdure.reply"
+"""Gives one reply, a `Delivery`, to the worker's function for its route: a `Delivered`."""
+NO_SUCH_ROUTE: Final = "NoSuchRoute"
+"""Type of the failure of a worker that has not the route, where another may."""
+
+ATTEMPTS: Final = 6
+"""Of one delivery; one that a worker was shut down in does not count."""
+
+Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
+"""`answer`: what the run says; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
+nothing to say, and why."""
+Status: TypeAlias = Literal["delivered", "refused", "unknown"]
+"""`unknown`: it was tried, and nobody knows whether it has arrived."""
+
+
+class ReplyDelivery(WireModel):
+    """One reply on its way."""
+
+    key: str
+    """`<run>/<reply>`, the replies of a run counted from 1: its idempotency key, the same at every attempt."""
+    kind: Kind
+    text: str
+    route: str
+    """As the messages name it: `name`, or `name:address`."""
+    run_id: str
+    number: int
+    """The reply's number in its run."""
+    session: str
+    """The session's key."""
+    tenant: str = ""
+    agent: str = ""
+    """The name of the agent that answers."""
+    message_ids: list[str] = Field(default_factory=list)
+    """The messages of this route that the run has answered, in the order of their acceptance."""
+    sender: str = ""
+    """Of the first of them."""
+    earlier: int = 0
+    """Attempts of workers that were shut down meanwhile."""
+
+
+class Delivered(WireModel):
+    """What became of it."""
+
+    status: Status = "delivered"
+    why: str | None = None
+    """Why it was refused, or why nobody knows."""
+
+
+def name_of(route: str) -> str:
+    """The part of a route that names the function."""
+    return route.partition(":")[0]
+
+
+def address_of(route: str) -> str:
+    """The part behind it, which is the function's to read; `""`: there is none."""
+    return route.partition(":")[2]
+
+
+_MOST: Final = 30
+"""Calls of which a summary tells, the newest."""
+_SHOWN: Final = 80
+"""Characters of a parameter, a result or a failure in a summary."""
+_FAILURE: Final = 500
+"""Characters of a failure that is all there is to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that is said."""
+
+    kind: Kind
+    text: str
+
+
+def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> list[Part]:
+    """What is to be said of a run, in its order; empty: nothing. `reply`: its answer, `None` where it has none or wants to say nothing.
+
+    What a message tool has sent already is not said again. Where nothing is left and a tool has failed, that is said, unless a message tool
+    has sent something that people see. That a run has failed is said in any case, and of a refused one the model's words; of one that
+    somebody has ended nothing is.
+    """
+    if reply is not None and not was_sent(reply, result.sent):
+        thought = [Part("reasoning", result.reasoning)] if "reasoning" in told and result.reasoning.strip() else []
+        calls = [Part("tools", summary(result.calls))] if "tools" in told and result.calls else []
+        return [*thought, *calls, Part("answer", reply)]
+    if result.status == "refused":
+        return [Part("failure", (result.error or "The model refused.")[:_FAILURE])]
+    if result.status in ("completed", "failed", "timed_out"):
+        failed = [] if result.sent else failures(result.calls)
+        if failed:
+            return [Part("failure", "\n".join(failed))]
+        if result.status != "completed":
+            return [Part("failure", f"There is no answer: {result.error or f'the run {result.status}'}"[:_FAILURE])]
+    return []
+
+
+def failures(calls: Iterable[CallView]) -> list[str]:
+    """A line for each tool that has failed in the end: what was repeated and went well counts as well."""
+    last = {call.tool: call for call in calls if call.status in ("done", "failed")}
+    return [
+        f"{call.tool} failed: {(call.error or {}).get('message') or 'it did not say why'}"[:_FAILURE]
+        for call in last.values()
+        if call.status == "failed"
+    ]
+
+
+def summary(calls: list[CallView]) -> str:
+    """The calls of a run, a line each."""
+    shown = calls[-_MOST:]
+    before = [f"({len(calls) - len(shown)} calls before these)"] if len(calls) > len(shown) else []
+    return "\n".join([*before, *map(_line, shown)])
+
+
+def _line(call: CallView) -> str:
+    params = ", ".join(f"{name}={shorten(value, _SHOWN)}" for name, value in call.params.items())
+    if call.status == "done":
+        outcome = "" if call.shown is None else f" → {shorten_text(call.shown)}"
+    else:
+        words = (call.error or {}).get("message") or call.reason
+        outcome = f": {call.status}" + (f" ({shorten_text(str(words))})" if words else "")
+    return f"{call.tool}({params}){outcome}"
+
+
+def shorten_text(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAuthor:
+    """Who says it."""
+
+    run_id: str
+    session: str
+    tenant: str
+    agent: str
+
+
+def deliveries(
+    result: RunResult,
+    reply: str | None,
+    running: ActiveRun,
+    held: Collection[str],
+    told: Collection[Told] = (),
+    *,
+    speaker: ReplyAuthor,
+) -> list[ReplyDelivery]:
+    """What is said of a run, to each route that the messages it has answered name, in the order of their acceptance. No route: to nobody.
+
+    `held`: what of the messages that it was given since it began a Request held.
+    """
+    routes: dict[str, list[Queued]] = {}
+    for message in [*running.messages, *(each for each in running.steered if each.key in held)]:
+        if message.route:
+            routes.setdefault(message.route, []).append(message)
+    if not routes or (running.ending is not None and result.status != "completed"):  # by somebody, who knows it
+        return []
+    said = parts(result, reply, told)
+    pairs = [(route, messages, part) for route, messages in routes.items() for part in said]
+    return [
+        ReplyDelivery(
+            key=f"{speaker.run_id}/{number}",
+            kind=part.kind,
+            text=cut_text(part.text, MAX_REPLY, f"{len(part.text):,} characters"),
+            route=route,
+            run_id=speaker.run_id,
+            number=number,
+            session=speaker.session,
+            tenant=speaker.tenant,
+            agent=speaker.agent,
+            message_ids=[message.message_id for message in messages],
+            sender=messages[0].sender,
+        )
+        for number, (route, messages, part) in enumerate(pairs, 1)
+    ]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTERED: Final = "__perdure_routes__"
+_LONGEST: Final = 100
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a route's function is given: one thing to say, for one route."""
+
+    key: str
+    """`<run>/<reply>`: names this delivery, the same at every attempt. Who has delivered it under this key does not do so again."""
+    text: str
+    kind: Kind
+    """`answer`, `failure`, or, where the agent's `session.verbose` allows, `reasoning` and `tools`."""
+    route: str
+    """As the messages name it, `slack:C012`."""
+    address: str
+    """What of it is behind the name, `C012`."""
+    session: str
+    tenant: str
+    agent: str
+    run_id: str
+    message_ids: list[str]
+    """The messages that it answers, in the order of their acceptance."""
+    sender: str
+    """Of the first of them."""
+    attempt: int
+    """1 for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFunction:
+    """A function that was registered."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+
+
+def reply_route(name: str, /) -> Callable[[F], F]:
+    """Have replies to messages of this route, `name` or `name:address`, given to a function, sync or async (R10.16).
+
+    The function takes a `Reply` and delivers it under its `key`. It returns nothing, or `refuse("why")` where that can never be delivered.
+    The engine retries what it raises, six attempts in all; after that nobody knows whether it has arrived (`perdure session redeliver`). Attempts
+    wait for a worker for as long as there is none. Sync functions run in threads.
+
+    Raises `ToolDefinitionError` for a name with a colon in it, and for a function that takes no `Reply`.
+    """
+    if not (0 < len(name) <= _LONGEST and name.isprintable()) or ":" in name or name != name.strip():
+        raise ToolDefinitionError(
+            f"{name!r} cannot name a route: 1 to {_LONGEST} printable characters, without a colon"
+        )
+
+    def decorate(function: F) -> F:
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise ToolDefinitionError(
+                f"the route {name!r} has a function that takes no reply: one parameter is given"
+            ) from None
+        made = RouteFunction(name, function, inspect.iscoroutinefunction(function))
+        setattr(function, REGISTERED, [*routes_of(function), made])
+        return function
+
+    return decorate
+
+
+def routes_of(value: Any) -> list[RouteFunction]:
+    """The routes that a decorated function is registered for."""
+    found = getattr(value, REGISTERED, None)
+    return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []
+
+
+def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:
+    """What the function is given."""
+    return Reply(
+        key=delivery.key,
+        text=delivery.text,
+        kind=delivery.kind,
+        route=delivery.route,
+        address=address_of(delivery.route),
+        session=delivery.session,
+        tenant=delivery.tenant,
+        agent=delivery.agent,
+        run_id=delivery.run_id,
+        message_ids=delivery.message_ids,
+        sender=delivery.sender,
+        attempt=attempt,
+    )
+
+
+class ReplyRoutes:
+    """Those that a worker has, by name. Two functions of one name are refused: which one delivers would be a matter of luck."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, RouteFunction] = {}
+
+    def add(self, route: RouteFunction) -> None:
+        """Raises `ToolDefinitionError` when another function already has the name."""
+        known = self._functions.setdefault(route.name, route)
+        if known.function is not route.function:
+            raise ToolDefinitionError(
+                f"two functions deliver to {route.name!r}: in {known.function.__module__} and {route.function.__module__}"
+            )
+
+    def get(self, route: str) -> RouteFunction | None:
+        """Of a message's route, whatever stands behind its name."""
+        return self._functions.get(name_of(route))
+
+    def __iter__(self) -> Iterator[RouteFunction]:
+        return iter(self._functions.values())
+
+    def __len__(self) -> int:
+        return len(self._functions)

@@ -1,0 +1,100 @@
+"""Views of a session: its summary in the Web UI, and the fate of a message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from perdure.sessions.entries import DeliveryEntry, Entry, MessageEntry, ReplyEntry, RunEntry
+from perdure.sessions.message_queue import MessageQueue, QueueState
+from perdure.sessions.transcript import Transcript
+from perdure.sessions.wire import Fate
+
+_NEWEST: Final = 10
+_MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
+
+
+def details(key: str, agent: str, lane: QueueState, running: str | None, entries: Sequence[Entry]) -> str:
+    """Markdown. `running`: the id of the run under way."""
+    lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
+    run = lane.running
+    if run is None:
+        lines.append("Nothing runs." if not lane.queue else "Messages are collected.")
+    else:
+        how = (
+            f", being ended: {run.ending}"
+            if run.ending
+            else ""
+            if run.begun
+            else ", which waits for a worker to have room"
+        )
+        lines.append(f"Runs: {_cell(running or '')}{_cell(how)}")
+    if lane.queue:
+        lines += ["", "| waits | sender | mode | message |", "|---|---|---|---|"]
+        lines += [_row((each.message_id, each.sender, each.mode, each.text)) for each in lane.queue]
+    if entries:
+        lines += ["", "| newest | who | what |", "|---|---|---|", *map(_entry, entries[-_NEWEST:])]
+    return "\n".join(lines)
+
+
+def _entry(entry: Entry) -> str:
+    if isinstance(entry, MessageEntry):
+        return _row((entry.type, entry.sender, entry.text))
+    if isinstance(entry, RunEntry):
+        return _row((entry.type, entry.run_id, f"{entry.status}{f': {entry.error}' if entry.error else ''}"))
+    if isinstance(entry, ReplyEntry):
+        return _row((entry.type, "", entry.text if entry.text is not None else entry.why or "nothing to say"))
+    if isinstance(entry, DeliveryEntry):
+        return _row((entry.type, entry.route, f"{entry.kind}: {entry.status}{f': {entry.why}' if entry.why else ''}"))
+    return _row((entry.type, getattr(entry, "sender", ""), getattr(entry, "command", getattr(entry, "kind", ""))))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(_cell(cell[:200]) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """The text as it is, whatever it looks like."""
+    return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
+
+
+def fate(lane: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
+    """Return what has become of a message, or of a run of this session. Raises `MessageRefusedError` as `Lane.resolve` does."""
+    state, number = lane.state, lane.number_of(what)
+    if number is None:
+        key = lane.resolve(what, sender)
+        if key is None:
+            return Fate()
+        known = state.known[key]
+        if known.withdrawn:
+            return Fate(known=True, state="withdrawn", status="error", error="it was taken back")
+        number = known.number
+        if number is None:
+            queued = any(each.key == key for each in state.queue)
+            return Fate(known=True, state="queued" if queued else "ended", status=None if queued else "ok")
+        message = transcript.message(key)
+        if message is not None and message.why is not None:
+            return Fate(known=True, state="ended", status="error", error=message.why)
+    running = state.running
+    found = Fate(known=number <= state.number, run_id=lane.run_id(number))
+    if running is not None:
+        found.under_way = lane.run_id(running.number) if running.begun else None
+        if running.number == number:
+            return found.model_copy(update={"state": "running" if running.begun else "queued"})
+    if any(each.number == number for each in state.queue):
+        return found
+    return _ended(transcript, found)
+
+
+def _ended(transcript: Transcript, fate: Fate) -> Fate:
+    fate.state = "ended"
+    for entry in reversed(transcript.entries):
+        if isinstance(entry, ReplyEntry) and entry.run_id == fate.run_id:
+            fate.reply = entry.text
+            fate.error = entry.why
+        elif isinstance(entry, RunEntry) and entry.run_id == fate.run_id:
+            fate.status = "ok" if entry.status == "completed" else "error"
+            fate.started_at, fate.ended_at = entry.started_at, entry.at
+            break
+    return fate

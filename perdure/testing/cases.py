@@ -1,0 +1,470 @@
+"""Cases: production runs recorded, and replayed against the code of today."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+from openai import AsyncOpenAI
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client
+
+from perdure import ToolContext, ToolError, branch
+from perdure.agents.agent import Agent
+from perdure.approvals.decisions import KINDS
+from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
+from perdure.client.approvals import change_policy, decide
+from perdure.client.histories import Exchange, audit_run, executions, started_below
+from perdure.client.run_operations import fetch_run
+from perdure.errors import RunError, SettingsError
+from perdure.models.requests import KEPT_TEXT
+from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, CallView, RunInput, RunView
+from perdure.testing.checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing.local import run_locally
+from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
+from perdure.testing.servers import Server
+from perdure.testing.waiting import WaitingState, offers_of
+from perdure.tools.engine import ENGINE_TOOLS
+from perdure.tools.invocation import ToolInput, ToolResult
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, dumps, shorten
+from perdure.values.references import MISSING
+
+_SHOWN = 200
+"""Characters of a value in a line."""
+
+
+def plan_graph(view: RunView) -> JsonObject:
+    """`{"calls": [{"id", "tool", "params", "status", …}], "edges": [[writer, reader, what is read]]}`."""
+    return {"calls": [_node(call) for call in view.calls], "edges": [list(edge) for edge in view.edges]}
+
+
+def _node(call: CallView) -> JsonObject:
+    node: JsonObject = {"id": call.id, "tool": call.tool, "params": call.params, "status": call.status}
+    node |= {"asked": True} if call.approval is not None else {}
+    node |= {"error": call.error} if call.error is not None else {}
+    return node | ({"reason": call.reason} if call.reason and call.status != "done" else {})
+
+
+def differences(before: JsonObject, after: JsonObject) -> list[str]:
+    """What is not in both, a line each: `-` was, `+` is. Calls go by their ids; an edge is a writer, a reader, and what is read."""
+    lines: list[str] = []
+    old, new = ({call["id"]: call for call in each["calls"]} for each in (before, after))
+    for call_id in sorted({**old, **new}, key=_place):
+        if _compared(old.get(call_id)) != _compared(new.get(call_id)):
+            lines += _changed(_call_line(old.get(call_id)), _call_line(new.get(call_id)))
+    was, is_ = ({tuple(edge) for edge in each["edges"]} for each in (before, after))
+    lines += [f"- {_edge_line(edge)}" for edge in sorted(was - is_)]
+    lines += [f"+ {_edge_line(edge)}" for edge in sorted(is_ - was)]
+    for key in ("status", "output"):
+        if before[key] != after[key]:
+            lines += _changed(f"{key} {_short(before[key])}", f"{key} {_short(after[key])}")
+    return lines
+
+
+def _compared(call: JsonObject | None) -> Json:
+    """What of a call is the plan's: words of errors and reasons may become better."""
+    if call is None:
+        return None
+    code = (call.get("error") or {}).get("code")
+    return [call["tool"], call["params"], call["status"], bool(call.get("asked")), code]
+
+
+def _changed(before: str, after: str) -> list[str]:
+    return [line for sign, words in (("-", before), ("+", after)) if words for line in [f"{sign} {words}"]]
+
+
+def _call_line(call: JsonObject | None) -> str:
+    if call is None:
+        return ""
+    why = (call.get("error") or {}).get("message") or call.get("reason")
+    asked = ", asked" if call.get("asked") else ""
+    return f"{call['id']} {call['tool']} {_short(call['params'])} {call['status']}{asked}{f': {why}' if why else ''}"
+
+
+def _edge_line(edge: tuple[str, ...]) -> str:
+    writer, reader, what = edge
+    return f"{writer} → {reader} {what}"
+
+
+def _place(call_id: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in call_id.replace("[", ".").replace("]", "").split(".")]
+
+
+def _short(value: Json) -> str:
+    text = dumps(value)
+    return text if len(text) <= _SHOWN else shorten(value, _SHOWN)
+
+
+# All of it stands in the histories of the run and of those below it; nothing is asked of a model or a tool, and no worker has to run.
+
+Case: TypeAlias = JsonObject
+"""A run as `record` writes it down: JSON, to be read and to be edited by hand.
+
+`{"form", "perdure", "name", "agent", "input"?, "approval"?, "delegates"?, "tools": {name: definition}, "runs"}`. `runs` has the run under `""`
+and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request", "model", "dialect", "usage", "says", "cut"?}],
+"results": {call id: {"tool", "params", "returns" or "raises", "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
+"""
+FORM: Final = 1
+_CALL: Final = re.compile(r"\d+\.\d+(\[\d+\])?")
+
+
+class Recordable(Protocol):
+    """A run of `perdure.Perdure`, or of `run_locally`."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def client(self) -> Client: ...
+
+
+async def record(run: Recordable) -> Case:
+    """The run, and those below it, as a case to be kept beside the tests. It holds what the run read and wrote: look at it before it is shared.
+
+    Raises `RunError` for a run that is not there, or whose history this version cannot replay.
+    """
+    return await record_run(run.client, run.id)
+
+
+async def record_run(client: Client, run_id: str) -> Case:
+    """`record`, by id."""
+    runs: dict[str, JsonObject] = {}
+    case: Case = {"form": FORM, "perdure": version("perdure"), "name": run_id}
+    left = [(run_id, "")]
+    while left:
+        workflow_id, kind = left.pop(0)
+        taken = _Taken(client)
+        async for history in executions(client, workflow_id):
+            kind = kind or history.events[0].workflow_execution_started_event_attributes.workflow_type.name
+            left += started_below(history)
+            for event in history.events if kind == AGENT_WORKFLOW else ():
+                await taken.take(event)
+        if workflow_id == run_id and kind != AGENT_WORKFLOW:
+            raise RunError(f"{run_id!r} is a {kind} workflow, not a run of an agent")
+        if kind != AGENT_WORKFLOW:
+            continue
+        audited = await audit_run(client, workflow_id)
+        view = audited.view or await fetch_run(client, workflow_id)
+        if workflow_id == run_id:
+            case |= _given(taken.input)
+            case["tools"] = {}
+        case["tools"] |= _definitions(audited.tools)
+        runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audited.exchanges, taken)
+    return {**case, "runs": runs}
+
+
+def case_text(case: Case) -> str:
+    """As indented JSON."""
+    return json.dumps(case, ensure_ascii=False, indent=2)
+
+
+def write_case(case: Case, path: str | Path) -> None:
+    """Into a file, as indented JSON."""
+    Path(path).write_text(case_text(case) + "\n", encoding="utf-8")
+
+
+def read_case(path: str | Path) -> Case:
+    """Raises `SettingsError` for a file that is no case, or of a form that this version does not know."""
+    try:
+        case = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read as a case: {error}") from None
+    return check_case(case, str(path))
+
+
+def check_case(case: Any, source: str) -> Case:
+    if not isinstance(case, dict) or not isinstance(case.get("runs"), dict) or "agent" not in case:
+        raise SettingsError(f"{source} is no case: write one with 'perdure record ID'")
+    if case.get("form") != FORM:
+        raise SettingsError(f"{source} is a case of form {case.get('form')}, and this version of Perdure reads {FORM}")
+    return case
+
+
+def _definitions(tools: Iterable[Tool]) -> JsonObject:
+    """Of the tools that code carries out: not the engine's own, and not what the model writes itself."""
+    return {
+        tool.name: tool.definition()
+        for tool in tools
+        if tool.activity is not None and tool.activity not in ENGINE_TOOLS and tool.delegate is None
+    }
+
+
+def _given(run_input: RunInput | None) -> JsonObject:
+    if run_input is None:
+        return {}
+    given: JsonObject = {"agent": run_input.agent}
+    given |= {"input": run_input.input} if run_input.has_input else {}
+    given |= {"approval": run_input.approval} if run_input.approval else {}
+    return given | ({"delegates": run_input.delegates} if run_input.delegates else {})
+
+
+def _written(view: RunView, exchanges: list[Exchange], taken: _Taken) -> JsonObject:
+    failed = {call.id: call for call in view.calls if call.status == "failed" and call.id in taken.called}
+    for call_id, call in failed.items():
+        taken.results[call_id] = {
+            "tool": call.tool,
+            "params": taken.called[call_id] or call.params,
+            "raises": call.error,
+        }
+    refused = [refusal.get("decision") for refusal in view.refusals]
+    return {
+        "status": view.status,
+        "output": view.output,
+        "answers": [_answer(each) for each in exchanges if each.answer is not None],
+        "results": taken.results,
+        "decisions": [each for each in taken.decisions if each not in refused],
+        **plan_graph(view),
+        **({"cut": view.cut} if view.cut else {}),
+    }
+
+
+def _answer(exchange: Exchange) -> JsonObject:
+    """What the model said: word for word where that was kept whole, else as it was understood."""
+    answer = exchange.answer
+    assert answer is not None
+    code = None if answer.problem is None else answer.problem.get("code")
+    about: JsonObject = {"request": exchange.request.number, "model": answer.model or exchange.request.model}
+    about |= {"dialect": exchange.context.dialect}
+    about |= {"usage": [answer.usage.prompt_tokens, answer.usage.completion_tokens]}
+    about |= {"cut": True} if code == "interrupted" else {}
+    whole = bool(answer.text.strip()) and len(answer.text) < KEPT_TEXT
+    understood = answer.problem is None and exchange.context.dialect != "script"
+    if whole and not understood:
+        return {**about, "says": answer.text}
+    calls = [{key: value for key, value in call.items() if key not in ("_id", "_source")} for call in answer.calls]
+    # Where calls are native, text is what stands beside them, or the answer (R9.5).
+    output = answer.output if exchange.context.dialect != "tools" else answer.text or None
+    return {**about, "says": {"calls": calls, "output": output}}
+
+
+@dataclass
+class _Taken:
+    """What the histories of one run tell beside its Requests."""
+
+    client: Client
+    input: RunInput | None = None
+    results: dict[str, JsonObject] = field(default_factory=dict)
+    """By call id: `{"tool", "params", "returns", "branch"?}`, or `"raises"` in place of what it returned."""
+    called: dict[str, JsonObject | None] = field(default_factory=dict)
+    """The resolved parameters of each call that ran, where its history holds them."""
+    decisions: list[JsonObject] = field(default_factory=list)
+    _scheduled: dict[int, ToolInput | ApproveInput] = field(default_factory=dict)
+
+    async def take(self, event: HistoryEvent) -> None:
+        which = event.WhichOneof("attributes")
+        attributes: Any = getattr(event, which) if which else None
+        if which == "workflow_execution_started_event_attributes" and self.input is None:
+            self.input = await self._read(attributes.input, RunInput)
+        elif which == "activity_task_scheduled_event_attributes":
+            if _CALL.fullmatch(attributes.activity_id):
+                called: ToolInput = await self._read(attributes.input, ToolInput)
+                self._scheduled[event.event_id] = called
+                self.called[called.call_id] = called.reads.params if called.reads else None
+            elif attributes.activity_type.name == APPROVE_ACTIVITY:
+                self._scheduled[event.event_id] = await self._read(attributes.input, ApproveInput)
+        elif which == "activity_task_completed_event_attributes":
+            await self._complete(self._scheduled.get(attributes.scheduled_event_id), attributes.result)
+        elif which == "workflow_execution_signaled_event_attributes":
+            await self._say(attributes.signal_name, attributes.input)
+        elif which == "workflow_execution_update_accepted_event_attributes":
+            await self._say(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
+
+    async def _complete(self, scheduled: ToolInput | ApproveInput | None, result: Payloads) -> None:
+        if isinstance(scheduled, ToolInput):
+            returned: ToolResult = await self._read(result, ToolResult)
+            branch = {} if returned.branch is None else {"branch": returned.branch}
+            params = self.called[scheduled.call_id]
+            one = {"tool": scheduled.tool, "params": params, "returns": returned.value, **branch}
+            self.results[scheduled.call_id] = one
+        elif scheduled is not None:
+            self._decide(scheduled.call, await self._read(result, object))
+
+    def _decide(self, call: str, said: Json) -> None:
+        """What a program decided; on a replay it is said as a person's."""
+        decision = {"decision": said} if isinstance(said, str) else said
+        if isinstance(decision, dict) and decision.get("decision") in KINDS:
+            self.decisions.append({"call": call, **_without_digest(decision)})
+
+    async def _say(self, name: str, payloads: Payloads) -> None:
+        if name not in (*KINDS, DECIDE, POLICY) or not payloads.payloads:
+            return
+        try:
+            said = await self._read(payloads, object)
+        except Exception:  # whatever anybody sends
+            return
+        if isinstance(said, dict):
+            kind = {} if name in (DECIDE, POLICY) else {"decision": name}
+            self.decisions.append({"policy": said} if name == POLICY else {**_without_digest(said), **kind})
+
+    async def _read(self, payloads: Payloads, kind: Any) -> Any:
+        (value,) = await self.client.data_converter.decode(payloads.payloads[:1], None if kind is object else [kind])
+        return value
+
+
+def _without_digest(decision: JsonObject) -> JsonObject:
+    """On a replay it is what then waits that counts: whether it is the same, the plans tell."""
+    return {key: value for key, value in decision.items() if key != "digest"}
+
+
+class CaseDifferenceError(AssertionError):
+    """The run is not what was recorded: `lines` are what was (`-`) and what is (`+`)."""
+
+    def __init__(self, name: str, lines: list[str], view: RunView) -> None:
+        super().__init__(f"the run differs from its record {name!r}:\n" + "\n".join(lines))
+        self.lines = lines
+        self.view = view
+
+
+async def replay(
+    case: Case | str | Path,
+    agent: AgentLike | None = None,
+    *,
+    tools: Iterable[ToolLike] = (),
+    model: ScriptedModel | AsyncOpenAI | None = None,
+    server: Server = "time-skipping",
+    timeout: float = 30.0,
+) -> RunView:
+    """Play a recorded run again: by default with the answers of its record, and the agent that it had.
+
+    `agent`: the agent of today; `tools`: the code of today, of which only the definitions count: no tool is called, each call gets what the
+    recorded one of the same tool and parameters got. `model`: another model, whose plan is compared with the recorded one. `server` and
+    `timeout` as for `run_locally`. Raises `CaseDifferenceError`, an `AssertionError`, with a diff of the plans as graphs: calls with
+    parameters, statuses and whether a person was asked, edges, status and output; `SettingsError` for what is no case.
+    """
+    known = read_case(case) if isinstance(case, str | Path) else check_case(case, "the case")
+    whole = as_agent(known["agent"] if agent is None else agent)
+    today = _without_programs(whole)
+    record = _Record(known, f"{today.name}-replay-{uuid.uuid4().hex[:8]}")
+    definitions = _definitions_replaying(known, whole, tools)
+    inline = {name for name, tool in inline_tools(today).items() if tool.get("_activity", name) in definitions}
+    fakes = dict.fromkeys({*definitions, *inline}, record.recorded_result)
+    scripted = model or ScriptedModel(record.answer)
+    with tempfile.TemporaryDirectory() as folder:
+        delegates = {**known.get("delegates", {}), **whole.delegates()}
+        _write(delegates, Path(folder))
+        options: dict[str, Any] = {"server": server, "timeout": timeout, "agents": folder}
+        async with run_locally(today, model=scripted, tools=definitions.values(), fakes=fakes, **options) as local:
+            given = known.get("input", MISSING)
+            run = await local.start(given, id=record.run_id, approval=known.get("approval"))
+            local.following.meanwhile = lambda look: record.decide(local.client, look)
+            view = await run.wait()
+            lines = [*record.strange, *await _compared_replaying(local.client, record, view)]
+    if lines:
+        raise CaseDifferenceError(str(known.get("name")), lines, view)
+    return view
+
+
+async def _compared_replaying(client: Client, record: _Record, view: RunView) -> list[str]:
+    """What differs of the run and of those below it, a line each."""
+    lines: list[str] = []
+    for path, before in record.runs.items():
+        where = f"run {path}: " if path else ""
+        try:
+            after = await fetch_run(client, f"{record.run_id}/{path}") if path else view
+        except RunError:
+            lines.append(f"- {where}it was a run of its own, and is not there any more")
+            continue
+        found = differences(before, {**plan_graph(after), "status": after.status, "output": after.output})
+        lines += [f"{line[:2]}{where}{line[2:]}" for line in found]
+    return lines
+
+
+class _Record:
+    """What the recorded runs tell the one that is played: each thing once."""
+
+    def __init__(self, case: Case, run_id: str) -> None:
+        self.run_id = run_id
+        self.runs: dict[str, JsonObject] = case["runs"]
+        """By the way below the outermost run: `""`, `1.0`, `1.0/2.1`, …"""
+        self.strange: list[str] = []
+        self._asked: Counter[str] = Counter()
+        self._results = {path: dict(run.get("results", {})) for path, run in self.runs.items()}
+        self._decisions = {path: list(run.get("decisions", [])) for path, run in self.runs.items()}
+
+    def _path(self, run_id: str) -> str:
+        return run_id.removeprefix(self.run_id).removeprefix("/")
+
+    def answer(self, asked: ChatRequest) -> Turn:
+        """The next recorded answer of the run that asks."""
+        path = self._path(asked.run_id)
+        answers = self.runs.get(path, {}).get("answers", [])
+        self._asked[path] += 1
+        if self._asked[path] > len(answers):
+            return Turn("the record has no further answer", status=400)
+        one = answers[self._asked[path] - 1]
+        says = one["says"]
+        cut = Fault("cut", len(says)) if one.get("cut") and isinstance(says, str) else None
+        usage = one.get("usage")
+        dialect = one.get("dialect") if path else None  # the outermost agent's may have changed
+        return Turn(says, dialect=dialect, fault=cut, usage=True if usage is None else (usage[0], usage[1]))
+
+    async def recorded_result(self, context: ToolContext, **params: Any) -> Any:
+        """What the recorded call of the same tool and parameters got; of several the one of the same id."""
+        path = self._path(context.idempotency_key.rpartition("/")[0])
+        results = self._results.get(path, {})
+        same = [
+            call_id
+            for call_id, one in results.items()
+            if one["tool"] == context.tool_name and one["params"] in (None, params)
+        ]
+        if not same:
+            where = f"run {path}: " if path else ""
+            said = f"{context.tool_name} {shorten(params, 200)}"
+            self.strange.append(f"+ {where}{context.call_id} {said}: the record has no result for it")
+            raise ToolError("not_recorded", f"the record has no result of {said}")
+        found = results.pop(context.call_id if context.call_id in same else same[0])
+        if "raises" in found:
+            raise ToolError(found["raises"]["code"], found["raises"]["message"])
+        return branch(found["branch"], found["returns"]) if "branch" in found else found["returns"]
+
+    async def decide(self, client: Client, look: WaitingState) -> None:
+        """Say again what people said, each once its call waits."""
+        for run_id in look.open:
+            left = self._decisions.get(self._path(run_id), [])
+            while left and "policy" in left[0]:
+                await change_policy(client, run_id, left.pop(0)["policy"])
+            waiting = {offer.call for offer in await offers_of(client, run_id)} if left else set()
+            for decision in [each for each in left if each.get("call") in waiting]:
+                left.remove(decision)
+                try:
+                    await decide(client, run_id, decision)
+                except RunError as error:
+                    self.strange.append(f"- {decision['call']} {decision['decision']}: refused now, {error}")
+
+
+def _write(delegates: dict[str, JsonObject], folder: Path) -> None:
+    for name, document in delegates.items():
+        (folder / f"{name}.json").write_text(dumps(document), encoding="utf-8")
+
+
+def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLike]) -> dict[str, JsonObject]:
+    """The tools by name: those of today, and of the others what the record knows of them."""
+    there = {name: _own(definition) for name, definition in case.get("tools", {}).items()}
+    return {**there, **{function.name: function.definition for function in functions_of(agent, tools)}}
+
+
+def _own(definition: JsonObject) -> JsonObject:
+    """As a worker has it, whatever name the agent gave it."""
+    kept = {key: value for key, value in definition.items() if key not in ("_activity", "_taskQueue")}
+    return {**kept, "name": definition.get("_activity", definition["name"])}
+
+
+def _without_programs(agent: Agent[Any]) -> Agent[Any]:
+    """Programs of the worker's that would decide: what they decided is in the record."""
+    document = agent.document()
+    config = document.get("config", {})
+    if isinstance(config.get("approval"), dict):
+        config["approval"].pop("approver", None)
+    if ":" in str(config.get("models", {}).get("policy", "")):
+        del config["models"]["policy"]
+    return Agent.of(document)

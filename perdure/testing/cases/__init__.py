@@ -1,1 +1,0 @@
-"""Cases: production runs written down, and played again against the code and the agent of today (R14.6)."""

@@ -1,0 +1,344 @@
+"""The `@tool` decorator: a typed Python function as a tool and its activity."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints, overload
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from perdure.errors import ToolDefinitionError, ToolError, clip
+from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
+from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_PROGRESS
+from perdure.values.problems import first_problem
+from perdure.values.schema_nodes import pattern_problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTERED: Final = "__perdure_tool__"
+"""The attribute under which a decorated function carries its `ToolFunction`."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool's code can know of its call; a parameter annotated with it is not part of the schema (R12.2)."""
+
+    tool_name: str
+    """What the agent calls the tool."""
+    tool: JsonObject
+    """The tool's definition, as an agent file writes it."""
+    call: JsonObject
+    """The call as the model wrote it."""
+    call_id: str
+    """`R.N`: the Request's number and the call's index in it (R5.7)."""
+    idempotency_key: str
+    """Names the effect: the same on every attempt, another where the parameters are others, so that it can be made once (R6.7)."""
+    attempt: int = 1
+    """1 for the first attempt."""
+    messages: list[JsonObject] = field(default_factory=list)
+    """The context's messages that the tool's `_scopes` list."""
+    on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+    """Set by the worker; `heartbeat` and `progress` are for tools."""
+    is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
+    """Set by the worker; `cancelled` is for tools."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was given up: it timed out, was cancelled, or its worker ends. An async function is cut off; one in a
+        thread has to look for itself, for nothing can end a thread."""
+        return self.is_cancelled()
+
+    def heartbeat(self, *details: Any) -> None:
+        """Say that the call is alive; the details are there at the next attempt should this one be lost.
+
+        Raises `ToolError` when the call was given up, so that a thread that tells comes to its end.
+        """
+        if self.cancelled:
+            raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
+        self.on_heartbeat(*details)
+
+    def progress(self, text: str) -> None:
+        """Say how far the call is, for whoever watches, in up to `MAX_PROGRESS` characters; counts as a sign of life. Raises as
+        `heartbeat` does."""
+        self.heartbeat({"progress": clip(text, MAX_PROGRESS)})
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A result that goes to one alternative of the call's output path: see `branch`."""
+
+    path: str
+    value: Any
+
+
+def branch(path: str, value: Any = None) -> Branch:
+    """Return this from a tool to choose an alternative: `branch("†state.sunny", weather)` (R12.4)."""
+    return Branch(path, value)
+
+
+@dataclass(frozen=True)
+class ToolFunction:
+    """A tool with the code behind it."""
+
+    definition: JsonObject
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    result: TypeAdapter[Any] | None
+    context_parameter: str | None
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.definition["name"])
+
+    @property
+    def __perdure_tool__(self) -> ToolFunction:
+        return self
+
+    def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
+        """Keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do not fit."""
+        if self.context_parameter is not None and self.context_parameter in params:
+            raise ToolError(
+                "invalid_params",
+                f"the function takes its ToolContext as {self.context_parameter!r}: no parameter can have this name",
+            )
+        try:
+            model = self.arguments.model_validate(params)
+        except ValidationError as error:
+            raise ToolError("invalid_params", first_problem(error)) from None
+        fields = type(model).model_fields
+        arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (
+            model.model_extra or {}
+        )
+        return arguments | ({self.context_parameter: context} if self.context_parameter else {})
+
+    def dump(self, value: Any) -> Json:
+        """A returned value as JSON. Raises `ToolError` when it cannot be written as JSON."""
+        adapter = self.result or TypeAdapter(Any)
+        try:
+            return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+        except ValueError as error:
+            raise ToolError("not_json", f"the result of {self.name} cannot be written as JSON: {error}") from None
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    output_path: str | None = None,
+    approval: Any = None,
+    safe: bool = False,
+    dangerous: bool = False,
+    untrusted: bool = False,
+    timeout: float = 60.0,
+    heartbeat: float | None = None,
+    retries: int = 2,
+    task_queue: str | None = None,
+    queue_timeout: float | None = None,
+    duration: float | None = None,
+    exclusive: bool | str = False,
+    message: bool | str = False,
+) -> Callable[[F], F]: ...
+
+
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a typed function, sync or async, a tool (R12.1).
+
+    The parameters' schema and the result's come from the annotations, the descriptions from the docstring. A function with
+    `**params` takes whatever the tool's definition allows. Sync functions run in threads.
+
+    `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
+    `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
+    `untrusted`: others write what it returns, mails or pages, and may write it for a model to obey (R15.2).
+    `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
+    the first (2); with 0 it never begins twice, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
+    to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
+    by a group's name no two of all tools of that group. `message`: it says something to people, the parameter of this name, or else what is
+    called `text`, `message`, `content` or `body`: a session's run does not reply the same once more.
+
+    Raises `ToolDefinitionError` for a function that cannot be a tool.
+    """
+
+    def decorate(target: F) -> F:
+        setattr(target, REGISTERED, _describe(target, options))
+        return target
+
+    return decorate if function is None else decorate(function)
+
+
+def tool_function(target: Any) -> ToolFunction | None:
+    """The tool that a decorated function is, or `None`."""
+    found = getattr(target, REGISTERED, None)
+    return found if isinstance(found, ToolFunction) else None
+
+
+def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction:
+    name = options.pop("name", None) or getattr(function, "__name__", "")
+    arguments, result, context_parameter = read_signature(function, name)
+    definition = {
+        "name": name,
+        "description": described(function),
+        **plain_schema(arguments.model_json_schema(by_alias=True)),
+        **meta_properties(options),
+    }
+    if output := None if result is None else plain_schema(result.json_schema(mode="serialization")):
+        definition["_output"] = output
+    parse_tool(definition, activities=[name])
+    if context_parameter is not None and arguments.model_config.get("extra") == "allow":
+        definition[CONTEXT_PARAMETER] = context_parameter
+    return ToolFunction(
+        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
+    )
+
+
+def read_signature(
+    function: Callable[..., Any], name: str, *, method: bool = False
+) -> tuple[type[BaseModel], TypeAdapter[Any] | None, str | None]:
+    """A model of the parameters, what reads the result, and the name of the parameter that takes the `ToolContext`.
+
+    `method`: the first parameter is `self`, and none of the tool's. Raises `ToolDefinitionError`.
+    """
+    where = f"tool {name!r}"
+    hints = _hints(function, where)
+    documented = docstring_parser.parse(inspect.getdoc(function) or "")
+    descriptions = {parameter.arg_name: parameter.description for parameter in documented.params}
+    fields: dict[str, Any] = {}
+    context_parameter: str | None = None
+    open_ended = False
+    for parameter in list(inspect.signature(function).parameters.values())[method:]:
+        annotation = hints.get(parameter.name, Any)
+        if annotation is ToolContext:
+            context_parameter = parameter.name
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            open_ended = True
+        elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            raise ToolDefinitionError(
+                f"{where}: {parameter.name!r} can only be given by position; tools are called by name"
+            )
+        elif parameter.name.startswith("_"):
+            raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
+        else:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            # Under names of its own, so that a parameter called `schema` or `copy` is no method of the model.
+            field_info = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
+            fields[f"p_{parameter.name}"] = (annotation, field_info)
+    extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
+    try:
+        arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
+        arguments.model_json_schema(by_alias=True)
+    except _NO_SCHEMA as error:
+        for field_name, (annotation, _) in fields.items():
+            if _adapter(annotation, "validation") is None:
+                raise ToolDefinitionError(
+                    f"{where}: the parameter {field_name.removeprefix('p_')!r} is annotated as {_name_of(annotation)}, of which no "
+                    "JSON Schema can be made; use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
+                ) from None
+        raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
+    returns = hints.get("return", Any)
+    result = None if returns in (Any, Branch) else _adapter(returns, "serialization")
+    if result is None and returns not in (Any, Branch):
+        _hint(where, f"{_name_of(returns)}, of which no JSON Schema can be made")
+    return arguments, result, context_parameter
+
+
+_NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError)
+
+
+def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
+    """Return what reads and writes values of a type; `None`: no JSON Schema can be made of it."""
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter.json_schema(mode=mode)
+    except _NO_SCHEMA:
+        return None
+    return adapter
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The annotations by parameter, and `return`; without that of the result where only it cannot be read. Raises `ToolDefinitionError`."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        annotations = getattr(function, "__annotations__", None)
+        if not isinstance(annotations, dict):
+            raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        alone = SimpleNamespace(
+            __annotations__={name: annotation}, __globals__=getattr(inspect.unwrap(function), "__globals__", {})
+        )
+        try:
+            hints |= get_type_hints(alone, include_extras=True)
+        except (NameError, TypeError) as error:
+            if name != "return":
+                raise ToolDefinitionError(
+                    f"{where}: the annotation {_name_of(annotation)} of the parameter {name!r} cannot be read: {error}"
+                ) from None
+            _hint(where, f"{_name_of(annotation)}, which cannot be read: {error}")
+    return hints
+
+
+def _name_of(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+
+
+def _hint(where: str, why: str) -> None:
+    words = f"{where} has no schema of its result, and results are passed on unchecked: it returns {why}"
+    warnings.warn(words, stacklevel=6)
+
+
+def described(documented: Any) -> str:
+    """What a docstring says, without its parameters."""
+    found = docstring_parser.parse(inspect.getdoc(documented) or "")
+    return "\n".join(filter(None, (found.short_description, found.long_description)))
+
+
+def meta_properties(options: JsonObject) -> JsonObject:
+    """The options of `@tool` as a definition has them."""
+    return {
+        f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value is not None and value is not False
+    }
+
+
+def open_tool(
+    definition: JsonObject, function: Callable[..., Any], *, context_parameter: str | None = None
+) -> ToolFunction:
+    """A tool from a definition written elsewhere, with an async function that takes whatever it allows.
+
+    `context_parameter`: the name under which the function is given its `ToolContext`. Raises `ToolDefinitionError`.
+    """
+    name = str(definition.get("name"))
+    parse_tool(definition, activities=[name])
+    arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
+    return ToolFunction(definition, function, arguments, None, context_parameter, True)
+
+
+_CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}
+
+
+def plain_schema(schema: Any) -> Any:
+    """Without the titles that pydantic makes from names, which cost tokens and say nothing, and without patterns that cannot be
+    checked in linear time (a `Decimal` has one): the function's own types check again."""
+    if isinstance(schema, list):
+        return [plain_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: plain_schema(child) for name, child in value.items()}
+        if key in ("properties", "$defs")
+        else plain_schema(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+        and not (key == "pattern" and isinstance(value, str) and pattern_problem(value))
+    }

@@ -1,0 +1,651 @@
+"""Formulas (`_expr`): read by `ast`, evaluated in counted steps, never executed as Python."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import keyword
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NoReturn, TypeAlias
+
+from perdure.errors import FormulaError, JsonError, clip
+from perdure.values.formula_functions import (
+    CHARACTERS,
+    COMPARISONS,
+    FUNCTIONS,
+    LOOKS,
+    MAX_FORMULA_STEPS,
+    METHODS,
+    OPERATORS,
+    EvaluationSteps,
+    FormulaUseError,
+    OutOfStepsError,
+    as_text,
+    at_place,
+    call_method,
+    formatted,
+    is_number,
+    items,
+    kind,
+    number,
+    text_key,
+)
+from perdure.values.json import Json, check
+from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
+from perdure.values.sizes import Sizes
+
+MAX_NESTED: Final = 150
+"""Parts of a formula inside each other: each takes up to four frames of Python's stack, of 1,000, and whether there are so many must not
+depend on who asks."""
+CONSTANTS: Final = {"true": True, "false": False, "null": None}
+"""As JSON writes them, beside Python's own."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One evaluation: the values of the references, the variables of comprehensions, and the budget."""
+
+    values: Sequence[Json]
+    steps: EvaluationSteps
+    variables: dict[str, Json] = field(default_factory=dict)
+
+
+Step: TypeAlias = Callable[[Frame], Any]
+
+
+def wrong(node: ast.AST, message: str) -> NoReturn:
+    raise FormulaError(message, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
+
+
+class Nodes:
+    """Turns the nodes that are allowed into steps, and takes down the references."""
+
+    def __init__(self) -> None:
+        self.references: dict[Reference, int] = {}
+        self.bound: list[str] = []
+        self._depth = 0
+        self._perhaps = 0
+        """Above 0 in what is only asked where something else holds: `rows[0].n if rows else 0`."""
+
+    def read(self, node: ast.expr) -> Step:
+        made = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if made is None or isinstance(node, ast.Slice):
+            wrong(node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}")
+        if self._depth == MAX_NESTED:
+            wrong(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
+        self._depth += 1
+        step: Step = made(node)
+        self._depth -= 1
+
+        def counted(frame: Frame) -> Any:
+            frame.steps.take()
+            try:
+                return step(frame)
+            except FormulaUseError as error:
+                wrong(node, str(error))
+            except RecursionError:
+                wrong(node, "this is nested too deeply")
+            except (
+                TypeError,
+                ValueError,
+                ArithmeticError,
+                LookupError,
+            ) as error:  # Python's own words for what it cannot do
+                wrong(node, clip(str(error), 200))
+
+        return counted
+
+    def _read_perhaps(self, node: ast.expr) -> Step:
+        self._perhaps += 1
+        step = self.read(node)
+        self._perhaps -= 1
+        return step
+
+    def _reference(self, kind: str, path: Path) -> Step:
+        at = self.references.setdefault(Reference(kind, path), len(self.references))
+        return lambda frame: frame.values[at]
+
+    # What stands for itself.
+
+    def _constant(self, node: ast.Constant) -> Step:
+        value = node.value
+        if value is not None and not isinstance(value, bool | int | float | str):
+            wrong(node, f"{_shown(node)} is no JSON")
+        try:
+            number(value)
+        except FormulaUseError as error:
+            wrong(node, str(error))
+        return lambda frame: value
+
+    def _list(self, node: ast.List) -> Step:
+        parts = [
+            (isinstance(item, ast.Starred), self.read(item.value if isinstance(item, ast.Starred) else item))
+            for item in node.elts
+        ]
+
+        def make(frame: Frame) -> list[Any]:
+            made: list[Any] = []
+            for several, step in parts:
+                value = step(frame)
+                made.extend(items(frame.steps, value)) if several else made.append(value)
+            return made
+
+        return make
+
+    def _tuple(self, node: ast.Tuple) -> Step:
+        return self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Step:
+        parts = [self.read(part) for part in node.values]
+
+        def join(frame: Frame) -> str:
+            made = [part(frame) for part in parts]
+            frame.steps.text(sum(map(len, made)))
+            return "".join(made)
+
+        return join
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> Step:
+        value, spec = self.read(node.value), ""
+        if isinstance(node.format_spec, ast.JoinedStr):
+            fixed = [str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant)]
+            if len(fixed) < len(node.format_spec.values):
+                wrong(node, "a format is written out, such as :.2f")
+            spec = "".join(fixed)
+        if node.conversion in (ord("r"), ord("a")):
+            convert = repr if node.conversion == ord("r") else ascii
+
+            def write(frame: Frame) -> str:
+                given = value(frame)
+                frame.steps.weigh(given)
+                return formatted(frame.steps, convert(given), spec)
+
+            return write
+        if node.conversion == ord("s"):
+            return lambda frame: formatted(frame.steps, as_text(frame.steps, value(frame)), spec)
+        return lambda frame: formatted(frame.steps, value(frame), spec)
+
+    # Names, and what stands in a value.
+
+    def _name(self, node: ast.Name) -> Step:
+        name = node.id
+        if name in self.bound:
+            return lambda frame: frame.variables[name]
+        if name in CONSTANTS:
+            value = CONSTANTS[name]
+            return lambda frame: value
+        if name in FUNCTIONS:
+            wrong(node, f"{name!r} is a function: write {name}(…)")
+        return self._reference(name, ())
+
+    def _attribute(self, node: ast.Attribute) -> Step:
+        return self._path(node) or self._key_of(node.value, node.attr)
+
+    def _subscript(self, node: ast.Subscript) -> Step:
+        if (step := self._path(node)) is not None:
+            return step
+        if isinstance(node.slice, ast.Slice):
+            return self._slice(node.value, node.slice)
+        value, at = self.read(node.value), self.read(node.slice)
+        return lambda frame: at_place(frame.steps, value(frame), at(frame))
+
+    def _path(self, node: ast.expr) -> Step | None:
+        """The reference that a chain of keys and places is, if it begins with a kind.
+
+        In what is perhaps not asked, only what the chain begins with has to exist: a result, or all of another kind.
+        """
+        steps: list[str | int] = []
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Attribute):
+                steps.append(node.attr)
+            elif isinstance(node.slice, ast.Constant) and (step := _path_step(node.slice.value)) is not None:
+                steps.append(step)
+            else:
+                return None
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in self.bound or node.id in CONSTANTS or len(steps) > MAX_STEPS:
+            return None
+        if self._perhaps and len(steps) > (node.id == "state"):
+            return None
+        return self._reference(node.id, tuple(reversed(steps)))
+
+    def _key_of(self, node: ast.expr, name: str) -> Step:
+        value = self.read(node)
+        return lambda frame: at_place(frame.steps, value(frame), name)
+
+    def _slice(self, node: ast.expr, bounds: ast.Slice) -> Step:
+        value = self.read(node)
+        parts = [self.read(bound) if bound is not None else None for bound in (bounds.lower, bounds.upper, bounds.step)]
+
+        def cut(frame: Frame) -> Json:
+            whole = value(frame)
+            if not isinstance(whole, str | list):
+                raise FormulaUseError(f"{kind(whole)} has no slices")
+            given = [part(frame) if part is not None else None for part in parts]
+            if not all(bound is None or isinstance(bound, int) for bound in given) or given[2] == 0:
+                raise FormulaUseError("a slice is written with whole numbers: [1:3]")
+            made: Any = whole[slice(*given)]
+            frame.steps.text(len(made)) if isinstance(made, str) else frame.steps.take(len(made))
+            return made
+
+        return cut
+
+    # Operators.
+
+    def _binop(self, node: ast.BinOp) -> Step:
+        do = OPERATORS.get(type(node.op).__name__)
+        if do is None:
+            wrong(node, f"{_shown(node)}: of operators there are + - * / // % **")
+        left, right = self.read(node.left), self.read(node.right)
+
+        def calculate(frame: Frame) -> Json:
+            a, b = left(frame), right(frame)
+            try:
+                return do(frame.steps, a, b)
+            except ZeroDivisionError:
+                raise FormulaUseError("division by zero") from None
+            except OverflowError:
+                raise FormulaUseError("the result is outside the range of a 64-bit float") from None
+
+        return calculate
+
+    def _unaryop(self, node: ast.UnaryOp) -> Step:
+        value = self.read(node.operand)
+        if isinstance(node.op, ast.Not):
+            return lambda frame: not value(frame)
+        if isinstance(node.op, ast.Invert):
+            wrong(node, "~ is not known here; write not")
+        sign = -1 if isinstance(node.op, ast.USub) else 1
+
+        def signed(frame: Frame) -> Json:
+            given = value(frame)
+            if not is_number(given):
+                raise FormulaUseError(f"{kind(given)} has no sign")
+            return -given if sign < 0 else +given
+
+        return signed
+
+    def _boolop(self, node: ast.BoolOp) -> Step:
+        first, *rest = node.values
+        parts = [self.read(first), *map(self._read_perhaps, rest)]
+        ends = isinstance(node.op, ast.Or)
+
+        def decide(frame: Frame) -> Json:
+            value: Json = None
+            for part in parts:
+                value = part(frame)
+                if bool(value) == ends:
+                    break
+            return value
+
+        return decide
+
+    def _compare(self, node: ast.Compare) -> Step:
+        first = self.read(node.left)
+        rest = [
+            (COMPARISONS[type(sign).__name__], self.read(value))
+            for sign, value in zip(node.ops, node.comparators, strict=True)
+        ]
+        for sign, value in zip(node.ops, node.comparators, strict=True):
+            if isinstance(sign, ast.Is | ast.IsNot) and not (isinstance(value, ast.Constant) and value.value is None):
+                wrong(value, "'is' asks for None; values are compared with ==")
+
+        def compare(frame: Frame) -> bool:
+            left = first(frame)
+            for do, step in rest:
+                right = step(frame)
+                if not do(frame.steps, left, right):
+                    return False
+                left = right
+            return True
+
+        return compare
+
+    def _ifexp(self, node: ast.IfExp) -> Step:
+        test, body, other = self.read(node.test), self._read_perhaps(node.body), self._read_perhaps(node.orelse)
+        return lambda frame: body(frame) if test(frame) else other(frame)
+
+
+def _path_step(value: object) -> str | int | None:
+    if isinstance(value, str):
+        return value
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _shown(node: ast.AST) -> str:
+    try:
+        return repr(clip(ast.unparse(node), 60))
+    except (ValueError, RecursionError):
+        return type(node).__name__
+
+
+_ALLOWED: Final = (
+    "it computes with values: operators, comparisons, comprehensions, f-strings and functions such as len(…)"
+)
+_INSTEAD: Final[dict[type[ast.AST], str]] = {
+    ast.NamedExpr: "nothing is assigned in an expression",
+    ast.Await: "nothing is waited for in an expression",
+}
+
+
+_METHODS: Final = frozenset(name for methods in METHODS.values() for name in methods)
+
+
+class FormulaParser(Nodes):
+    """Turns the nodes that are allowed into steps, and takes down the references."""
+
+    def _set(self, node: ast.Set) -> Step:
+        make = self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+        return lambda frame: FUNCTIONS["set"](frame.steps, make(frame))
+
+    def _dict(self, node: ast.Dict) -> Step:
+        pairs = [
+            (self.read(key) if key is not None else None, self.read(value))
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+
+        def make(frame: Frame) -> dict[str, Any]:
+            made: dict[str, Any] = {}
+            for key, value in pairs:
+                given = value(frame)
+                if key is not None:
+                    made[text_key(frame.steps, key(frame))] = given
+                elif isinstance(given, dict):
+                    frame.steps.take(len(given))
+                    frame.steps.text(sum(map(len, given)))
+                    made.update(given)
+                else:
+                    raise FormulaUseError(f"** takes an object, not {kind(given)}")
+            return made
+
+        return make
+
+    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Step:
+        with_variables, make = self._loops(node, node.generators, [node.elt])
+        element = make[0]
+
+        def collect(frame: Frame) -> list[Any]:
+            return [element(frame) for _ in with_variables(frame)]
+
+        return collect
+
+    _generatorexp = _listcomp
+
+    def _setcomp(self, node: ast.SetComp) -> Step:
+        collect = self._listcomp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
+        return lambda frame: FUNCTIONS["set"](frame.steps, collect(frame))
+
+    def _dictcomp(self, node: ast.DictComp) -> Step:
+        with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
+
+        def collect(frame: Frame) -> dict[str, Any]:
+            return {text_key(frame.steps, key(frame)): value(frame) for _ in with_variables(frame)}
+
+        return collect
+
+    def _loops(
+        self, node: ast.expr, generators: list[ast.comprehension], made: list[ast.expr]
+    ) -> tuple[Callable[[Frame], Iterator[None]], list[Step]]:
+        """The loops of a comprehension, and what it makes within them."""
+        before = list(self.bound)
+        loops: list[tuple[Step, ast.expr, list[Step]]] = []
+        for generator in generators:
+            if generator.is_async:
+                wrong(node, "async has no place in an expression")
+            source = self.read(generator.iter)
+            self.bound.extend(_names(generator.target))
+            loops.append((source, generator.target, [self.read(test) for test in generator.ifs]))
+        steps = [self.read(each) for each in made]
+        self.bound = before
+
+        def run(frame: Frame, depth: int = 0) -> Iterator[None]:
+            if depth == len(loops):
+                yield
+                return
+            source, target, tests = loops[depth]
+            for item in items(frame.steps, source(frame)):
+                _assign(frame.steps, target, item, frame.variables)
+                if all(test(frame) for test in tests):
+                    yield from run(frame, depth + 1)
+
+        def scoped(frame: Frame) -> Iterator[None]:
+            kept = _copied(frame)
+            yield from run(frame)
+            frame.variables = kept
+
+        return scoped, steps
+
+    def _lambda(self, node: ast.Lambda) -> Step:
+        wrong(
+            node,
+            "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
+        )
+
+    def _ranking(self, node: ast.expr) -> Step:
+        """`key=lambda item: …`: a step that gives a function."""
+        if isinstance(node, ast.Constant) and node.value is None:
+            return lambda frame: None
+        if isinstance(node, ast.Name) and node.id in FUNCTIONS and node.id not in self.bound:
+            named = FUNCTIONS[node.id]
+            return lambda frame: lambda item: named(frame.steps, item)
+        given = node.args if isinstance(node, ast.Lambda) else None
+        if given is None or len(given.args) != 1 or given.defaults or given.vararg or given.kwarg or given.kwonlyargs:
+            wrong(node, "a key is written as lambda item: …")
+        assert isinstance(node, ast.Lambda)
+        name = given.args[0].arg
+        self.bound.append(_allowed(node, name))
+        body = self.read(node.body)
+        self.bound.pop()
+
+        def make(frame: Frame) -> Callable[[Json], Json]:
+            inner = Frame(frame.values, frame.steps, _copied(frame))
+
+            def rank(item: Json) -> Json:
+                inner.variables[name] = item
+                return body(inner)
+
+            return rank
+
+        return make
+
+    def _call(self, node: ast.Call) -> Step:
+        if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+            wrong(node, "arguments are written one by one, without *")
+        given = [self.read(each) for each in node.args]
+        if isinstance(node.func, ast.Attribute):
+            return self._method(node, node.func, given)
+        if not isinstance(node.func, ast.Name) or node.func.id in self.bound:
+            wrong(node, "only functions can be called")
+        name = node.func.id
+        function = FUNCTIONS.get(name)
+        if function is None:
+            near = difflib.get_close_matches(name, FUNCTIONS, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            wrong(node, f"there is no function {clip(name, 60)!r} for values; {hint}There are: {', '.join(FUNCTIONS)}")
+        named = {
+            str(each.arg): self._ranking(each.value) if each.arg == "key" else self.read(each.value)
+            for each in node.keywords
+        }
+
+        def call(frame: Frame) -> Json:
+            arguments = [step(frame) for step in given]
+            by_name = {key: step(frame) for key, step in named.items()}
+            try:
+                return function(frame.steps, *arguments, **by_name)
+            except TypeError:
+                raise FormulaUseError(f"{name} does not take these arguments") from None
+            except OverflowError:
+                raise FormulaUseError("the result is outside the range of a 64-bit float") from None
+
+        return call
+
+    def _method(self, node: ast.Call, func: ast.Attribute, given: list[Step]) -> Step:
+        if node.keywords:
+            wrong(node, "methods take no arguments by name here")
+        if func.attr not in _METHODS:
+            wrong(
+                node, f"there is no method {clip(func.attr, 60)!r} for values; there are: {', '.join(sorted(_METHODS))}"
+            )
+        value = self.read(func.value)
+        return lambda frame: call_method(frame.steps, value(frame), func.attr, [step(frame) for step in given])
+
+
+def _allowed(node: ast.AST, name: str) -> str:
+    if name in ("state", "input", "item", "index") or name in FUNCTIONS or name in CONSTANTS:
+        wrong(node, f"{name!r} has a meaning of its own here; take another name")
+    return name
+
+
+def _names(target: ast.expr) -> list[str]:
+    if isinstance(target, ast.Name):
+        return [_allowed(target, target.id)]
+    if not isinstance(target, ast.Tuple | ast.List):
+        wrong(target, "a comprehension gives its items names: for host in …")
+    return [name for each in target.elts for name in _names(each)]
+
+
+def _copied(frame: Frame) -> dict[str, Json]:
+    """The variables, for what changes them to be undone."""
+    frame.steps.take(len(frame.variables) // CHARACTERS)
+    return dict(frame.variables)
+
+
+def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
+    """Give the names of `target` their values; each takes a step."""
+    steps.take()
+    if isinstance(target, ast.Name):
+        variables[target.id] = value
+        return
+    assert isinstance(target, ast.Tuple | ast.List)
+    if not isinstance(value, list) or len(value) != len(target.elts):
+        raise FormulaUseError(f"{len(target.elts)} names take a list of so many items, not {kind(value)}")
+    for each, item in zip(target.elts, value, strict=True):
+        _assign(steps, each, item, variables)
+
+
+MAX_FORMULA: Final = 2_000
+"""Characters. What needs more is a tool's work."""
+MAX_NODES: Final = 600
+"""Parts of a formula: each is read, and kept, in a workflow's task."""
+
+_BEFORE_NAME: Final = re.compile(rf"{DAGGER}(?=[^\W\d])")
+_LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula that was read. `references` are what it needs, in the order in which `evaluate` takes their values."""
+
+    text: str
+    references: tuple[Reference, ...]
+    step: Step = field(repr=False, compare=False)
+
+    def evaluate(self, values: Sequence[Json], steps: EvaluationSteps | None = None) -> Json:
+        """The formula's value, which is JSON: numbers finite, the work bounded by `steps`. Raises `FormulaError`."""
+        steps = EvaluationSteps() if steps is None else steps
+        with _in_words():
+            return self.step(Frame(values, steps))
+
+    def measured(self, values: Sequence[Json], steps: EvaluationSteps, sizes: Sizes, most: int) -> tuple[Json, int]:
+        """The same, and how many bytes of it are new: measuring, copying and encoding them is paid for in `steps`, too (R18.9).
+
+        Raises `TooManyBytesError` as soon as the value is found to have more than `most` bytes.
+        """
+        value = self.evaluate(values, steps)
+        _, new, looked_at = sizes.of_made(value, frozenset(map(id, values)), most)
+        with _in_words():
+            steps.take(looked_at // LOOKS)
+            steps.text(new)
+        return value, new
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except OutOfStepsError:
+        raise FormulaError(
+            f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much",
+            1,
+            1,
+        ) from None
+
+
+@lru_cache(maxsize=512)
+def parse_formula(text: str) -> Formula:
+    """Read a formula. Raises `FormulaError`, with line and column, for what is no formula."""
+    if len(text) > MAX_FORMULA:
+        raise FormulaError(f"a formula of {len(text):,} characters; at most {MAX_FORMULA:,} are read", 1, 1)
+    source = _without_daggers(text).strip()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source, mode="eval")
+    except SyntaxError as error:
+        column = error.offset or len(source) + 1
+        raise FormulaError(f"this is no expression: {error.msg}", error.lineno or 1, column) from None
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise FormulaError(f"this cannot be read: {str(error) or 'it is nested too deeply'}", 1, 1) from None
+    nodes = list(ast.walk(tree))
+    if len(nodes) > MAX_NODES:
+        raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do what is that much", 1, 1)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            _check_text(node)
+    reader = FormulaParser()
+    step = reader.read(tree.body)
+    return Formula(text, tuple(reader.references), step)
+
+
+def _check_text(node: ast.Constant) -> None:
+    try:
+        check(node.value, source="the text")
+    except JsonError as error:
+        wrong(node, str(error))
+
+
+def readable(text: str) -> str | None:
+    """The formula in Python's own words, without daggers; `None` for what is no formula."""
+    try:
+        parse_formula(text)
+    except FormulaError:
+        return None
+    return _without_daggers(text).strip()
+
+
+def _without_daggers(text: str) -> str:
+    """`†state.x` is `state.x`; in a text `†` stays what it is, but for the braces of an f-string."""
+    if DAGGER not in text:
+        return text
+    parts: list[str] = []
+    at = 0
+    for found in _LITERALS.finditer(text):
+        parts.append(_BEFORE_NAME.sub("", text[at : found.start()]))
+        literal = found.group()
+        formats = "f" in literal[: literal.index(found.group(1)[0])].lower()
+        parts.append(re.sub(rf"\{{\s*{DAGGER}", "{", literal) if formats else literal)
+        at = found.end()
+    return "".join([*parts, _BEFORE_NAME.sub("", text[at:])])
+
+
+# An *expression* joins references (R3.3); a *formula* computes with what they name: `[h.name for h in state.hosts if h.cpu > 90]`. It is read by `ast` and never executed: what is allowed is turned into small functions that count their steps. So a formula is deterministic, and bounded in steps, memory and the size of what it gives. `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
+
+
+def is_function(name: str) -> bool:
+    """Whether formulas have a function of that name: `len`, `sum`, …"""
+    return name in FUNCTIONS
+
+
+def is_name(name: str) -> bool:
+    """Whether a loop may give its items that name: it means nothing of its own in a formula."""
+    return name not in FUNCTIONS and name not in CONSTANTS and not keyword.iskeyword(name)
+
+
+def is_method(name: str) -> bool:
+    """Whether a text, a list or an object has a method of that name: `lower`, `get`, …"""
+    return any(name in methods for methods in METHODS.values())

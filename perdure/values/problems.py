@@ -1,0 +1,196 @@
+"""Problems of a document: each with its place, its reason, and the accepted form."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import types
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from perdure.errors import Problem
+from perdure.values.json import Json, PathPart, json_path, shorten, without_comments
+
+Place: TypeAlias = tuple[PathPart, ...]
+
+_MUST: Final = {
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+"""Pydantic's kinds of errors in JSON's words."""
+MOST: Final = 20
+"""Problems that are told of one thing that was written: a name that is near is looked for with each."""
+_NAMES: Final = 12
+"""Right names that are listed where none is near."""
+
+
+def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
+    """The names most like one that does not exist; all of them when they are few."""
+    known = sorted(names)
+    return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
+
+
+def meant(name: str, names: Iterable[str]) -> str | None:
+    """The one that was probably meant by a name that does not exist."""
+    return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
+
+
+def none_of(name: str, what: str, names: Sequence[str]) -> str:
+    """`'dialct' is no key; did you mean 'dialect'?`, or which names there are."""
+    near = meant(name, names)
+    there = f"; there are {', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}" if names else ""
+    return f"{shorten(name, 60)} is no {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
+
+
+def problem_at(place: Sequence[PathPart], words: str) -> Problem:
+    """What is wrong at a place of a document."""
+    return Problem(tuple(place), json_path(place), words)
+
+
+def problems_of(
+    error: ValidationError, document: Json = None, *, model: Any = None, at: Place = (), skip: int = 0
+) -> list[Problem]:
+    """Everything that a pydantic error says of the `document`, which is to be a `model` and stands at `at`; `skip` steps of its places
+    are left out at the start. What is wrong with one value is one problem, however many kinds of value it might have been. Behind `MOST` one
+    says that there are more."""
+    found: dict[Place, list[str]] = {}
+    instead: set[Place] = set()
+    for each in error.errors(include_url=False):
+        missing = each["type"] == "missing"
+        place = _place(each["loc"][skip:], document, missing=missing)
+        if len(found) == MOST and place not in found:
+            found[()] = [f"has more problems than these {MOST}"]
+            break
+        keys = _keys(model, place[:-1]) if each["type"] == "extra_forbidden" else []
+        if keys and (near := meant(str(place[-1]), keys)):
+            instead.add((*place[:-1], near))
+        words = _words(each, place, keys)
+        if words not in found.setdefault(place, []):
+            found[place].append(words)
+    kept = {place: words for place, words in found.items() if place not in instead or words != ["is missing"]}
+    return [problem_at((*at, *place), _either(words)) for place, words in kept.items()]
+
+
+def _either(words: Sequence[str]) -> str:
+    """What any of several kinds of value would have needed: `must be text or must be an object, not 5`."""
+    return " or ".join([*(each.partition(", not ")[0] for each in words[:-1]), words[-1]])
+
+
+def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place:
+    """The steps that are the document's own; between them pydantic names the kinds of value that it tried."""
+    if document is None:
+        return tuple(steps)
+    place: list[PathPart] = []
+    for number, step in enumerate(steps):
+        last = missing and number == len(steps) - 1
+        if last or (isinstance(document, dict) and step in document):
+            place.append(step)
+            document = None if last else document[step]
+        elif isinstance(document, list) and isinstance(step, int) and step < len(document):
+            place.append(step)
+            document = document[step]
+    return tuple(place)
+
+
+def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
+    kind, given = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return none_of(str(place[-1]) if place else "it", "key", keys)
+    if kind == "missing":
+        return "is missing"
+    got = "" if isinstance(given, dict | list) and given else f", not {shorten(given, 60)}"
+    if kind in _MUST:
+        return _MUST[kind] + got
+    if kind == "literal_error":
+        allowed = [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        near = meant(given, allowed) if isinstance(given, str) else None
+        return f"must be {error['ctx']['expected']}{got}" + (f"; did you mean '{near}'?" if near else "")
+    said = str(error["msg"]).removeprefix("Value error, ")
+    plain = said.replace("Input should be", "must be", 1)
+    return plain if plain == said else plain + got
+
+
+def _keys(model: Any, place: Place) -> list[str]:
+    """The keys that an object at this place of a model's document may have."""
+    for step in place:
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            model = next((f.annotation for n, f in model.model_fields.items() if step in (n, f.alias)), None)
+        else:
+            model = _inside(model)
+        model = _stripped(model)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _stripped(kind: Any) -> Any:
+    """The model among what a value may be; a list's, or a mapping's, stays as it is."""
+    if get_origin(kind) is Annotated:
+        return _stripped(get_args(kind)[0])
+    if get_origin(kind) in (Union, types.UnionType):
+        return next((each for each in map(_stripped, get_args(kind)) if each not in (type(None), str)), None)
+    return kind
+
+
+def _inside(kind: Any) -> Any:
+    return get_args(kind)[-1] if get_args(kind) else None
+
+
+def first_problem(error: ValidationError, document: Json = None, *, model: Any = None, skip: int = 0) -> str:
+    """A pydantic error's first problem as one line with its JSON path."""
+    first = problems_of(error, document, model=model, skip=skip)[0]
+    return f"{first.words} at {first.path}" if first.place else first.words
+
+
+_BLANKS: Final = re.compile(r"[\s,:]*")
+_DECODER: Final = json.JSONDecoder()
+
+
+def line_of(text: str, place: Sequence[PathPart]) -> int:
+    """The line, from 1, on which the value at the place begins, a key's with its name; of one that is not there that of what it would
+    be in. `text` is JSON, with comments or without."""
+    plain = without_comments(text)
+    at = found = _blanks(plain, 0)
+    for step in place:
+        inside = _step(plain, at, step)
+        if inside is None:
+            break
+        found, at = inside
+    return plain.count("\n", 0, found) + 1
+
+
+def _step(text: str, at: int, step: PathPart) -> tuple[int, int] | None:
+    """Where a member of the object or list at `at` begins, and where its value does."""
+    if text[at : at + 1] not in ("{", "["):
+        return None
+    keyed = text[at] == "{"
+    at, index = _blanks(text, at + 1), 0
+    found = None
+    while text[at] not in "}]":
+        begin, name = at, index
+        if keyed:
+            name, at = _DECODER.raw_decode(text, at)
+            at = _blanks(text, at)
+        if name == step:
+            found = begin, at  # of a key that is written twice the last counts
+        _, at = _DECODER.raw_decode(text, at)
+        at, index = _blanks(text, at), index + 1
+    return found
+
+
+def _blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return at if found is None else found.end()

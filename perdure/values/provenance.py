@@ -1,0 +1,439 @@
+"""Provenance: which sources each value comes from, and the shape of values that others have written.
+
+A name is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or of what a prompt holds `skill:NAME` or `file:NAME`; a `!` before it says that others wrote what came from there. Sets are shared, so
+that a write costs one pointer, and a snapshot one small number: see `Table`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from perdure.values.json import Json, JsonObject
+from perdure.values.references import MISSING, Expression, FirstOf, Missing, Path, Reference, array_index, references
+from perdure.values.templates import Template
+
+Sources: TypeAlias = frozenset[str]
+Hides: TypeAlias = Callable[[Sources], bool]
+"""Whether values of these sources are shown to the model by their shape alone (R15.4)."""
+Shaping: TypeAlias = Callable[[Json, tuple[str, ...]], Json]
+"""The shape of a value that stands at a path."""
+Naming: TypeAlias = Callable[[str, int], str]
+"""What is shown of a key that others may have written, the so many-th of its object."""
+
+OTHERS: Final = "!"
+"""Before a name: what came from there was written by others."""
+BY_OTHERS: Final = " (written by others)"
+"""The same in words, after it."""
+NOWHERE: Final[Sources] = frozenset()
+USER: Final[Sources] = frozenset({"user"})
+"""The run's input, a person's answer, what a person wrote into a call or vouched for."""
+AGENT: Final[Sources] = frozenset({"agent"})
+MODEL: Final[Sources] = frozenset({"model"})
+TOOL: Final = "tool:"
+SKILL: Final = "skill:"
+FILE: Final = "file:"
+"""Before the name of a skill, and of a bootstrap file, that a prompt holds (R10.19)."""
+CLIENT: Final = "client:"
+"""Before the name of a client of the gateway that has sent a text in the agent's or a tool's name."""
+NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{1,200}})$"
+"""What a name looks like."""
+
+
+@lru_cache(maxsize=4096)
+def tool_source(name: str, untrusted: bool) -> Sources:
+    """What a tool's result has of its own."""
+    return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}"})
+
+
+@lru_cache(maxsize=8192)
+def join(first: Sources, second: Sources) -> Sources:
+    """Those of a value that is made of both."""
+    return first if second <= first else first | second
+
+
+def join_all(many: Iterable[Sources]) -> Sources:
+    found = NOWHERE
+    for each in many:
+        found = join(found, each)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def untrusted(sources: Sources) -> Sources:
+    """Those of them that others wrote."""
+    return frozenset(name for name in sources if name.startswith(OTHERS))
+
+
+def plain(name: str) -> str:
+    """The name as a rule says it, `tool:read_mail`."""
+    return name.removeprefix(OTHERS)
+
+
+def in_words(sources: Iterable[str]) -> str:
+    """For people: `read_mail (written by others), user`."""
+    return ", ".join(
+        plain(name).removeprefix(TOOL) + (BY_OTHERS if name.startswith(OTHERS) else "") for name in sorted(sources)
+    )
+
+
+class _Place:
+    """A path at which something was written. `own`: the sources of what stands here and has no place of its own below."""
+
+    __slots__ = ("age", "below", "own", "whole")
+
+    def __init__(self, own: Sources, age: int, below: dict[str, _Place] | None = None) -> None:
+        self.own, self.age = own, age
+        self.below: dict[str, _Place] = {} if below is None else below
+        self.whole: Sources | None = None
+        """With all below, once it was asked for."""
+
+    def everything(self) -> Sources:
+        if self.whole is None:
+            self.whole = join(self.own, join_all(place.everything() for place in self.below.values()))
+        return self.whole
+
+
+class Labels:
+    """The sources of a JSON value, part by part. What is read is never less than what it is made of, and may be more where writes add
+    to what was there."""
+
+    def __init__(self, own: Sources = NOWHERE) -> None:
+        self._age = 0
+        self._root = _Place(own, 0)
+
+    def snapshot(self) -> Labels:
+        """As they are now; later writes do not show in it. Costs nothing."""
+        taken = Labels()
+        taken._root = self._root
+        self._age += 1
+        taken._age = -1  # nothing is written to it
+        return taken
+
+    def copy(self) -> Labels:
+        """The same, to be written to on its own."""
+        taken = self.snapshot()
+        taken._age = self._age  # which nothing in it has
+        return taken
+
+    @property
+    def whole(self) -> Sources:
+        return self._root.everything()
+
+    def at(self, path: Path) -> Sources:
+        """The sources of what stands at the path."""
+        place = self._root
+        for part in path:
+            if _odd(part):
+                return place.everything()
+            below = place.below.get(str(part))
+            if below is None:
+                return place.own
+            place = below
+        return place.everything()
+
+    def parts(self) -> Iterator[tuple[tuple[str, ...], Sources]]:
+        """Each path at which something was written, with the sources of what stands there beside what is below; from above."""
+        left: list[tuple[tuple[str, ...], _Place]] = [((), self._root)]
+        while left:
+            path, place = left.pop()
+            yield path, place.own
+            left.extend(((*path, key), below) for key, below in place.below.items())
+
+    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Json:
+        """The value with the shape of each part in its place that is hidden, and the very same where none is."""
+
+        def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
+            if not untrusted(place.everything()):
+                return value
+            hidden = hides(place.own)
+            if not place.below or not isinstance(value, dict | list):
+                return shape(value, path) if hides(place.everything()) else value
+            if isinstance(value, list):
+                return [
+                    walk(item, below, (*path, str(index)))
+                    if (below := place.below.get(str(index))) is not None
+                    else shape(item, (*path, str(index)))
+                    if hidden
+                    else item
+                    for index, item in enumerate(value)
+                ]
+            shown = shape({key: item for key, item in value.items() if key not in place.below}, path) if hidden else {}
+            for number, (key, item) in enumerate(value.items()):
+                below = place.below.get(key)
+                if below is not None:  # which a merge has put there, by the keys of what others wrote
+                    name = named(key, number) if hides(below.everything()) else key
+                    shown[name] = walk(item, below, (*path, key))
+                elif not hidden:
+                    shown[key] = item
+            return shown
+
+        return walk(value, self._root, ())
+
+    def write(self, path: Path, value: Json, method: str, sources: Sources) -> None:
+        """What a write of `value` does to them (R4.1)."""
+        place = self._root = self._mine(self._root)
+        for depth, part in enumerate(path):
+            if _odd(part):  # the index 0 of an array, or the key "00" of an object: nobody can tell here
+                self._add(place, sources)
+                return
+            last = depth == len(path) - 1
+            below = place.below.get(str(part))
+            if last and method == "set":
+                below = _Place(sources, self._age)
+            else:
+                below = _Place(place.own, self._age) if below is None else self._mine(below)
+            place.below[str(part)] = below
+            place = below
+        if method == "set":
+            place.own, place.below = sources, {}
+        elif isinstance(value, dict) and method in ("merge", "assign"):
+            for key in value:
+                self._put(place, str(key), sources, merged=method == "merge")
+        else:
+            place.own = join(place.own, sources)
+
+    def _put(self, place: _Place, key: str, sources: Sources, *, merged: bool) -> None:
+        """A key of an object that is merged, or assigned, into what stands at the place."""
+        if not merged:
+            place.below[key] = _Place(sources, self._age)
+        elif key not in place.below:
+            place.below[key] = _Place(join(place.own, sources), self._age)
+        else:
+            place.below[key] = self._mine(place.below[key])
+            self._add(place.below[key], sources)
+
+    def _add(self, place: _Place, sources: Sources) -> None:
+        """To what stands there and to all below."""
+        place.own, place.whole = join(place.own, sources), None
+        for key in place.below:
+            place.below[key] = self._mine(place.below[key])
+            self._add(place.below[key], sources)
+
+    def _mine(self, place: _Place) -> _Place:
+        """The place to be changed: a copy where a snapshot holds it."""
+        if place.age != self._age:
+            return _Place(place.own, self._age, dict(place.below))
+        place.whole = None
+        return place
+
+
+def _odd(part: str | int) -> bool:
+    """A text that is an index too, but is not how the index is written."""
+    if isinstance(part, int):
+        return False
+    index = array_index(part)
+    return index is not None and str(index) != part
+
+
+class SourceTable:
+    """Sets by small numbers, for whatever carries many of them: each set is written down once."""
+
+    def __init__(self, sets: Iterable[Iterable[str]] = ()) -> None:
+        self.sets: list[Sources] = [frozenset(each) for each in sets]
+        self._numbers = {each: number for number, each in enumerate(self.sets)}
+
+    def number(self, sources: Sources) -> int:
+        """Of a set, which is one of the table's from then on."""
+        number = self._numbers.get(sources)
+        if number is None:
+            number = self._numbers[sources] = len(self.sets)
+            self.sets.append(sources)
+        return number
+
+    def of(self, number: int) -> Sources:
+        """The set of a number; none of a number that the table does not have."""
+        return self.sets[number] if 0 <= number < len(self.sets) else NOWHERE
+
+    def as_json(self) -> list[list[str]]:
+        return [sorted(each) for each in self.sets]
+
+
+EACH: Final = "_each"
+_ITEM: Final = ("item", "index")
+"""Kinds of what an iteration is given: of `_each`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Of one call. Nobody has looked yet where `written` is empty."""
+
+    written: Sources = NOWHERE
+    """Who has named the call and written what stands in it, with what they had read."""
+    params: Mapping[str, Sources] = field(default_factory=dict)
+    """By parameter; what `_each` goes through by that name."""
+    read: bool = False
+    """Whether it is known what its references read."""
+
+    @property
+    def all(self) -> Sources:
+        """Those of the parameters together, which the result has too."""
+        return join_all(self.params.values())
+
+    @property
+    def tainted(self) -> bool:
+        """Whether others may have written anything of it (R15.3)."""
+        return bool(untrusted(self.written)) or any(map(untrusted, self.params.values()))
+
+    @property
+    def by_others(self) -> Sources:
+        """What others wrote of it, as far as that is known."""
+        return join(untrusted(self.written), untrusted(self.all))
+
+    def vouched(self, names: set[str] | None = None) -> Origins:
+        """The same where a person stands for these parameters, or for the whole call (R15.6)."""
+        named = set(self.params) if names is None else names
+        params = {name: USER if name in named else sources for name, sources in self.params.items()}
+        return Origins(USER if names is None else self.written, params, self.read)
+
+
+UNKNOWN_ORIGINS: Final = Origins()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSources:
+    """What is known of sources when a plan is made."""
+
+    base: Mapping[str, Labels] = field(default_factory=dict)
+    """By kind those of the values that references can name; `state` too."""
+    written: Callable[[Json], Sources] = field(default=lambda _: MODEL)
+    """Who has written a call, as it was written, with what they had read."""
+    vouched: Callable[[str, Json], bool] = field(default=lambda *_: False)
+    """Whether a person stands for a value that this reference has (R15.6)."""
+    decided: Sources = NOWHERE
+    """Where what decided that these calls are made comes from: of the loop round them."""
+
+    def now(self, reference: Reference, state: Labels) -> Sources:
+        """Of what a reference finds as things stand, and not when the plan was made."""
+        return (state if reference.kind == "state" else self.of_kind(reference.kind)).at(reference.path)
+
+    def of_kind(self, kind: str) -> Labels:
+        return self.base.get(kind, _NOTHING)
+
+
+_NOTHING: Final = Labels()
+
+
+def origins_of(
+    template: Template,
+    written: Sources,
+    found: Callable[[Reference], Json | Missing],
+    sources: Callable[[Reference], Sources],
+) -> Origins:
+    """The origins of a call whose parameters are `template`. Of `a || b` only what was taken counts, of `a && b` the last."""
+    out = template.written_out()
+    items: Sources | None = written if EACH in out else None
+
+    def of(reference: Reference) -> Sources:
+        return items if items is not None and reference.kind in _ITEM else sources(reference)
+
+    params: dict[str, Sources] = dict.fromkeys(out, written)
+    for site in sorted(template.sites, key=lambda site: site.path[0] != EACH):
+        name = str(site.path[0])
+        taken = taken_by(site.expression, found, of)
+        params[name] = join(params.get(name, NOWHERE), taken)
+        items = params[name] if name == EACH else items
+    return Origins(written, params, read=True)
+
+
+def taken_by(
+    expression: Expression, found: Callable[[Reference], Json | Missing], sources: Callable[[Reference], Sources]
+) -> Sources:
+    """The sources of an expression's value; of one that has none, those of all that it names."""
+    taken = _taken(expression, found, sources)
+    return join_all(map(sources, references(expression))) if taken is None else taken
+
+
+def _taken(
+    expression: Expression, found: Callable[[Reference], Json | Missing], sources: Callable[[Reference], Sources]
+) -> Sources | None:
+    if isinstance(expression, Reference):
+        return None if found(expression) is MISSING else sources(expression)
+    each = (_taken(item, found, sources) for item in expression.items)
+    if isinstance(expression, FirstOf):
+        return next((taken for taken in each if taken is not None), None)
+    taken = NOWHERE
+    for one in each:
+        if one is None:
+            return None
+        taken = one
+    return taken
+
+
+MAX_ITEMS: Final = 20
+"""Items of an array, and keys of an object, that are shown; of the others how many there are."""
+_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,39}", re.ASCII)
+"""A key that is a name. Any other may be a sentence."""
+_LONGEST_NUMBER: Final = 9
+"""Digits. A longer one may be an account's: it is passed on by reference, and not read."""
+_DEEP: Final = 30
+
+
+def shape(value: Json, schema: JsonObject | bool | None = None) -> Json:
+    """The shape of a value written by others; what its `schema` enumerates is shown, and the keys that it names."""
+    root = schema if isinstance(schema, dict) else {}
+    return _shape(value, root, root, 0)
+
+
+def shown_key(key: str, number: int) -> str:
+    """A key that is a name, or how long one is that may be a sentence, the so many-th of its object."""
+    return key if _KEY.fullmatch(key) else f"‹key {number}, {len(key):,} characters›"
+
+
+def _shape(value: Json, schema: JsonObject, root: JsonObject, depth: int) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if len(str(value).lstrip("-").replace(".", "")) <= _LONGEST_NUMBER else "‹number›"
+    if isinstance(value, str):
+        chosen = any(value in each["enum"] or value == each.get("const") for each in _enumerations(schema, root))
+        return value if chosen else f"‹text, {len(value):,} characters›"
+    if depth >= _DEEP:
+        return f"‹{'object' if isinstance(value, dict) else 'array'} of {len(value):,}›"
+    if isinstance(value, dict):
+        shown: JsonObject = {}
+        for number, (key, item) in enumerate(value.items()):
+            if number == MAX_ITEMS:
+                shown[f"‹{len(value) - MAX_ITEMS:,} more keys›"] = "…"
+                break
+            declared = [each["properties"][key] for each in _alternatives(schema, root) if key in each["properties"]]
+            shown[key if declared else shown_key(key, number)] = _shape(item, _as_schema(declared), root, depth + 1)
+        return shown
+    if not isinstance(value, list):
+        return "‹unknown›"
+    items = _as_schema([each["items"] for each in _alternatives(schema, root) if "items" in each])
+    shown_items = [_shape(item, items, root, depth + 1) for item in value[:MAX_ITEMS]]
+    more = len(value) - MAX_ITEMS
+    return [*shown_items, f"‹{more:,} more items›"] if more > 0 else shown_items
+
+
+def _as_schema(many: list[Json]) -> JsonObject:
+    known = [each for each in many if isinstance(each, dict)]
+    return known[0] if len(known) == 1 else {"anyOf": known} if known else {}
+
+
+def _enumerations(schema: JsonObject, root: JsonObject) -> Iterator[JsonObject]:
+    for each in _alternatives(schema, root):
+        if isinstance(each.get("enum"), list) or "const" in each:
+            yield {**each, "enum": each["enum"] if isinstance(each.get("enum"), list) else []}
+
+
+def _alternatives(schema: JsonObject, root: JsonObject) -> Iterator[JsonObject]:
+    """The schema with what it refers to and what it may be in its place; each with `properties`."""
+    left, seen = [schema], 0
+    while left and seen < 50:
+        each, seen = left.pop(), seen + 1
+        name = each.get("$ref")
+        if isinstance(name, str):
+            found: Json = root
+            for part in name.removeprefix("#").strip("/").split("/"):
+                found = found.get(part) if isinstance(found, dict) else None
+            left.extend([found] if isinstance(found, dict) else [])
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(each.get(key), list):
+                left.extend(one for one in each[key] if isinstance(one, dict))
+        properties = each.get("properties")
+        yield {**each, "properties": properties if isinstance(properties, dict) else {}}

@@ -1,0 +1,764 @@
+"""JSON Schema, drafts 4 to 2020-12: validation of values and templates within a bounded number of steps.
+
+`patterns` run in linear time; `steps` counts; `drafts` reads a schema and says what it cannot be used for; `verdicts` says fast
+whether a value fits; `keywords` are the validators of `jsonschema`, which have the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, cached_property
+from itertools import islice
+from typing import Any, Final, cast
+
+import jsonschema
+import referencing.exceptions
+from jsonschema import Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from jsonschema_specifications import REGISTRY
+from referencing import jsonschema as specifications
+from referencing.jsonschema import lookup_recursive_ref
+
+from perdure.errors import JsonError
+from perdure.values.json import Json, JsonObject, dumps, json_path, loads, shorten
+from perdure.values.limits import COSTLY, MOST_STEPS, CheckBudget, CheckSteps, TooMuchError
+from perdure.values.references import Path
+from perdure.values.schema_nodes import (
+    NOWHERE,
+    Draft,
+    PatternError,
+    UncoveredError,
+    Verdicts,
+    all_distinct,
+    compile_pattern,
+    pattern_problem,
+    step_into,
+)
+from perdure.values.templates import EXPR, has_reference, is_expression, without_formulas
+
+VALIDATORS: Final[dict[int, Any]] = {
+    4: Draft4Validator,
+    6: Draft6Validator,
+    7: Draft7Validator,
+    2019: Draft201909Validator,
+    2020: Draft202012Validator,
+}
+_SPECIFICATIONS: Final[dict[int, Any]] = {
+    4: specifications.DRAFT4,
+    6: specifications.DRAFT6,
+    7: specifications.DRAFT7,
+    2019: specifications.DRAFT201909,
+    2020: specifications.DRAFT202012,
+}
+_NAMES: Final = {
+    "json-schema.org/draft-04/schema": 4,
+    "json-schema.org/draft-06/schema": 6,
+    "json-schema.org/draft-07/schema": 7,
+    "json-schema.org/draft/2019-09/schema": 2019,
+    "json-schema.org/draft/2020-12/schema": 2020,
+}
+_NEWER: Final = frozenset(
+    {
+        *("prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"),
+        *("minContains", "maxContains", "$dynamicRef", "$dynamicAnchor", "$anchor"),
+    }
+)
+_OLDER: Final = frozenset({"dependencies", "additionalItems", "definitions"})
+MOST_PARTS: Final = 50_000
+"""Of one schema: values of any kind in it. Far above every public schema, and read in half a second."""
+_DEEPEST: Final = 100
+
+
+def draft_of(schema: Any) -> Draft:
+    """The draft that a schema names with `$schema`; else draft 7 where it uses words that only older drafts have (draft 4: an
+    `exclusiveMinimum` that is true or false), or 2020-12."""
+    if isinstance(schema, dict):
+        name = str(schema.get("$schema", "")).partition("://")[2].rstrip("#")
+        if name in _NAMES:
+            return Draft(_NAMES[name])
+        older = oldest = False
+        for part in subschemas(schema):
+            if _NEWER & part.keys():
+                return Draft(2020)
+            tuples = isinstance(part.get("items"), list)
+            anchor = isinstance(part.get("$id"), str) and part["$id"].startswith("#")
+            oldest = oldest or any(isinstance(part.get(key), bool) for key in ("exclusiveMinimum", "exclusiveMaximum"))
+            older = older or tuples or anchor or bool(_OLDER & part.keys())
+        if older or oldest:
+            return Draft(4 if oldest else 7)
+    return Draft(2020)
+
+
+BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
+LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SINGLE: Final = frozenset(
+    {
+        *("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"),
+        *("contains", "propertyNames", "not", "if", "then", "else"),
+    }
+)
+
+
+def subschemas(schema: Any) -> Iterator[JsonObject]:
+    """The schema and all schemas in it, in any draft's places; each once, also where they share parts."""
+    stack, seen = [schema], set[int]()
+    while stack:
+        part = stack.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        for key, value in part.items():
+            if key in BY_NAME and isinstance(value, dict):
+                stack.extend(value.values())
+            elif key in LISTS and isinstance(value, list):
+                stack.extend(value)
+            elif key in SINGLE:
+                stack.append(value)
+
+
+def resource(schema: Any, draft: Draft) -> Any:
+    return _SPECIFICATIONS[draft.number].create_resource(schema)
+
+
+def size_problem(schema: Any) -> str | None:
+    """Why the schema is too large to be looked at further, or `None`."""
+    stack, parts = [(schema, 1)], 0
+    while stack:
+        item, depth = stack.pop()
+        parts += 1
+        if depth > _DEEPEST:
+            return f"it is nested more than {_DEEPEST} deep"
+        if parts > MOST_PARTS:
+            return f"it has more than {MOST_PARTS:,} parts"
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        stack.extend((child, depth + 1) for child in children)
+    return None
+
+
+def reference_problem(schema: Any, draft: Draft) -> str | None:
+    """Which reference in the schema leads nowhere, or `None`. Nothing is fetched (R18.6)."""
+    try:
+        root = resource(schema, draft)
+        resolver = REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or "")
+        stack, seen = [(schema, resolver)], set[int]()
+        while stack:
+            part, within = stack.pop()
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+                if not isinstance(reference := part.get(keyword), str):
+                    continue
+                try:
+                    found = within.lookup(reference)
+                except (referencing.exceptions.Unresolvable, LookupError):
+                    return f"{keyword} {shorten(reference, 120)} points at nothing in the schema itself"
+                if not isinstance(found.contents, dict | bool):
+                    return f"{keyword} {shorten(reference, 120)} points at no schema"
+                if "json-schema.org" not in reference:
+                    stack.append((found.contents, found.resolver))
+            for child in resource(part, draft).subresources():
+                stack.append((child.contents, within.in_subresource(child)))
+    except Exception as error:  # whatever a name or an address of a schema may be, it is told and not raised
+        return f"its names cannot be read: {type(error).__name__}: {' '.join(str(error)[:200].split())}"
+    return None
+
+
+def patterns_problem(schema: Any) -> str | None:
+    """Which pattern cannot be checked in linear time, or `None`."""
+    for part in subschemas(schema):
+        named = part.get("patternProperties")
+        for text in [part.get("pattern"), *(named if isinstance(named, dict) else ())]:
+            if isinstance(text, str) and (problem := pattern_problem(text)):
+                return f"the pattern {shorten(text, 120)} cannot be used: {problem}"
+    return None
+
+
+@cache
+def metaschema(number: int) -> JsonObject:
+    """The schema of schemas, in one document.
+
+    From 2019-09 on it is spread over vocabularies that find each other dynamically; put together they say the same of a schema.
+    """
+    whole: JsonObject = VALIDATORS[number].META_SCHEMA
+    if number <= 7:
+        return whole
+    properties: JsonObject = {}
+    definitions: JsonObject = {}
+    for vocabulary in whole["allOf"]:
+        part = REGISTRY.contents(f"{whole['$id'].rpartition('/')[0]}/{vocabulary['$ref']}")
+        properties |= part["properties"]
+        definitions |= part.get("$defs", {})
+    inner = _statically({"properties": whole["properties"] | properties, "$defs": definitions})
+    return {"$schema": whole["$schema"], "type": ["object", "boolean"], **inner}
+
+
+def _statically(part: Any) -> Any:
+    """With each dynamic reference to the whole as a plain one."""
+    if isinstance(part, list):
+        return [_statically(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    plain: JsonObject = {}
+    for key, value in part.items():
+        if key in ("$dynamicRef", "$recursiveRef") and isinstance(value, str):
+            plain["$ref"] = "#"
+        elif key == "$ref" and isinstance(value, str):
+            plain["$ref"] = value[value.index("#") :]
+        elif key not in ("$dynamicAnchor", "$recursiveAnchor", "$id") or isinstance(value, dict):
+            plain[key] = _statically(value)
+    return plain
+
+
+# They find the words for what is wrong, and decide where `perdure.values.schemas.verdicts` does not.
+
+_KEYWORD: Final = 40
+"""Steps that one keyword on one value counts for: it takes some 5 to 15 µs."""
+MOST_ERRORS: Final = 20
+"""Of one value. Nobody reads more, and each has to be put in words."""
+_MOST_CAUSES: Final = 50
+"""Of one error: what is wrong in each alternative."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordCheck:
+    """What the keywords of one check share."""
+
+    steps: CheckSteps
+    verdicts: Verdicts
+    references: bool = False
+    """Whether errors may be passed over afterwards, so that none may be left out."""
+
+
+CHECKING: Final[ContextVar[KeywordCheck]] = ContextVar("perdure_checking")
+"""Of the check that is under way; `jsonschema` has no place to hand it through."""
+
+
+@cache
+def validator_class(number: int) -> Any:
+    """The draft's validator, counted and without `re`."""
+    base: Any = VALIDATORS[number]
+    own = {"pattern": _pattern, "properties": _properties, "patternProperties": _pattern_properties}
+    own |= {"additionalProperties": _additional_properties, "uniqueItems": _unique_items}
+    if number >= 2020:
+        own["items"] = _items
+    elif "items" in base.VALIDATORS:
+        own["items"] = _items_or_tuple(base.VALIDATORS["items"])
+    if number >= 2019:
+        own["unevaluatedProperties"] = _unevaluated_properties
+    keywords = {**base.VALIDATORS, **own}
+    make: Any = extend
+    return make(base, {name: _counted(check) for name, check in keywords.items()})
+
+
+def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        CHECKING.get().steps.take(_KEYWORD + (len(value) if isinstance(value, list) else 0))
+        return check(validator, value, instance, schema)
+
+    return counted
+
+
+def _found(pattern: str, text: str) -> bool:
+    compiled = compile_pattern(pattern)
+    CHECKING.get().steps.take(compiled.cost(text))
+    return compiled.found(text)
+
+
+def _fitting(schema: Any) -> Callable[[Any], bool]:
+    """Says of a value whether it is known that it fits, so that there is nothing to look for in it."""
+    checking = CHECKING.get()
+    steps = checking.steps
+    try:
+        node = checking.verdicts.node(schema)
+    except UncoveredError:
+        return lambda value: False
+
+    def fits(value: Any) -> bool:
+        try:
+            return node.fits(value, steps)
+        except UncoveredError:
+            return False
+
+    return fits
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _found(pattern, instance):
+        yield ValidationError("does not match")
+
+
+def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[ValidationError]:
+    """What is wrong with a part of the value."""
+    if schema is False:  # of which `jsonschema` does not tell the place
+        forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
+        yield ValidationError("forbidden", path=[key], **forbidden)
+    else:
+        yield from known_errors(value, schema, lambda: validator.descend(value, schema, path=key), key)
+
+
+def known_errors(
+    value: Any, schema: Any, find: Callable[[], Iterator[ValidationError]], key: str | int | None = None
+) -> Iterator[ValidationError]:
+    """What `find` finds wrong with a value that stands at `key`, found once for all calls that read it."""
+    checking = CHECKING.get()
+    if checking.references or not isinstance(value, dict | list | str):
+        yield from find()
+        return
+    words = checking.steps.checks.words
+    place = id(schema), id(value)
+    if place not in words:
+        before = checking.steps.left
+        found: list[ValidationError] = []
+        try:
+            found.extend(islice(find(), MOST_ERRORS))
+        except TooMuchError:
+            if not found:
+                if before > MOST_STEPS // 2:
+                    words[place] = schema, value, None
+                raise
+        if before - checking.steps.left <= COSTLY:
+            yield from found
+            return
+        if key is not None:  # the value may stand elsewhere in the next call
+            for error in found:
+                error.relative_path.popleft()
+        words[place] = schema, value, found
+    known = words[place][2]
+    if known is None:
+        raise TooMuchError
+    for error in known:
+        copied = _copied(error)
+        if key is not None:
+            copied.relative_path.appendleft(key)
+        yield copied
+
+
+def _copied(error: ValidationError) -> ValidationError:
+    """An error of its own: where it stands is written into it on the way up."""
+    CHECKING.get().steps.take(_KEYWORD)
+    copied: Any = ValidationError.create_from(error)
+    copied._type_checker = cast(Any, error)._type_checker  # which `create_from` forgets, and `best_match` asks
+    copied.context = [_copied(cause) for cause in (error.context or ())[:_MOST_CAUSES]]
+    for cause in copied.context:
+        cause.parent = copied
+    return cast(ValidationError, copied)
+
+
+def _properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, dict):
+        for key, child in named.items():
+            if key in instance:
+                yield from _into(validator, instance[key], child, key)
+
+
+def _pattern_properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    for pattern, child in named.items():
+        for key, value in instance.items():
+            if _found(pattern, key):
+                yield from _into(validator, value, child, key)
+
+
+def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    extra = list(additional(instance, schema))
+    if rest is False and extra:
+        yield ValidationError("unknown keys")
+    elif rest is not False:
+        for key in extra:
+            yield from _into(validator, instance[key], rest, key)
+
+
+def additional(instance: dict[str, Any], schema: Any) -> Iterator[str]:
+    """The keys that neither `properties` nor `patternProperties` speak of."""
+    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for key in instance:
+        if key not in named and not any(_found(pattern, key) for pattern in patterns):
+            yield key
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if unique is True and isinstance(instance, list) and not all_distinct(instance, CHECKING.get().steps):
+        yield ValidationError("not unique")
+
+
+def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, list):
+        first = len(schema.get("prefixItems", ()))
+        CHECKING.get().steps.take(len(instance) // 4)
+        fits = _fitting(items)
+        for index in range(first, len(instance)):
+            if not fits(instance[index]):
+                yield from _into(validator, instance[index], items, index)
+
+
+def _items_or_tuple(of_draft: Callable[..., Any]) -> Callable[..., Any]:
+    """As drafts before 2020-12 have it: a list of schemas is one for each place."""
+
+    def check(validator: Any, items: Any, instance: Any, schema: Any) -> Any:
+        if isinstance(items, list):
+            return of_draft(validator, items, instance, schema)
+        return _items(validator, items, instance, {})
+
+    return check
+
+
+def _unevaluated_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    known = set(_evaluated(validator, instance, schema, own=False))
+    extra = [key for key in instance if key not in known]
+    if any(not validator.evolve(schema=rest).is_valid(instance[key]) for key in extra):
+        yield ValidationError("unevaluated keys")
+
+
+def _evaluated(validator: Any, instance: dict[str, Any], schema: Any, *, own: bool = True) -> Iterator[str]:
+    """The keys that the schema, or one that holds beside it, speaks of."""
+    if not isinstance(schema, dict):
+        return
+    CHECKING.get().steps.take(_KEYWORD + len(instance))
+    yield from (key for key in schema.get("properties", {}) if key in instance)
+    yield from (key for key in instance if any(_found(pattern, key) for pattern in schema.get("patternProperties", ())))
+    if "additionalProperties" in schema:
+        yield from additional(instance, schema)
+    if own and "unevaluatedProperties" in schema:
+        yield from instance
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(reference := schema.get(keyword), str):
+            yield from _evaluated_there(validator, instance, reference, dynamic=keyword == "$recursiveRef")
+    branches = [child for keyword in ("allOf", "oneOf", "anyOf") for child in schema.get(keyword, ())]
+    branches += [child for key, child in schema.get("dependentSchemas", {}).items() if key in instance]
+    if "if" in schema:
+        holds = validator.evolve(schema=schema["if"]).is_valid(instance)
+        branches += [schema["if"], schema.get("then")] if holds else [schema.get("else")]
+    for branch in branches:
+        if isinstance(branch, dict) and validator.evolve(schema=branch).is_valid(instance):
+            yield from _evaluated(validator, instance, branch)
+
+
+def _evaluated_there(validator: Any, instance: dict[str, Any], reference: str, *, dynamic: bool) -> Iterator[str]:
+    resolver = validator._resolver
+    found = lookup_recursive_ref(resolver) if dynamic else resolver.lookup(reference)
+    yield from _evaluated(validator.evolve(schema=found.contents, _resolver=found.resolver), instance, found.contents)
+
+
+_OF_THE_CONTAINER: Final = frozenset(
+    {
+        "required",
+        "additionalProperties",
+        "type",
+        "minProperties",
+        "maxProperties",
+        "minItems",
+        "maxItems",
+        "dependentRequired",
+        "propertyNames",
+    }
+)
+"""Keywords whose verdict on an object or array does not depend on the values inside it."""
+
+
+class Schema:
+    """A JSON Schema of the draft that it names (`perdure.values.schemas.draft_of`).
+
+    `whole` is the document that it is a part of, where it is one.
+    """
+
+    def __init__(self, schema: JsonObject, whole: Schema | None = None) -> None:
+        self.schema = schema
+        self._whole = whole or self
+
+    @cached_property
+    def draft(self) -> Draft:
+        return draft_of(self.schema) if self._whole is self else self._whole.draft
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        return Verdicts(self.schema, self.draft) if self._whole is self else self._whole.verdicts
+
+    @cached_property
+    def _validator(self) -> Any:
+        if self._whole is not self:
+            return self._whole._validator.evolve(schema=self.schema)
+        return validator_class(self.draft.number)(self.schema, registry=REGISTRY)  # which fetches nothing (R18.6)
+
+    @cached_property
+    def _dynamic(self) -> bool:
+        """Whether what a part of it means depends on the way there."""
+        return self._whole._dynamic if self._whole is not self else '"$dynamicRef"' in dumps(self.schema)
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why this is no JSON Schema that can be used, or `None`: what it is, where its references lead, its patterns.
+
+        To be asked where a schema is read; checking values against one with a problem gives a line that says so.
+        """
+        if problem := size_problem(self.schema):
+            return problem
+        of_schemas = _OF_SCHEMAS.setdefault(self.draft.number, Schema(metaschema(self.draft.number)))
+        if wrong := of_schemas.errors(self.schema):
+            return wrong[0]
+        return reference_problem(self.schema, self.draft) or patterns_problem(self.schema)
+
+    def errors(
+        self, value: Json, *, references: bool = False, root: Path = (), checks: CheckBudget | None = None
+    ) -> list[str]:
+        """What is wrong with the value, each as one line with its JSON path; empty when it fits.
+
+        With `references` a string that is or holds a reference passes as whatever the reference will turn out to be, and a
+        formula as whatever it will give (R3.1, R16.3); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
+        ends within the steps of `perdure.values.limits`.
+        """
+        value = without_formulas(value) if references else value
+        wrong, undecided = self._checked(value, references, root, checks)
+        return wrong if undecided is None else [undecided]
+
+    def fits(self, value: Json, *, checks: CheckBudget | None = None) -> bool | None:
+        """Whether the value fits; `None` where that cannot be decided, e.g. within the steps that it may take."""
+        wrong, undecided = self._checked(value, False, (), checks)
+        return None if undecided is not None else not wrong
+
+    def _checked(
+        self, value: Json, references: bool, root: Path, checks: CheckBudget | None
+    ) -> tuple[list[str], str | None]:
+        """What is wrong with the value, or why that cannot be said."""
+        checks = CheckBudget() if checks is None else checks
+        try:
+            return ([] if self._fast(value, checks) is True else self._words(value, references, root, checks)), None
+        except TooMuchError:
+            why = "it takes too many steps, as the value is too large or the schema has too many alternatives inside each other"
+        except RecursionError:
+            return [], f"the schema refers to itself without end at {json_path(root)}"
+        except PatternError as error:
+            why = f"a pattern in it cannot be used: {error}"
+        except Exception as error:
+            # Whatever a schema makes `jsonschema` do is told to whoever wrote it; raised it would stop the run for ever (R18.6).
+            # E.g. arithmetic on numbers that no float holds: `multipleOf` of an integer of 400 digits.
+            why = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
+        return [], f"{json_path(root)} cannot be checked against its schema: {why}"
+
+    def _fast(self, value: Json, checks: CheckBudget) -> bool | None:
+        """`None` where the fast way does not know. Raises `TooMuchError`."""
+        steps = CheckSteps(checks=checks)
+        try:
+            return self.verdicts.node(self.schema).fits(value, steps)
+        except UncoveredError:
+            return None
+        finally:
+            steps.settle()
+
+    def _words(self, value: Json, references: bool, root: Path, checks: CheckBudget) -> list[str]:
+        steps = CheckSteps(checks=checks)
+        token = CHECKING.set(KeywordCheck(steps, self.verdicts, references or self._dynamic))
+        found: list[ValidationError] = []
+        try:
+            every = known_errors(value, self.schema, lambda: self._validator.iter_errors(value))
+            wrong = (each for each in every if not (references and _undecided(each)))
+            try:
+                found.extend(islice(wrong, MOST_ERRORS))
+            except TooMuchError:
+                if not found:
+                    raise
+            found.sort(key=lambda error: list(map(str, error.absolute_path)))
+            return [describe(error, root)[:_LONGEST] for error in found]
+        finally:
+            steps.settle()
+            CHECKING.reset(token)
+
+    def at(self, path: Path) -> list[Schema] | None:
+        """The schemas that a value at this path must fit; `None` when the schema forbids the path (R4.5).
+
+        Follows `properties`, `items`, `allOf` and local `$ref`; what it cannot follow forbids nothing.
+        """
+        schemas: list[Any] = list(self._flat(self.schema))
+        for part in path:
+            following: list[Any] = []
+            for schema in schemas:
+                child = _child(schema, part)
+                if child is False:
+                    return None
+                following.extend(self._flat(child))
+            schemas = following
+        return [Schema(schema, self._whole) for schema in schemas if schema]
+
+    def _flat(self, schema: Any, depth: int = 0) -> Iterator[Any]:
+        if not isinstance(schema, dict) or depth > 20:
+            return
+        yield schema
+        if (
+            isinstance(reference := schema.get("$ref"), str)
+            and (target := local(self._whole.schema, reference)) is not None
+        ):
+            yield from self._flat(target, depth + 1)
+        for part in schema.get("allOf", ()):
+            yield from self._flat(part, depth + 1)
+
+
+_OF_SCHEMAS: Final[dict[int, Schema]] = {}
+_LONGEST: Final = 500
+"""Characters of one line."""
+
+
+def describe(error: ValidationError, root: Path = ()) -> str:
+    """One line: the path, the value and the rule that it breaks."""
+    path = json_path((*root, *error.absolute_path))
+    keyword, value = error.validator, cast(Any, error.instance)
+    rule, schema = cast(Any, error.validator_value), cast(Any, error.schema)
+    if keyword in ("anyOf", "oneOf") and error.context:
+        best = jsonschema.exceptions.best_match([error])
+        if best is not error and best.absolute_path != error.absolute_path:
+            return describe(best, root)
+    if schema is False:
+        return f"{path} is not allowed"
+    if keyword == "required":
+        missing = [name for name in rule if name not in value]
+        return f"{path} lacks {', '.join(map(repr, missing))}"
+    if keyword == "additionalProperties" and rule is False:
+        known = schema.get("properties", {})
+        extra = list(additional(value, schema))
+        allowed = f"allowed are {', '.join(map(repr, islice(known, 20)))}" if known else "none are allowed"
+        return f"{path} has unknown keys {', '.join(map(repr, extra[:5]))}; {allowed}"
+    return f"{path} is {shorten(value, 80)}, but must fit {shorten({keyword: rule}, 160)}"
+
+
+def _undecided(error: ValidationError) -> bool:
+    instance = error.instance
+    if isinstance(instance, str):
+        return has_reference(instance) and (is_expression(instance) or error.validator != "type")
+    return error.validator not in _OF_THE_CONTAINER and has_reference(instance)
+
+
+def _child(schema: JsonObject, part: str | int) -> Any:
+    """The subschema for one step: `False` where the step is forbidden, `{}` where anything goes."""
+    key = str(part)
+    properties = schema.get("properties", {})
+    if key in properties:
+        return properties[key]
+    kind = schema.get("type")
+    is_array = kind == "array" or (kind is None and ("items" in schema or "prefixItems" in schema))
+    if is_array and key.isdecimal():
+        prefix, rest = schema.get("prefixItems", []), schema.get("items", {})
+        if isinstance(rest, list):  # drafts before 2020-12
+            prefix, rest = rest, schema.get("additionalItems", {})
+        return prefix[int(key)] if int(key) < len(prefix) else rest
+    if "patternProperties" in schema:
+        return {}
+    return schema.get("additionalProperties", {})
+
+
+def local(document: JsonObject, reference: str) -> Any:
+    """What a `#/…` reference points at, or `None`."""
+    if not reference.startswith("#"):
+        return None
+    target: Any = document
+    for step in reference.lstrip("#").strip("/").split("/"):
+        if step == "":
+            continue
+        target = step_into(target, step)
+        if target is NOWHERE:
+            return None
+    return target
+
+
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,15})?")
+"""Numbers whose digits a float keeps, so that the text can be had back."""
+_MOST: Final = 1000
+"""Literals of one call that are looked at: each is checked by itself, within a task."""
+
+
+def convert_literals(value: Json, schema: Schema, checks: CheckBudget | None = None) -> tuple[Json, list[str]]:
+    """Return the value with the literals that fit their schema once converted, and a note of each conversion."""
+    return _Conversion(schema, checks).convert(value, ())
+
+
+class _Conversion:
+    def __init__(self, schema: Schema, checks: CheckBudget | None) -> None:
+        self._schema, self._checks, self._left = schema, checks, _MOST
+
+    def convert(self, value: Json, path: Path) -> tuple[Json, list[str]]:
+        if isinstance(value, dict):
+            if EXPR in value:
+                return value, []
+            found = {key: self.convert(child, (*path, key)) for key, child in value.items()}
+            return {key: child for key, (child, _) in found.items()}, [n for _, notes in found.values() for n in notes]
+        if isinstance(value, list):
+            items = [self.convert(child, (*path, index)) for index, child in enumerate(value)]
+            return [child for child, _ in items], [note for _, notes in items for note in notes]
+        return self._literal(value, path)
+
+    def _literal(self, value: Json, path: Path) -> tuple[Json, list[str]]:
+        self._left -= 1
+        if self._left < 0 or (other := _other(value)) is None:
+            return value, []
+        schemas = self._schema.at(path) or []
+        if not schemas or self._fits(value, schemas) or not self._fits(other, schemas):
+            return value, []
+        return other, [f"{json_path(path)} was {shorten(value, 60)} and is taken as {shorten(other, 60)}"]
+
+    def _fits(self, value: Json, schemas: list[Schema]) -> bool:
+        return all(schema.fits(value, checks=self._checks) for schema in schemas)
+
+
+def _other(value: Json) -> Json:
+    """The one value of another type that says the same; `None` where there is none."""
+    if isinstance(value, bool | int | float):
+        return dumps(value)
+    if not isinstance(value, str) or has_reference(value):
+        return None
+    text = value.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if match := _NUMBER.fullmatch(text):
+        number = float(text) if match[2] else int(text)
+        return number if Decimal(text) == Decimal(dumps(number)) else None
+    if text[:1] in ("[", "{"):
+        with suppress(JsonError):
+            return loads(text)
+    return None
+
+
+_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose values are schemas by name: a property may be called `nullable`."""
+_PLAIN: Final = frozenset({"enum", "const", "default", "examples"})
+"""Keywords whose values are no schemas."""
+
+
+def or_null(schema: Any) -> Any:
+    """The schema in JSON Schema's own words."""
+    if isinstance(schema, list):
+        return [or_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: ([value] if key == "examples" and not isinstance(value, list) else value)
+        if key in _PLAIN
+        else {name: or_null(child) for name, child in value.items()}
+        if key in _NAMED and isinstance(value, dict)
+        else or_null(value)
+        for key, value in schema.items()
+        if key != "nullable" or not isinstance(value, bool)
+    }
+    return _with_null(plain) if schema.get("nullable") is True else plain
+
+
+def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type")
+    if not isinstance(kind, str | list):
+        return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+    kinds = [kind] if isinstance(kind, str) else kind
+    widened = {**schema, "type": list(dict.fromkeys([*kinds, "null"]))}
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+        widened["enum"] = [*schema["enum"], None]
+    return widened

@@ -1,0 +1,439 @@
+"""Sizes: measured once for each value, summed for each task and history, and cut to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice, takewhile
+from json.encoder import encode_basestring
+from typing import Final
+
+from perdure.values.json import Json, dumps
+from perdure.values.limits import (
+    COMMAND,
+    FREE_AT_ONCE,
+    FREE_RESULT,
+    HELD_BACK,
+    HISTORY_BYTES,
+    HISTORY_EVENTS,
+    INLINE,
+    LEAST_RESULT,
+    MAX_COMMANDS,
+    MAX_INLINE,
+    MAX_SENT,
+    NEAR,
+    OVER,
+    QUICK,
+    said,
+)
+
+_KEPT: Final = 512
+"""Bytes from which on a size is remembered: below that measuring again is as fast."""
+_SCALARS: Final = {int, float, bool, type(None)}
+_PLAIN: Final = {*_SCALARS, str, list, dict}
+_MANY: Final = 100
+"""Items from which on a list is looked at as a whole: one by one they take ten times as long."""
+_FEW: Final = 16
+"""Items of each of its parts at most, and of theirs."""
+_MOST_WRITTEN: Final = 2_000_000
+"""Parts and characters of texts at most: a value as large as Temporal carries has no more, and a shared part counts wherever it is."""
+
+
+class TooManyBytesError(Exception):
+    """A value has more bytes than it may have."""
+
+
+class Sizes:
+    """Bytes of values as compact JSON. A value is known by its identity: it must not be changed once it was measured.
+
+    What `base` knows is known here too, and what is measured here stays here: a query leaves nothing behind.
+    """
+
+    def __init__(self, base: Sizes | None = None) -> None:
+        self._base = base
+        # The value is kept beside its size, so that its id cannot be used again while it counts.
+        self._known: dict[int, tuple[Json, int]] = {}
+
+    def note(self, value: Json, size: int) -> None:
+        """Take over a size that was found where the value was made."""
+        if size >= _KEPT:
+            self._known[id(value)] = value, size
+
+    def of(self, value: Json) -> int:
+        """Bytes of JSON; what stands inside and was measured before is not looked into again."""
+        if isinstance(value, str):
+            if len(value) < _KEPT:
+                return text_size(value)
+        elif not isinstance(value, dict | list):
+            return _scalar_size(value) if type(value) in _SCALARS else 1
+        size = self._remembered(value)
+        if size is None:
+            size = self._measure(value)
+            self.note(value, size)
+        return size
+
+    def of_made(self, value: Json, given: Collection[int], most: int) -> tuple[int, int, int]:
+        """Bytes of a value that was made of others, how many of them are new, and how many parts were looked at.
+
+        A part may stand in many places: it is measured once. Not new is the first place of a part that was measured before, or whose
+        identity is `given`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
+        """
+        seen: dict[int, int] = {}
+        looked_at = 0
+
+        def part(item: Json) -> tuple[int, int]:
+            nonlocal looked_at
+            if not isinstance(item, dict | list | str) or (isinstance(item, str) and len(item) < _KEPT):
+                size = self.of(item)
+                return size, size
+            if (again := seen.get(id(item))) is not None:
+                return again, again
+            if id(item) in given or self.knows(item):
+                size = seen[id(item)] = self.of(item)
+                return size, 0
+            if isinstance(item, str):
+                size = new = self.of(item)
+            elif isinstance(item, list) and set(map(type, item)) <= _SCALARS:
+                size = new = len(dumps(item))
+            else:
+                looked_at += len(item)
+                size = new = _frame(item)
+                for child in item.values() if isinstance(item, dict) else item:
+                    more, fresh = part(child)
+                    size += more
+                    new += fresh
+                    if size > most:
+                        raise TooManyBytesError
+            seen[id(item)] = size
+            self.note(item, size)
+            return size, new
+
+        size, new = part(value)
+        if size > most:
+            raise TooManyBytesError
+        return size, new, looked_at
+
+    def knows(self, value: Json) -> bool:
+        """Whether the value was measured, and is large enough to be remembered."""
+        return self._remembered(value) is not None
+
+    def _remembered(self, value: Json) -> int | None:
+        known = self._known.get(id(value))
+        if known is None:
+            return None if self._base is None else self._base._remembered(value)
+        return known[1]
+
+    def _measure(self, value: Json) -> int:
+        if isinstance(value, str):
+            return text_size(value)
+        if isinstance(value, dict):
+            return _frame(value) + sum(map(self.of, value.values()))
+        if len(value) > _MANY and (size := _size_of_many(value)) is not None:
+            return size
+        return _frame(value) + sum(map(self.of, value))
+
+    def retain(self, values: Iterable[Json]) -> None:
+        """Let go of all values but these: others that are still there are measured once more when it matters."""
+        known = self._known
+        self._known = {id(value): known[id(value)] for value in values if id(value) in known}
+
+
+def _size_of_many(value: list[Json]) -> int | None:
+    """Return the bytes of a list of many small parts, at the pace of the encoder; `None` for any other.
+
+    A part may stand in many places, and is written in each: what is written is bounded by what was counted.
+    """
+    level: list[Json] = value
+    count = 0
+    while level:
+        count += len(level)
+        kinds = set(map(type, level))
+        if count > _MOST_WRITTEN or not kinds <= _PLAIN:
+            return None
+        if kinds <= _SCALARS:
+            break
+        lists = [each for each in level if type(each) is list]
+        objects = [each for each in level if type(each) is dict]
+        texts = chain((each for each in level if type(each) is str), chain.from_iterable(objects))
+        lengths = [*map(len, texts)]
+        count += sum(lengths)
+        if max(map(len, chain(lists, objects)), default=0) > _FEW or max(lengths, default=0) >= _KEPT:
+            return None
+        level = [*chain.from_iterable(lists), *chain.from_iterable(map(dict.values, objects))]
+    return len(dumps(value).encode(errors="surrogatepass"))
+
+
+def _frame(value: Json) -> int:
+    """Bytes of a list or an object beside its items: brackets, commas, keys."""
+    if isinstance(value, dict):
+        return max(2, 1 + len(value) + sum([text_size(key) + 1 for key in value]))
+    return max(2, 1 + len(value))
+
+
+def _scalar_size(value: Json) -> int:
+    if value is None or value is True:
+        return 4
+    # As `json` writes them, at a fraction of its price: a list of lists has a million.
+    return 5 if value is False else len(repr(value)) if isinstance(value, int) else len(dumps(value))
+
+
+def text_size(text: str) -> int:
+    """Bytes of a string as JSON, with its quotes; of what cannot be written too."""
+    return len(encode_basestring(text).encode(errors="surrogatepass"))
+
+
+def preview(value: Json, limit: int) -> str:
+    """The beginning of a value as JSON, at most `limit` characters. Costs what it shows, however large the value is."""
+    found: list[str] = []
+    left = limit
+    for piece in _pieces(value, limit + 1):
+        found.append(piece)
+        left -= len(piece)
+        if left < 0:
+            break
+    text = "".join(found)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _pieces(value: Json, limit: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield encode_basestring(value[:limit])
+    elif isinstance(value, dict):
+        yield "{"
+        for number, (key, child) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{encode_basestring(key[:limit])}: "
+            yield from _pieces(child, limit)
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for number, child in enumerate(value):
+            if number:
+                yield ", "
+            yield from _pieces(child, limit)
+        yield "]"
+    else:
+        yield dumps(value) if type(value) in _SCALARS else "…"
+
+
+# Total: whatever is given, what comes back is small enough. What is cut stands there by its beginning and its size.
+
+LEAST: Final = 120
+"""Bytes that a part is cut to at least; what does not even find that much room is left out and counted."""
+
+
+_LOOKED_AT: Final = 5_000
+"""Parts of one value, its first ones, that are looked at to cut it: a list of numbers may have 400,000 (R18.5)."""
+
+
+def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
+    """The value, if its JSON has at most `room` bytes; else with its largest parts cut until it has (`room` ≥ `LEAST`)."""
+    sizes = sizes or Sizes()
+    room = max(room, LEAST)
+    if sizes.of(value) <= room:
+        return value
+    if isinstance(value, str):
+        return _cut_text(value, room, sizes.of(value))
+    if isinstance(value, dict):
+        first = dict(islice(value.items(), _LOOKED_AT))
+        own = [text_size(key) + 2 for key in first]
+        shares = _shares([own[n] + sizes.of(child) for n, child in enumerate(first.values())], room - 40, own)
+        kept = {
+            key: cut_to(child, share - own[n], sizes)
+            for n, ((key, child), share) in enumerate(zip(first.items(), shares, strict=True))
+            if share
+        }
+        left_out = len(value) - len(kept)
+        return kept | ({"…": f"{left_out} more"} if left_out else {})
+    if isinstance(value, list):
+        head = value[:_LOOKED_AT]
+        shares = _shares([1 + sizes.of(child) for child in head], room - 40, [1] * len(head))
+        items = [cut_to(child, share - 1, sizes) for child, share in zip(head, shares, strict=True) if share]
+        return [*items, *([f"… {len(value) - len(items)} more"] if len(items) < len(value) else [])]
+    return "…"  # a number of more digits than there is room
+
+
+def clipped(text: str, room: int) -> str:
+    """As much of the beginning of a text as has `room` bytes as JSON, with its quotes; nothing is said of the rest."""
+    while (size := text_size(text)) > room and text:
+        text = text[: min(len(text) - 1, len(text) * room // size)]
+    return text
+
+
+def _cut_text(text: str, room: int, size: int) -> str:
+    note = f"… [cut: {size:,} bytes]"
+    length = room
+    while text_size(text[:length] + note) > room:
+        # A character has one byte to six: what is over shows how many are too many.
+        length = min(length - 1, length * (room - text_size(note)) // text_size(text[:length]))
+    return text[: max(length, 0)] + note
+
+
+def _shares(sizes: Sequence[int], room: int, own: Sequence[int]) -> list[int]:
+    """How much room each of several parts gets: small ones all that they need, the others equally much; 0: it is left out.
+
+    `own` is what a part needs beside its value. Where not even `LEAST` is left for each, the first ones are kept.
+    """
+    shares = [0] * len(sizes)
+    least = [min(size, mine + LEAST) for size, mine in zip(sizes, own, strict=True)]
+    kept: list[int] = []
+    for index, needed in enumerate(least):
+        if needed <= room:
+            room -= needed
+            shares[index] = needed
+            kept.append(index)
+    for place, index in enumerate(sorted(kept, key=lambda index: sizes[index] - shares[index])):
+        more = min(sizes[index] - shares[index], room // (len(kept) - place))
+        shares[index] += more
+        room -= more
+    return shares
+
+
+def allot(sizes: Sequence[int], room: int) -> list[int]:
+    """Room for the parts of a document, the most important first: each gets a sixteenth, and then what it needs."""
+    shares = [min(size, room // (2 * len(sizes) + 1)) for size in sizes]
+    room -= sum(shares)
+    for index, size in enumerate(sizes):
+        more = min(size - shares[index], room)
+        shares[index] += more
+        room -= more
+    return shares
+
+
+class TaskBudget:
+    """The commands of the workflow task under way. A task is known by any number of its own: the length of its history."""
+
+    def __init__(self, max_bytes: int = MAX_SENT, max_commands: int = MAX_COMMANDS) -> None:
+        self._max_bytes, self._max_commands = max_bytes, max_commands
+        self._task = -1
+        self.bytes = 0
+        self.commands = 0
+
+    def take(self, task: int, size: int, quick: int = 0) -> bool:
+        """Whether a command of `size` bytes may go with this task, which counts it then. The first may be of any size.
+
+        `quick` is how many calls may be back in a moment, see `Quick`.
+        """
+        if task != self._task:
+            self._task, self.bytes, self.commands = task, 0, 0
+        size += COMMAND
+        if max(self.commands, quick) >= self._max_commands or (self.commands and self.bytes + size > self._max_bytes):
+            return False
+        self.bytes += size
+        self.commands += 1
+        return True
+
+    def take_call(self, task: int, size: int, quick: int = 0) -> bool | None:
+        """The same of a call whose parameters have `size` bytes: whether they go with it; `None`: it does not go with this task.
+
+        Where they do not go with it, its activity asks for them.
+        """
+        if not self.take(task, 0, quick):
+            return None
+        inline = size <= INLINE and self.bytes + size <= self.commands * COMMAND + MAX_INLINE
+        self.bytes += size if inline else 0
+        return inline
+
+
+class QuickCalls:
+    """The calls under way that began less than `QUICK` ago, by a clock in seconds: they may all be back in a moment."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, float] = {}
+
+    def begin(self, call: str, now: float) -> None:
+        """It starts."""
+        self._begun.pop(call, None)
+        self._begun[call] = now
+
+    def end(self, call: str) -> None:
+        """It is back."""
+        self._begun.pop(call, None)
+
+    def count(self, now: float) -> int:
+        """How many there are."""
+        for call in list(takewhile(lambda call: self._begun[call] + QUICK <= now, self._begun)):
+            del self._begun[call]
+        return len(self._begun)
+
+
+def first_fitting(sizes: Iterable[int], room: int) -> int:
+    """How many of these, from the first on, one answer holds: the first in any case."""
+    count = 0
+    for size in sizes:
+        room -= size
+        if count and room < 0:
+            break
+        count += 1
+    return count
+
+
+class HistoryRoom:
+    """What the results that are under way may add to a history: each call has a share, and asks before it takes more.
+
+    Those that may come do so one after the other, in the order of asking, so that the server need not hold back more than it
+    can. `used` is the size of the history as it stands, in bytes. Decided from the history alone, so a replay decides the same.
+    """
+
+    def __init__(self, room: int = int(HISTORY_BYTES * OVER)) -> None:
+        self._room = room
+        self._held: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+        """Claims that nothing was decided about, in their order."""
+        self.coming: dict[str, int] = {}
+        """Results that were let in, and are on their way."""
+        self._decided: dict[str, bool] = {}
+
+    def free(self, call: str, used: int) -> int:
+        """Bytes that the call's result may have without asking; they are held for it until it is settled."""
+        held = sum(self._held.values())
+        at_once = max(FREE_AT_ONCE, min(FREE_RESULT, (HELD_BACK - held) // 4))
+        self._held[call] = max(LEAST_RESULT, min(at_once, (self._room - used - held) // 64))
+        return self._held[call]
+
+    def holds(self, size: int, used: int) -> bool:
+        """Whether there is room for so many bytes at once, and for some result, beside all that is held."""
+        return used + sum(self._held.values()) + size + LEAST_RESULT <= self._room
+
+    def claim(self, call: str, size: int) -> None:
+        """A result of `size` bytes wants to come in. Asking again changes nothing, unless it has grown (a retry's)."""
+        if call in self._held and (call not in self._decided or size > self._held[call]):
+            self._decided.pop(call, None)
+            self.coming.pop(call, None)
+            self._asked[call] = max(size, self._asked.get(call, 0))
+
+    def decide(self, used: int) -> list[str]:
+        """The calls about whose claims is decided now, see `granted`: whether the history has room, and all that has been let in."""
+        now: list[str] = []
+        for call, size in list(self._asked.items()):
+            others = sum(self._held.values()) - self._held.get(call, 0)
+            fits = used + others + size <= self._room
+            if fits and self.coming and sum(self.coming.values()) + size > HELD_BACK:
+                break
+            if fits:
+                self._held[call] = self.coming[call] = max(size, self._held.get(call, 0))
+            del self._asked[call]
+            self._decided[call] = fits
+            now.append(call)
+        return now
+
+    def granted(self, call: str) -> bool | None:
+        """Whether the call's result may come in; `None`: it is not decided yet. What has been settled may not."""
+        return self._decided.get(call) if call in self._held else False
+
+    @property
+    def turns(self) -> bool:
+        """Whether a claim waits for others to have come in."""
+        return bool(self._asked)
+
+    def settle(self, call: str) -> None:
+        """The result is in the history, or none will come."""
+        for each in (self._held, self._asked, self.coming, self._decided):
+            each.pop(call, None)
+
+
+def history_full(events: int, size: int, part: float = NEAR) -> str | None:
+    """Why a history can take no more than a last Request, in words; `None` while it can."""
+    if size >= HISTORY_BYTES * part:
+        return f"the run's history has {said(size)}, and {said(HISTORY_BYTES)} is the most"
+    if events >= HISTORY_EVENTS * part:
+        return f"the run's history has {events:,} events, and {HISTORY_EVENTS:,} is the most"
+    return None

@@ -1,0 +1,463 @@
+"""The state of a run: an append-only log of writes, and the value that results from it.
+
+The log is the truth; the value is kept beside it so that reading costs nothing. `State(writes)` of the same writes is the
+same value, whatever happened in between: that is what makes a replay, and a run continued as new, give the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+
+from perdure.errors import StateError
+from perdure.values.json import Json, JsonObject, WireModel, shorten
+from perdure.values.limits import MAX_RESULT
+from perdure.values.media import excerpt, first_without_media, without_media
+from perdure.values.provenance import NOWHERE, Labels, Sources, join
+from perdure.values.references import (
+    MISSING,
+    UNKNOWN,
+    AllOf,
+    Expression,
+    FirstOf,
+    Missing,
+    Path,
+    Reference,
+    UnknownValue,
+    array_index,
+    get,
+    overlaps,
+    show,
+)
+from perdure.values.sizes import Sizes, preview
+from perdure.values.templates import Template, map_expressions
+
+OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
+METHODS: Final[tuple[OutputMethod, ...]] = get_args(OutputMethod)
+
+
+class Write(BaseModel):
+    """One entry of the log: what was written where, how, by which call and when (R4.1)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: tuple[str | int, ...]
+    value: Json
+    method: OutputMethod = "set"
+    call: str = ""
+    """The call's id; empty for what the run started with."""
+    time: str = ""
+    """ISO 8601, from the workflow's clock."""
+    sources: SkipValidation[Sources] = Field(default=NOWHERE, exclude=True, repr=False)
+    """Where the value comes from (R15.1). Not part of the write's JSON: a snapshot has a table of them."""
+
+
+class WriteRecord(WireModel):
+    """Where a call's result was written, or its error, and how, without the value."""
+
+    path: list[str | int]
+    method: OutputMethod = "set"
+
+
+def covers(write: Write, path: Path) -> bool:
+    """Whether the write alone decides the value at the path: a `set` of it or of its prefix."""
+    return stands_alone(write.method, write.path) and is_prefix(write.path, path)
+
+
+def stands_alone(method: OutputMethod, path: Path) -> bool:
+    """Whether a write needs nothing of what was there before: it sets, and not through the index of an array."""
+    return method == "set" and not [part for part in path if array_index(part) is not None]
+
+
+def is_prefix(prefix: Path, path: Path) -> bool:
+    return len(prefix) <= len(path) and overlaps(prefix, path)
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A path that writes were made to."""
+
+    below: dict[str, _Place] = field(default_factory=dict)
+    here: list[int] = field(default_factory=list)
+
+
+class VisibleWrites:
+    """The writes of a log that no later `set` of the same path, or of a prefix of it, has hidden.
+
+    Costs what is added, however long the log is (R18.5).
+    """
+
+    def __init__(self) -> None:
+        self._writes: dict[int, Write] = {}
+        self._root = _Place()
+        self._count = 0
+
+    def add(self, write: Write) -> None:
+        """The next write of the log."""
+        place = self._root
+        for part in write.path:
+            place = place.below.setdefault(str(part), _Place())
+        if stands_alone(write.method, write.path):
+            hidden = [place]
+            while hidden:
+                each = hidden.pop()
+                for number in each.here:
+                    del self._writes[number]
+                hidden.extend(each.below.values())
+            place.below, place.here = {}, []
+        place.here.append(self._count)
+        self._writes[self._count] = write
+        self._count += 1
+
+    def all(self) -> list[Write]:
+        """In their order."""
+        return list(self._writes.values())
+
+
+class ValueTree:
+    """A JSON value that is changed without changing what others hold of it.
+
+    Containers made since the last snapshot belong to nobody else and are changed in place; all others are copied on the
+    way down. So a thousand writes into one object copy it once, not a thousand times.
+    """
+
+    def __init__(self, value: Json) -> None:
+        self.value = value
+        # The object is kept beside its id, so that the id cannot be used again while it counts.
+        self._owned: dict[int, Json] = {}
+
+    def snapshot(self) -> Json:
+        self._owned.clear()
+        return self.value
+
+    def preview(self, write: Write) -> tuple[Json, list[Json | Missing]]:
+        """What would stand at the path after the write, and the containers on the way there.
+
+        Raises `StateError` when a value on the way cannot take the write; changes nothing.
+        """
+        containers: list[Json | Missing] = []
+        target: Json | Missing = self.value
+        for depth in range(len(write.path)):
+            if target is UNKNOWN:
+                return UNKNOWN, []
+            containers.append(target)
+            target = _child(target, write.path, depth)
+        value = combine(target, write)
+        if not write.path and not isinstance(value, dict | UnknownValue):
+            raise StateError(f"†state itself must stay an object, not {shorten(value, 40)}")
+        return value, containers
+
+    def apply(self, write: Write) -> None:
+        """Raises `StateError`, and changes nothing, when a value on the way cannot take the write."""
+        self.put(write, *self.preview(write))
+
+    def put(self, write: Write, value: Json, containers: list[Json | Missing]) -> None:
+        """Apply a write that was looked at: `value` and `containers` are what `preview` said of it."""
+        if len(containers) < len(write.path):
+            return  # it lies inside an unknown value
+        for depth in range(len(containers) - 1, -1, -1):
+            value = self._with(containers[depth], write.path[depth], value)
+        self.value = value
+
+    def _with(self, container: Json | Missing, part: str | int, value: Json) -> Json:
+        own: Json = container
+        if id(container) not in self._owned:
+            own = ([] if isinstance(part, int) else {}) if isinstance(container, Missing) else container.copy()
+            self._owned[id(own)] = own
+        if isinstance(own, dict):
+            own[str(part)] = value
+        elif (index := int(part)) == len(own):
+            own.append(value)
+        else:
+            own[index] = value
+        return own
+
+
+def _child(container: Json | Missing, path: Path, depth: int) -> Json | Missing:
+    part = path[depth]
+    if isinstance(container, dict):
+        return container.get(str(part), MISSING)
+    array = [] if container is MISSING and isinstance(part, int) else container
+    if isinstance(array, list):
+        index = array_index(part)
+        length = len(array)
+        if index is None or index > length:
+            raise StateError(
+                f"{show(path[:depth])} is an array of {length}, so {show(path)} cannot be written: use an index from 0 to {length}"
+            )
+        return array[index] if index < length else MISSING
+    if container is MISSING:
+        return MISSING
+    raise StateError(f"{show(path[:depth])} is {shorten(container, 40)}, so {show(path)} cannot be written into it")
+
+
+def combine(target: Json | Missing, write: Write) -> Json:
+    """What stands at the write's path after it, given what stood there before (R4.1)."""
+    value, method = write.value, write.method
+    if method == "set" or (target is MISSING and method in ("merge", "assign")):
+        return value
+    if target is UNKNOWN or value is UNKNOWN:
+        return UNKNOWN
+    if method == "merge":
+        return _merge(target, value)
+    if method == "assign":
+        return {**target, **value} if isinstance(target, dict) and isinstance(value, dict) else value
+    before = [] if target is MISSING else target
+    if method == "concat" and isinstance(before, str) and isinstance(value, str):
+        return before + value
+    if not isinstance(before, list):
+        raise StateError(f"{method} needs an array at {show(write.path)}, which holds {shorten(before, 40)}")
+    if method == "push":
+        return [*before, value]
+    if not isinstance(value, list):
+        raise StateError(
+            f"concat needs an array to add to {show(write.path)}, not {shorten(value, 40)}; push adds one item"
+        )
+    return before + value
+
+
+def _merge(target: Json, value: Json) -> Json:
+    if not (isinstance(target, dict) and isinstance(value, dict)):
+        return value
+    merged = dict(target)
+    for key, item in value.items():
+        merged[key] = _merge(merged[key], item) if key in merged else item
+    return merged
+
+
+# An instance's state stands in the run's state under a key of its own, `@name`, and its other data under a kind of its own, `input@name`. A call of the instance writes there, and reads there first: `†state.x` becomes `†state.@name.x || †state.x`, so that what is shared is seen by all. Everything else, wiring, waiting and branching, is as it is without instances.
+
+MARK: Final = "@"
+
+
+def state_key(instance: str) -> str:
+    """Where the instance's state stands in the run's."""
+    return MARK + instance
+
+
+def kind_of(kind: str, instance: str) -> str:
+    return f"{kind}{MARK}{instance}"
+
+
+def scope_template(template: Template, instance: str, kinds: Collection[str]) -> Template:
+    """The template as the instance reads it: its own first, then what is shared. `kinds` are all that have data."""
+
+    def scope(expression: Expression) -> Expression:
+        if isinstance(expression, FirstOf):
+            return FirstOf(tuple(map(scope, expression.items)))
+        if isinstance(expression, AllOf):
+            return AllOf(tuple(map(scope, expression.items)))
+        own = own_reference(expression, instance, kinds)
+        return expression if own is None else FirstOf((own, expression)) if expression.path else own
+
+    return map_expressions(template, scope)
+
+
+def own_reference(reference: Reference, instance: str, kinds: Collection[str]) -> Reference | None:
+    """The same in the instance's own data; `None` where it has none of the kind."""
+    if reference.kind == "state":
+        return Reference("state", (state_key(instance), *reference.path))
+    own = kind_of(reference.kind, instance)
+    return Reference(own, reference.path) if own in kinds else None
+
+
+def scope_path(path: Path, instance: str) -> Path:
+    """Where the instance writes."""
+    return (state_key(instance), *path)
+
+
+def foreign_problems(reads: Iterable[Reference], paths: Iterable[Iterable[Path]], *, shared: bool) -> list[str]:
+    """What would reach into an instance by its name, or, of a call that is `shared`, into all of them at once."""
+    problems = []
+    read = [(str(reference), reference.kind, reference.path) for reference in reads]
+    written = [(str(Reference("state", path)), "state", path) for alternative in paths for path in alternative]
+    for text, kind, path in [*read, *written]:
+        if MARK in kind or (kind == "state" and path and str(path[0]).startswith(MARK)):
+            problems.append(f"{text} names an instance: write it without, and give the call its '_instance'")
+        elif shared and kind == "state" and not path:
+            problems.append(f"{text} is the state of all instances together: name what you need of it")
+    return list(dict.fromkeys(problems))
+
+
+def without_instance(path: Path) -> Path:
+    """The path as the state's schema knows it."""
+    return path[1:] if path and str(path[0]).startswith(MARK) else path
+
+
+def split_state(state: JsonObject, instances: Iterable[str]) -> tuple[JsonObject, dict[str, JsonObject]]:
+    """What is shared, and each instance's own."""
+    own = {name: state[state_key(name)] for name in instances if state_key(name) in state}
+    keys = {state_key(name) for name in own}
+    return {key: value for key, value in state.items() if key not in keys}, own
+
+
+def values_for(base: Mapping[str, Json], instance: str | None) -> Mapping[str, Json]:
+    """The data by kind as a call of the instance sees it, for what is not read by reference (R8.2)."""
+    if instance is None:
+        return base
+    own = {kind.removesuffix(MARK + instance): value for kind, value in base.items() if kind.endswith(MARK + instance)}
+    shared = {kind: value for kind, value in base.items() if MARK not in kind}
+    state = base.get("state")
+    if isinstance(state, dict):
+        own_state = state.get(state_key(instance), {})
+        shared["state"] = {key: value for key, value in state.items() if not key.startswith(MARK)} | own_state
+    return shared | own
+
+
+_SHOWN: Final = 2000
+"""Characters of a key's value where the context was too long for the model."""
+
+
+class State:
+    """The log of writes and the value that it adds up to. Values given to it and taken from it are never changed."""
+
+    def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
+        self.writes: list[Write] = []
+        self.sizes = sizes or Sizes()
+        self.labels = Labels()
+        """Where the value comes from, part by part (R15.1)."""
+        self._large: dict[Path, bool] = {}
+        """Where a value of more than `MAX_RESULT` bytes was written, and whether as an item of a list."""
+        self._tree = ValueTree({})
+        self._showing = VisibleWrites()
+        self._looked_at = 0  # how many of the writes it knows
+        for write in writes:  # which a state has written: what is to be said beside them has been said
+            self._tree.apply(write)
+            self._note(write)
+
+    def append(self, write: Write) -> None:
+        """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
+        value, containers = self._tree.preview(write)
+        self._tree.put(write, value, containers)
+        self._say_made(write, containers)
+        self._note(write)
+
+    def _say_made(self, write: Write, containers: list[Json | Missing]) -> None:
+        """An index that is taken for a key, said so that it is one also where what made the object is forgotten."""
+        for depth, (part, container) in enumerate(zip(write.path, containers, strict=False)):
+            if isinstance(part, int) and isinstance(container, dict):
+                self._note(Write(path=write.path[:depth], value={}, method="merge"))
+
+    def _note(self, write: Write) -> None:
+        self.writes.append(write)
+        self.labels.write(write.path, write.value, write.method, write.sources)
+        if write.value is not UNKNOWN and self.sizes.of(write.value) > MAX_RESULT:
+            self._note_large(write.path, write.value, write.method)
+
+    def _note_large(self, path: Path, value: Json, method: OutputMethod) -> None:
+        """The state itself, and that of an instance, stay objects: each key is shown by itself."""
+        if (not path or (len(path) == 1 and str(path[0]).startswith(MARK))) and isinstance(value, dict):
+            for key, item in value.items():
+                if self.sizes.of(item) > MAX_RESULT:
+                    self._note_large((*path, key), item, method)
+        else:
+            self._large[path] = self._large.get(path, True) and method == "push"
+
+    def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
+        """Add the writes in their order, or none of them (R4.3).
+
+        `check` is told each with what would stand at its path after it. Raises `StateError`, and changes nothing, when
+        `check` does or when the value there cannot take one of them.
+        """
+        tree = self._tree if len(writes) == 1 else ValueTree(self.snapshot())
+        looked_at: list[list[Json | Missing]] = []
+        for write in writes:
+            value, containers = tree.preview(write)
+            check(write, value)
+            tree.put(write, value, containers)
+            looked_at.append(containers)
+        self._tree = tree
+        for write, containers in zip(writes, looked_at, strict=True):
+            self._say_made(write, containers)
+            self._note(write)
+
+    def snapshot(self) -> JsonObject:
+        """The whole value now; later writes do not show in it."""
+        value: JsonObject = self._tree.snapshot()
+        return value
+
+    def copy(self) -> State:
+        """A state of its own with the value that this one has now."""
+        copied = State([Write(path=(), value=self.snapshot())])
+        copied.labels = self.labels.copy()
+        return copied
+
+    def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
+        """The value now as the model sees it: without media, and of a written value of more than `MAX_RESULT` characters its beginning
+        (R10.18); where `tight`, of every large key. `shaped` puts the shapes of what it is not to read in their places (R15.4)."""
+        tree = ValueTree(self.snapshot() if shaped is None else shaped(self.snapshot()))
+        if tight:
+            return {
+                key: without_media(value)
+                if self.sizes.of(value) <= _SHOWN
+                else preview(first_without_media(value, _SHOWN)[0], _SHOWN)
+                for key, value in tree.value.items()
+            }
+        for path in self._places(tree.value):
+            if (found := get(tree.value, path)) is not MISSING:  # not inside one that was cut
+                tree.apply(Write(path=path, value=self._excerpt(path, found)[0]))
+        shown: JsonObject = without_media(tree.value)
+        return shown
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a model is shown only the beginning of one of its values."""
+        value = self.snapshot()
+        return any(self._excerpt(path, get(value, path))[1] for path in self._places(value))
+
+    def _places(self, value: Json) -> list[Path]:
+        """Where large values stand now, outer ones first."""
+        found: list[Path] = []
+        for path, is_item in sorted(self._large.items(), key=lambda each: len(each[0])):
+            there = get(value, path)
+            if isinstance(there, list) and is_item:
+                found += [(*path, index) for index, item in enumerate(there) if self.sizes.of(item) > MAX_RESULT]
+            elif there is not MISSING and there is not UNKNOWN and self.sizes.of(there) > MAX_RESULT:
+                found.append(path)
+        return found
+
+    def _excerpt(self, path: Path, value: Json) -> tuple[Json, bool]:
+        name = str(Reference("state", path))[1:]  # with its dagger a call's parameter would be the value itself
+        return excerpt(value, self.sizes.of(value), name)
+
+    def compact(self) -> None:
+        """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden. Costs what is new since the last time."""
+        for write in self.writes[self._looked_at :]:
+            self._showing.add(write)
+        self.writes = self._showing.all()
+        self._looked_at = len(self.writes)
+
+
+def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:
+    """The value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
+
+    Walks back to the newest `set` that covers the path and replays forward from there what touches the path. Raises
+    `StateError` where that needs an array that only a write beside the path had made; items beside the path that others
+    had written are not there, so an index counts without them.
+    """
+    start = 0
+    for index in range(len(writes) - 1, -1, -1):
+        if covers(writes[index], path):
+            start, base = index, MISSING
+            break
+    tree = ValueTree({} if base is MISSING else base)
+    for write in writes[start:]:
+        if overlaps(write.path, path):
+            tree.apply(write)
+    return get(tree.value, path)
+
+
+def sources_of(writes: Sequence[Write], path: Path, base: Labels) -> Sources:
+    """The sources of what `replay` finds there, or more: those of all writes that touch the path count whole."""
+    found, start = base.at(path), 0
+    for index in range(len(writes) - 1, -1, -1):
+        if covers(writes[index], path):
+            found, start = NOWHERE, index
+            break
+    for write in writes[start:]:
+        if overlaps(write.path, path):
+            found = join(found, write.sources)
+    return found

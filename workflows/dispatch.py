@@ -1,0 +1,354 @@
+"""Dispatch of activities: within the limits of a task and a history, to the right task queue."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final
+
+from temporalio import worker, workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.children import ChildRuns
+from perdure.workflows.failures import failed, not_taken_up
+from perdure.workflows.timers import Alarm
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import CallError
+    from perdure.hooks.events import NO_SUCH_HOOK, REFUSED_BY_HOOK, HookProblem
+    from perdure.plan.calls import Call, Failed, Outcome, Returned
+    from perdure.plan.retry import RetryState
+    from perdure.runs.delegates import scoped_data
+    from perdure.runs.loops import LoopInput
+    from perdure.runs.prompts import call_line
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
+    from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
+    from perdure.tools.tool import QUEUE_TIMEOUT, Tool
+    from perdure.values.json import Json
+    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, said
+    from perdure.values.sizes import HistoryRoom, QuickCalls, Sizes, TaskBudget, first_fitting, history_full
+
+
+WAIT: Final = timedelta(seconds=QUEUE_TIMEOUT)
+"""For a turn in such a queue; then the workers are asked whether they still have it."""
+
+
+class Routing:
+    """The queues of one run. What the worker recorded at its start holds until nobody takes anything up there."""
+
+    def __init__(self, run: Run) -> None:
+        self._agent_run = run
+
+    def model(self, model: str) -> str | None:
+        """The queue of a limited model; `None`: the run's own."""
+        return self._limited.of_model(workflow.info().task_queue, model)
+
+    def tool(self, tool: Tool) -> str | None:
+        """The queue of a limited tool; `None`: where its other calls go."""
+        return self._limited.of_tool(tool.task_queue or workflow.info().task_queue, tool.activity or tool.name)
+
+    async def lifted(self, error: ActivityError, tool: Tool | None = None) -> bool:
+        """Whether to send it once more, as its turn has not come: to where the workers say by now.
+
+        A tool of another queue has workers of its own, which may be gone: it is sent again only where it is limited no more.
+        """
+        if not not_taken_up(error):
+            return False
+        self._agent_run.prepared = self._agent_run.prepared.model_copy(update={"limited": await ask_limited()})
+        return tool is None or tool.task_queue is None or self.tool(tool) is None
+
+    @property
+    def _limited(self) -> Limited:
+        return self._agent_run.prepared.limited
+
+
+async def ask_limited() -> Limited:
+    """What the workers hold to a rate by now."""
+    found: Limited = await workflow.execute_local_activity(
+        LIMITED_ACTIVITY, result_type=Limited, start_to_close_timeout=timedelta(seconds=30)
+    )
+    return found
+
+
+_SOON = timedelta(milliseconds=1)
+_RINGS = timedelta(seconds=1)
+"""A server's timers ring by the second."""
+_BACK = timedelta(seconds=10)
+_QUICK = timedelta(seconds=QUICK)
+_COMES_WITHIN = timedelta(seconds=5)
+"""From when a result was let in until it is there."""
+
+
+class Dispatcher:
+    """The sums of one execution. `sizes` knows how large its values are, `max_payload` is the most that one may have."""
+
+    def __init__(
+        self, sizes: Sizes, max_payload: int, children: ChildRuns | None = None, routing: Routing | None = None
+    ) -> None:
+        """`routing`: of a run, whose calls may go to queues of their own."""
+        self.sizes = sizes
+        self._routing = routing
+        self.children = children or ChildRuns()
+        self.max_payload = max_payload
+        self._sending = TaskBudget()
+        self._quick = QuickCalls()
+        self._pause: asyncio.Task[None] | None = None
+        self._history = HistoryRoom()
+        self.again: Callable[[Call, str], None] = lambda _call, _why: None
+        """Told when a call is tried again, and why."""
+        self.alarm = Alarm()
+        """For all that wait for a time in this execution."""
+        self.turn = asyncio.Lock()
+        """Of those that wait for `room`: who prepares what it sends in its turn holds it, and takes what it needs with `take`."""
+        self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
+        self._turning: asyncio.Task[None] | None = None
+        self.hooks_of: Callable[[Tool], CallHookRefs | None] | None = None
+        """What looks at a tool's results, in a run that has hooks."""
+        self.unheard: Callable[[Call, Sequence[HookProblem]], None] | None = None
+        """Told which of them were gone past."""
+
+    async def room(self, size: int) -> None:
+        """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
+        async with self.turn:
+            await self.take(size)
+
+    async def take(self, size: int) -> None:
+        """The same for whoever holds the `turn`."""
+        while not self._sending.take(task_number(), size, self._quick.count(workflow.time())):
+            await self._next_task()
+
+    async def _next_task(self) -> None:
+        """Whatever brings it: a call that is back, or a timer. A server fires that up to a second late."""
+        if self._pause is None or self._pause.done():
+            self._pause = asyncio.create_task(
+                workflow.sleep(_QUICK, summary="the rest goes with one of the next tasks")
+            )
+        before = task_number()
+        await workflow.wait_condition(lambda: task_number() != before)
+
+    def keep_given(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
+        """A run below will ask for its input, of `size` bytes, until it is settled."""
+        self._given[name] = argument, size
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """What these runs below were given, of the first ones that fit together; `None` for one that does not ask."""
+        found = {name: self._given.get(name, (None, 0)) for name in names}
+        fitting = first_fitting((200 + size for _, size in found.values()), self.max_payload)
+        return {name: argument for name, (argument, _) in islice(found.items(), fitting)}
+
+    def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
+        """As many of these as one answer holds, in their order, the first in any case."""
+        sizes = (200 + (0 if reads is None else self._size_of(reads)) for reads in found.values())
+        return dict(islice(found.items(), first_fitting(sizes, self.max_payload)))
+
+    def _size_of(self, reads: ToolReads) -> int:
+        return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
+
+    def claim(self, claim: SpaceClaim) -> None:
+        """A result is larger than its share: whether the history has room for it is decided when those before it have come."""
+        self._history.claim(claim.call_id, claim.size)
+        self._decide()
+
+    def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:
+        """What was decided of these calls' claims."""
+        found = {call_id: self._history.granted(call_id) for call_id in call_ids}
+        return {call_id: granted for call_id, granted in found.items() if granted is not None}
+
+    def free(self, call_id: str) -> int:
+        """Bytes that the call's result may have without asking. It is under way from now on, until it is settled."""
+        self._quick.begin(call_id, workflow.time())
+        return self._history.free(call_id, _history_size())
+
+    def holds_child(self) -> bool:
+        """Whether the history has room for a child's start, which was just sent with this task, and for what it gives back."""
+        sent = self._sending.bytes if self.max_payload <= MAX_PAYLOAD else COMMAND  # else it travels outside
+        return self._history.holds(sent, _history_size())
+
+    def settle(self, call_id: str) -> None:
+        """The call's result has come in, or none will."""
+        self._quick.end(call_id)
+        self._history.settle(call_id)
+        self._given.pop(call_id, None)
+        if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+            self._decide()
+
+    def _decide(self) -> None:
+        self._take_turns()
+        if self._history.turns and (self._turning is None or self._turning.done()):
+            self._turning = asyncio.create_task(self._let_on())
+
+    async def _let_on(self) -> None:
+        """Nobody waits for long for a result that does not come: its worker may be gone."""
+        while self._history.turns:
+            before = set(self._history.coming)
+            await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")
+            for call_id in before & set(self._history.coming):
+                del self._history.coming[call_id]
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        for call_id in self._history.decide(_history_size()):
+            self.tell(call_id)
+
+    def tell(self, call_id: str) -> None:
+        """Tell the call's delegate what was decided of its claim, if it runs; its claim may be here before its start is."""
+        if (granted := self._history.granted(call_id)) is not None:
+            self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
+
+    async def run_tool(
+        self, call: Call, base: Mapping[str, Json], begin: Callable[[Call], Awaitable[None]] | None = None
+    ) -> Outcome:
+        """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1).
+
+        `begin` is waited for just before it is sent the first time.
+        """
+        tool = call.tool
+        assert tool is not None
+        assert tool.activity is not None
+        reads = tool_reads(call, base)
+        size = self._size_of(reads)
+        if size > self.max_payload:
+            what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
+            message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
+            return Failed(CallError("params_too_large", message))
+        patience = RetryState(tool.retries, tool.queue_timeout)
+        hooks = None if self.hooks_of is None else self.hooks_of(tool)
+        while True:
+            inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
+            if inline is None:
+                await self.room(0)
+            if begin is not None and call.queued:
+                await begin(call)
+            argument = ToolInput(
+                tool=tool.name,
+                activity=tool.activity,
+                call_id=call.id,
+                earlier=patience.started,
+                elsewhere=patience.missing,
+                reads=reads if inline else None,
+                approved=call.approved,
+                clean=call.origins.read and not call.origins.tainted,
+                free=self.free(call.id),
+                hooks=hooks,
+            )
+            try:
+                queue = None if self._routing is None else self._routing.tool(tool)
+                result = await _execute(call, argument, patience.attempts_left, queue)
+                call.kept = result.kept
+                if result.unheard and self.unheard is not None:
+                    self.unheard(call, result.unheard)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                if queue is not None and self._routing is not None and await self._routing.lifted(error, tool):
+                    continue
+                attempts, outcome = failed(call, error, patience.attempts_left)
+                call.attempts = patience.started + attempts
+                pause = patience.pause(outcome.error.code, attempts, workflow.time())
+                if pause is None:
+                    gone = (
+                        outcome.error.code == NO_SUCH_HOOK
+                    )  # then it was not made: its result would have been withheld
+                    return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
+                self.again(call, outcome.error.message)
+                if pause:
+                    await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
+            else:
+                call.attempts = patience.started + result.attempt
+                self.sizes.note(result.value, result.size)
+                return Returned(result.value, result.branch)
+            finally:
+                self.settle(call.id)
+
+
+def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
+    """What the call's tool is given; `base` is the context's data by kind."""
+    assert call.tool is not None
+    # Not validated: it is the run's own data, however large.
+    return ToolReads.model_construct(
+        call=call.raw,
+        params=call.params,
+        definition=None if call.tool.registered else call.tool.definition(),
+        messages=scoped_data(call.tool.scopes or (), base),
+    )
+
+
+async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
+    tool = call.tool
+    assert tool is not None
+    target = f" → {call.target}" if call.paths else ""
+    # What its hooks take is not the tool's time.
+    looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
+    result: ToolResult = await workflow.execute_activity(
+        tool.name,
+        argument,
+        result_type=ToolResult,
+        activity_id=call.id,
+        task_queue=limited or tool.task_queue,
+        start_to_close_timeout=timedelta(seconds=tool.attempt_timeout + looking),
+        schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
+        heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
+        # A lost worker uses up no retry: `Patience` says what becomes of the call.
+        retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
+        summary=line(f"{call_line(call.params)}{target}"),
+    )
+    return result
+
+
+def full(part: float = OVER) -> str | None:
+    """Why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
+    return history_full(workflow.info().get_current_history_length(), _history_size(), part)
+
+
+async def next_task() -> None:
+    """Wait for the next task. An activity brings it at once, where a timer takes up to a second; what becomes of it does not matter."""
+    words = "what is left goes with the next task"
+    if not workflow.patched(SHORT_TASKS):
+        await workflow.sleep(_SOON, summary=words)
+        return
+    try:
+        await workflow.execute_activity(
+            NEXT_TASK_ACTIVITY,
+            schedule_to_start_timeout=_RINGS,
+            start_to_close_timeout=_BACK,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=words,
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+
+
+def task_number() -> int:
+    """A number of the workflow task under way: each finds a longer history than the one before."""
+    return workflow.info().get_current_history_length()
+
+
+def _history_size() -> int:
+    return workflow.info().get_current_history_size()
+
+
+class EagerStartInterceptor(worker.Interceptor):
+    """A worker takes up itself, "eagerly", what its own workflow tasks send, which is fast; what it lacks would come back to it each time."""
+
+    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_Inbound]:
+        return _Inbound
+
+
+class _Inbound(worker.WorkflowInboundInterceptor):
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound))
+
+
+class _Outbound(worker.WorkflowOutboundInterceptor):
+    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
+        if any(isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args):
+            input.disable_eager_execution = True
+        return super().start_activity(input)

@@ -1,0 +1,574 @@
+"""Hooks of runs, calls, and sessions: one activity for each event and point."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+
+from perdure.workflows.dispatch import Dispatcher
+from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.observability import tell
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import ApprovalRequest
+    from perdure.errors import CallError, MessageRefusedError
+    from perdure.hooks.answers import AFTER, BEFORE, PERSIST, WITHHELD, Hooks, unanswered
+    from perdure.hooks.events import (
+        HOOK_ACTIVITY,
+        HOOK_QUERY,
+        NO_SUCH_HOOK,
+        REFUSED_BY_HOOK,
+        SESSION_HOOKS_ACTIVITY,
+        AfterCompaction,
+        AfterToolCall,
+        AgentBootstrap,
+        AgentEnd,
+        BeforeAgentStart,
+        BeforeCompaction,
+        BeforeToolCall,
+        Command,
+        HookAnswer,
+        HookEvent,
+        HookInput,
+        HookProblem,
+        HookRef,
+        MessageReceived,
+        MessageSending,
+        MessageSent,
+        SessionEnd,
+        SessionStart,
+        ToolResultPersist,
+    )
+    from perdure.models.dialects.output_text import text_of
+    from perdure.plan.calls import Call, Failed, Outcome, Returned
+    from perdure.runs import metrics
+    from perdure.runs.agent import with_system_text
+    from perdure.runs.request_loop import RequestLoop
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.runs.wire import PreparedWorker, RunInput, RunResult
+    from perdure.sessions.entries import CompactionEntry
+    from perdure.sessions.replies import ReplyDelivery
+    from perdure.tools.invocation import CallHookRefs
+    from perdure.tools.tool import SLEEP_UNTIL, Tool, known_as
+    from perdure.values.json import Json, JsonObject, dumps
+    from perdure.values.limits import INLINE, MAX_ADDITION
+    from perdure.values.sizes import Sizes
+
+
+ANOTHER_WITHIN: Final = timedelta(minutes=1)
+"""For which other workers are asked whether they have a hook, and one that was lost is waited for."""
+AT_ONCE: Final = 50
+"""Points of an execution at which hooks are under way: their activities count beside those of the calls (R18.2)."""
+_MARGIN: Final = 5.0
+"""Seconds that an attempt has beside its hooks' own, so that they are told to have hung, and not their activity."""
+_LONG: Final = 30.0
+"""Seconds from which on a lost worker is noticed by heartbeats."""
+_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
+"""What a hook does is data and is never tried again; what is, is a lost worker, or one that lacks the hook."""
+
+
+class ExecutionHooks:
+    """One execution's, once it knows which hooks were recorded."""
+
+    def __init__(self) -> None:
+        self.hooks = Hooks()
+        self.room: Callable[[int], Awaitable[None]] | None = None
+        """Waited for before so many bytes are sent."""
+        self.note: Callable[[str, str, str, str, str], None] | None = None
+        """Told for whoever watches what was refused, or failed: `refused` or `failed`, event, hook, call, reason."""
+        self._given: dict[str, HookEvent] = {}
+        """By its key what is under way and was too large to be sent."""
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(
+        self,
+        name: str,
+        event: Callable[[], HookEvent],
+        tools: Sequence[str] = (),
+        *holds: Json,
+        sizes: Sizes | None = None,
+    ) -> HookAnswer | None:
+        """What the hooks of an event say; `None`: there are none. `holds`: its values that may be large, which `sizes` measures once:
+        what is large is not even encoded here (R18.1). Raises only what cancels it."""
+        if not (wanted := self.hooks.of(name, tools)):
+            return None
+        async with self._slots:
+            asked = event()
+            size = 0 if sizes is None else sum(map(sizes.of, holds))
+            answer = await self._ask(wanted, asked, size)
+        call = getattr(asked, "call", "")
+        for problem in answer.failed:
+            self.tell_failed(name, problem, call)
+        if answer.refused is not None:
+            hook = answer.by[-1] if answer.by else ""
+            tell(metrics.hook_refused(name, hook))
+            if self.note is not None:
+                self.note("refused", name, hook, call, answer.refused)
+        return answer
+
+    def tell_failed(self, name: str, problem: HookProblem, call: str) -> None:
+        """A hook has failed, and was gone past."""
+        tell(metrics.hook_failed(name, problem.hook))
+        if self.note is not None:
+            self.note("failed", name, problem.hook, call, problem.problem)
+
+    async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int) -> HookAnswer:
+        key, given = event.key, None if size > INLINE else event.as_json()
+        size = len(dumps(given).encode(errors="surrogatepass"))
+        given = None if size > INLINE else given
+        if self.room is not None:
+            await self.room(0 if given is None else size)
+        seconds = sum(hook.timeout for hook in wanted) + _MARGIN
+        if given is None:
+            self._given[key] = event
+        try:
+            answer: HookAnswer = await workflow.execute_activity(
+                HOOK_ACTIVITY,
+                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=given),
+                result_type=HookAnswer,
+                start_to_close_timeout=timedelta(seconds=seconds),
+                schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),
+                heartbeat_timeout=timedelta(seconds=_LONG) if seconds > _LONG else None,
+                retry_policy=_ASK_AROUND,
+                summary=line(f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            gone = kind_of(error) == NO_SUCH_HOOK
+            words = "is not there any more: no worker has it" if gone else f"could not be called: {message_of(error)}"
+            return unanswered(wanted, words)
+        finally:
+            self._given.pop(key, None)
+        return answer
+
+    def given(self, key: str) -> JsonObject:
+        """What is under way by this key. Raises `ValueError` where nothing is."""
+        event = self._given.get(key)
+        if event is None:
+            raise ValueError("no hook waits for this")
+        return event.as_json()
+
+
+class HookQueries:
+    """The question of hooks that were not sent what they are given. `_hooking`: the execution's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hooking = ExecutionHooks()
+
+    @workflow.query(name=HOOK_QUERY)
+    def hook_given(self, *said: Any) -> dict[str, Any]:
+        """What hooks are given at a point that is under way, by its key: asked by their activity (R18.2)."""
+        return self._hooking.given(str(said[0]) if said else "")
+
+
+START: Final = "before_agent_start"
+BOOTSTRAP: Final = "agent_bootstrap"
+END: Final = "agent_end"
+
+
+async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system: str) -> RunInput | None:
+    """What the run is given instead, where a hook has changed its input or its `system` text. Fails with `refused_by_hook` where one refuses."""
+    run_id = workflow.info().workflow_id
+    answer = await hooking.ask(
+        START,
+        lambda: BeforeAgentStart(
+            **run_input.whose.model_dump(),
+            key=f"{run_id}/{START}",
+            at=_now(),
+            run_id=run_id,
+            agent=agent,
+            input=run_input.input,
+            system=system,
+            above=run_input.lineage,
+        ),
+    )
+    if answer is None:
+        return None
+    if answer.refused is not None:
+        raise ApplicationError(answer.refused, type=REFUSED_BY_HOOK, non_retryable=True)
+    if answer.changed is None:
+        return None
+    if (text := answer.changed.get("system", system)) != system:
+        run_input = run_input.model_copy(update={"agent": with_system_text(run_input.agent, text)})
+    if dumps(answer.changed["input"]) == dumps(run_input.input):
+        return run_input
+    # A hook has seen all of it: whatever it gave may come from any of what the run above has told of it (R15.1).
+    told = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
+    mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
+    sources = {**told, **({"†input": mixed} if mixed else {})}
+    return run_input.model_copy(update={"input": answer.changed["input"], "has_input": True, "sources": sources})
+
+
+async def bootstrap(
+    hooking: ExecutionHooks, run_input: RunInput, agent: str, prepared: PreparedWorker
+) -> PreparedWorker:
+    """What the worker recorded, with the files of the prompt as hooks have made them: once a run, so that they go along with it, over
+    continue-as-new too (R10.19). Fails with `refused_by_hook` where one refuses."""
+    run_id = workflow.info().workflow_id
+    answer = await hooking.ask(
+        BOOTSTRAP,
+        lambda: AgentBootstrap(
+            **run_input.whose.model_dump(),
+            key=f"{run_id}/{BOOTSTRAP}",
+            at=_now(),
+            run_id=run_id,
+            agent=agent,
+            files={file.name: file.text for file in prepared.prompt.files},
+        ),
+    )
+    if answer is None:
+        return prepared
+    if answer.refused is not None:
+        raise ApplicationError(answer.refused, type=REFUSED_BY_HOOK, non_retryable=True)
+    if answer.changed is None:
+        return prepared
+    return prepared.model_copy(update={"prompt": prepared.prompt.with_files(answer.changed["files"])})
+
+
+async def ended(
+    work: Coroutine[Any, Any, RunResult], hooking: ExecutionHooks, run: Callable[[], Run | None]
+) -> RunResult:
+    """What the work gives, or raises; hooks are told that the run has ended. One that could not begin has no end, nor one that goes on as new."""
+    try:
+        result = await work
+    except (FailureError, asyncio.CancelledError) as error:
+        await _tell_end(hooking, run(), None, error)
+        raise
+    await _tell_end(hooking, run(), result)
+    return result
+
+
+async def _tell_end(
+    hooking: ExecutionHooks, run: Run | None, result: RunResult | None, error: BaseException | None = None
+) -> None:
+    if run is None:
+        return
+    hooking.note = None  # nothing is noted of a run behind its end
+    run_id, usage = workflow.info().workflow_id, run.progress.usage
+    status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
+    messages: list[JsonObject] = run.last_messages() if hooking.hooks.of(END) else []
+    if result is not None and result.output is not None:
+        messages.append({"role": "assistant", "content": text_of(result.output)})
+    await hooking.ask(
+        END,
+        lambda: AgentEnd(
+            **run.whose.model_dump(),
+            key=f"{run_id}/{END}",
+            at=_now(),
+            run_id=run_id,
+            agent=run.agent.name,
+            above=run.lineage[:-1],
+            status=status,
+            output=None if result is None else result.output,
+            stop_reason=run.stop_reason if run.limit is None else run.limit.reason,
+            error=error.message if isinstance(error, ApplicationError) and status == "failed" else None,
+            requests=len(run.past.log),
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            cost=usage.cost if usage.by_model else 0.0,
+            messages=messages,
+        ),
+        (),
+        None if result is None else result.output,
+        messages,
+        sizes=run.sizes,
+    )
+
+
+def _of_input(reference: str) -> bool:
+    return reference == "†input" or reference.startswith(("†input.", "†input["))
+
+
+def _now() -> str:
+    return workflow.now().isoformat(timespec="milliseconds")
+
+
+Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
+
+
+def of_run(run: Run) -> dict[str, str]:
+    """What every event says of the run that it is of."""
+    return {**run.whose.model_dump(), "agent": run.agent.name}
+
+
+class CallHooks:
+    """Those of the calls of one run."""
+
+    def __init__(
+        self, run: Run, hooking: ExecutionHooks, loop: RequestLoop, sender: Dispatcher, on_change: Callable[[], None]
+    ) -> None:
+        self._agent_run, self._hooking, self._loop, self._on_change = run, hooking, loop, on_change
+        sender.hooks_of, sender.unheard = (self.of_results if hooking.hooks else None), self.unheard
+        self._rounds: dict[str, int] = {}
+
+    def look_before(self, call: Call) -> bool:
+        """Whether a hook is to see the call before it is made."""
+        return call.tool is not None and call.loop is None and bool(self._hooking.hooks.of(BEFORE, known_as(call.tool)))
+
+    async def passed(self, call: Call, offer: ApprovalRequest | None, ask: Ask) -> tuple[Outcome | None, bool]:
+        """Let hooks see the call, then `ask` where somebody is to be asked; what a person has changed, hooks see again.
+
+        Its outcome if that is all, and whether it was put off for it.
+        """
+        seen: JsonObject | None = None
+        was_offered = False
+        while True:
+            if self.look_before(call) and seen is not call.params:
+                said = await self._before(call, decided=was_offered)
+                if said is not None and not isinstance(said, ApprovalRequest):
+                    return said, True
+                offer, seen = said, call.params
+                self._on_change()
+            if offer is None:
+                return None, was_offered or seen is not None
+            was_offered = True
+            if (outcome := await ask(call, offer)) is not None:
+                return outcome, True
+            offer = None
+
+    async def _before(self, call: Call, *, decided: bool) -> Outcome | ApprovalRequest | None:
+        """What becomes of the call; `decided`: a person has, and it is as that person has changed it."""
+        assert call.tool is not None
+        number = self._rounds[call.id] = self._rounds.get(call.id, 0) + 1
+        usage = self._agent_run.progress.usage
+        answer = await self._hooking.ask(
+            BEFORE,
+            lambda: BeforeToolCall(
+                **self._of(call, BEFORE if number == 1 else f"{BEFORE}/{number}"),
+                sources={name: sorted(each) for name, each in call.origins.params.items()},
+                tokens=usage.prompt_tokens + usage.completion_tokens,
+                cost=usage.cost if usage.by_model else 0.0,
+            ),
+            known_as(call.tool),
+            call.params,
+            sizes=self._agent_run.sizes,
+        )
+        assert answer is not None
+        return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
+
+    def of_results(self, tool: Tool) -> CallHookRefs | None:
+        """What the worker of a tool is to call when it has run."""
+        run, hooks = self._agent_run, self._hooking.hooks
+        found = [*hooks.of(AFTER, known_as(tool)), *(hooks.of(PERSIST, known_as(tool)) if run.records else [])]
+        if not found and not run.records:
+            return None
+        return CallHookRefs(hooks=found, of=of_run(run), records=run.records)
+
+    def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
+        """Hooks that its worker has gone past."""
+        for problem in problems:
+            self._hooking.tell_failed(AFTER, problem, call.id)
+
+    async def after(self, call: Call, outcome: Outcome) -> Outcome:
+        """How a call ends by what hooks say of its result: those of a call on a worker were called there, where it came to one."""
+        if call.tool is None or call.loop is not None or not isinstance(outcome, Returned | Failed):
+            return outcome
+        if isinstance(outcome, Failed) and outcome.error.code == REFUSED_BY_HOOK:
+            return outcome
+        if isinstance(outcome, Returned) and _on_worker(call.tool):
+            return outcome
+        if (ended := await self._after(call, outcome)) is not outcome:
+            outcome = ended
+        if isinstance(outcome, Returned) and self._agent_run.records:
+            await self._persist(call, outcome)
+        return outcome
+
+    async def _after(self, call: Call, outcome: Returned | Failed) -> Returned | Failed:
+        assert call.tool is not None
+        result: dict[str, Any] = (
+            {"result": outcome.value}
+            if isinstance(outcome, Returned)
+            else {"status": "failed", "error": outcome.error.code, "message": outcome.error.message}
+        )
+        answer = await self._hooking.ask(
+            AFTER,
+            lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts),
+            known_as(call.tool),
+            call.params,
+            result.get("result"),
+            sizes=self._agent_run.sizes,
+        )
+        if answer is None or (answer.refused is None and answer.changed is None):
+            return outcome
+        if isinstance(outcome, Failed):
+            words = answer.refused or str((answer.changed or {})["message"])
+            return replace(outcome, error=CallError(outcome.error.code, words))
+        if answer.refused is not None:
+            words = f"{call.tool_name} {WITHHELD}: {answer.refused}"
+            return Failed(CallError(REFUSED_BY_HOOK, words), outcome.sources)
+        return replace(outcome, value=(answer.changed or {})["result"])
+
+    async def _persist(self, call: Call, outcome: Returned) -> None:
+        assert call.tool is not None
+        answer = await self._hooking.ask(
+            PERSIST,
+            lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value),
+            known_as(call.tool),
+            call.params,
+            outcome.value,
+            sizes=self._agent_run.sizes,
+        )
+        if answer is not None and answer.refused is not None:
+            call.kept = [f"[withheld: {answer.refused}]"]
+        elif answer is not None and answer.changed is not None:
+            call.kept = [answer.changed["result"]]
+
+    def _of(self, call: Call, point: str) -> dict[str, Any]:
+        assert call.tool is not None
+        run_id = workflow.info().workflow_id
+        code = known_as(call.tool)[-1]
+        return {
+            **of_run(self._agent_run),
+            "key": f"{run_id}/{call.id}/{point}",
+            "at": workflow.now().isoformat(timespec="milliseconds"),
+            "run_id": run_id,
+            "call": call.id,
+            "tool": call.tool.name,
+            "code": code,
+            "params": call.params,
+        }
+
+
+def _on_worker(tool: Tool) -> bool:
+    """Whether the tool's code is a worker's, called by Perdure."""
+    return not (tool.latent or tool.delegate is not None or tool.calls is not None or tool.activity == SLEEP_UNTIL)
+
+
+E = TypeVar("E", bound=HookEvent)
+
+_PATCH: Final = "session-hooks"
+_SECONDS: Final = timedelta(seconds=10)
+
+
+class SessionHooks(HookQueries):
+    """What a session's workflow asks its hooks. Where its worker has none of a session's, nothing is recorded, asked or waited for."""
+
+    OFFERS_HOOKS: ClassVar[bool] = False
+    """Whether this worker has any: said by the class that it registers, so that only who has some asks which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_hooks: bool | None = None
+        self._began = False
+        self._one_by_one = asyncio.Lock()
+        """So that messages are accepted in the order in which they came in."""
+        self._who: Callable[[], tuple[str, str, str, bool]] = lambda: ("", "", "", False)
+        """The session's key, its agent's name, its tenant, and whether it begins with this execution."""
+
+    def has_hooks(self) -> bool:
+        """Whether this execution has hooks. A marker says so in the history, and none that there are not."""
+        if self._has_hooks is None:
+            asks = self.OFFERS_HOOKS or workflow.unsafe.is_replaying()
+            self._has_hooks = asks and workflow.patched(_PATCH)
+        return self._has_hooks
+
+    async def begin_hooks(self) -> None:
+        """Record which there are, once for an execution, and tell them that a session begins."""
+        if not self.has_hooks():
+            return
+        async with self._one_by_one:
+            await self._begin()
+
+    async def _begin(self) -> None:
+        if self._began:
+            return
+        recorded: list[HookRef] = await workflow.execute_local_activity(
+            SESSION_HOOKS_ACTIVITY, result_type=list[HookRef], start_to_close_timeout=_SECONDS
+        )
+        self._hooking.hooks, self._began = Hooks(recorded), True
+        if self._who()[3]:
+            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
+
+    async def end_hooks(self) -> None:
+        """The session is deleted."""
+        if self.has_hooks():
+            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
+
+    async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
+        """The text of a message as it is to be accepted. Raises `MessageRefusedError` where a hook refuses it.
+
+        Called within `in_turn`.
+        """
+        of = {"sender": sender, "message_id": message_id, "text": text, **more}
+        answer = await self._ask("message_received", MessageReceived, _place(sender, message_id), lambda: of)
+        if answer is not None and answer.refused is not None:
+            raise MessageRefusedError(answer.refused)
+        return text if answer is None or answer.changed is None else str(answer.changed["text"])
+
+    async def commanded(self, message_id: str, sender: str, command: str) -> None:
+        """A command was accepted."""
+        if self.has_hooks():
+            of = {"sender": sender, "message_id": message_id, "command": command}
+            await self._ask("command", Command, _place(sender, message_id), lambda: of)
+
+    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
+        """Why the conversation is not to be compacted now, and what is to stand behind its summary. `text` gives what is compacted."""
+        if not self.has_hooks():
+            return None, ""
+        of = {"reason": reason, "tokens": tokens}
+        answer = await self._ask("before_compaction", BeforeCompaction, self._time(), lambda: of | {"text": text()})
+        if answer is None:
+            return None, ""
+        return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
+
+    async def tell_compacted(self, entry: CompactionEntry) -> None:
+        if self.has_hooks():
+            of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
+            await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
+
+    async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
+        """The text of a reply as it is to be delivered, and why it is not."""
+        text = delivery.text
+        if not self.has_hooks():
+            return text, None
+        answer = await self._ask("message_sending", MessageSending, delivery.key, lambda: _of_reply(delivery, text))
+        if answer is None or answer.refused is not None:
+            return text, None if answer is None else answer.refused
+        return (text if answer.changed is None else str(answer.changed["text"])), None
+
+    async def sent(self, delivery: ReplyDelivery, text: str, status: str) -> None:
+        """What became of a reply: `delivered`, `refused` or `unknown`."""
+        if self.has_hooks():
+            of = _of_reply(delivery, text) | {"status": status}
+            await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
+
+    async def _ask(
+        self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict
+    ) -> HookAnswer | None:
+        """Ask at the point that `what` names, once in the session."""
+        if not self._began:
+            await self.begin_hooks()
+        key, agent, tenant, _ = self._who()
+        point = f"{workflow.info().workflow_id}/{what}/{name}"
+        at = workflow.now().isoformat(timespec="milliseconds")
+        return await self._hooking.ask(
+            name,
+            lambda: event(key=point, at=at, session=key, agent=agent, tenant=tenant, **fields()),
+        )
+
+    def _time(self) -> str:
+        return f"{workflow.now():%Y%m%dT%H%M%S%f}"
+
+
+def _place(sender: str, message_id: str) -> str:
+    """Name a message: its id is its sender's, and may be another's as well."""
+    return f"{dumps(sender)}/{message_id}" if sender else message_id
+
+
+def _of_reply(delivery: ReplyDelivery, text: str) -> dict[str, Any]:
+    return {
+        "run_id": delivery.run_id,
+        "sender": delivery.sender,
+        "reply": delivery.key,
+        "route": delivery.route,
+        "text": text,
+    }

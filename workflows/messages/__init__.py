@@ -1,1 +1,0 @@
-"""Messages for a run that works."""

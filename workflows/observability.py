@@ -1,0 +1,217 @@
+"""Metrics, logs, search attributes, and event queries of an execution."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate, TypedSearchAttributes
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.models.requests import RequestResult
+    from perdure.runs.event_journal import EventJournal, RunJournal
+    from perdure.runs.events import EVENTS_QUERY, WATCH_LASTS, WATCHED, EventsPage
+    from perdure.runs.metrics import METRICS, Labels, Observation, request_ended, run_ended
+    from perdure.runs.run import Run
+    from perdure.runs.wire import (
+        AGENT_ATTRIBUTE,
+        COST_ATTRIBUTE,
+        LONGEST_KEYWORD,
+        MODEL_REFUSED,
+        SENDER_ATTRIBUTE,
+        STOP_ATTRIBUTE,
+        TENANT_ATTRIBUTE,
+        USAGE_MEMO,
+    )
+    from perdure.values.limits import MAX_MEMO
+    from perdure.values.sizes import cut_to
+
+
+MOST_VALUES: Final = 500
+"""Values of a label that one worker tells apart; the rest are `other`. Whoever starts runs may name agents as they like."""
+_LOG: Final = logging.getLogger("perdure.run")
+_seen: dict[str, set[str]] = {}
+
+
+def tell(told: Observation) -> None:
+    """Count it and write its line, unless the run is only replayed. A task that is done again counts again."""
+    if workflow.unsafe.is_replaying():
+        return
+    meter = workflow.metric_meter()
+    for name, value, labels in told.counts:
+        metric = METRICS[name]
+        bounded = _bounded(labels)
+        if metric.kind == "counter":
+            meter.create_counter(name, metric.help).add(int(value), bounded)
+        else:
+            meter.create_histogram_float(name, metric.help).record(value, bounded)
+    if _LOG.isEnabledFor(told.level):
+        _LOG.log(told.level, told.event, extra={"perdure": {"run": workflow.info().workflow_id, **told.fields}})
+
+
+def tell_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
+    """A Request is closed; one of number 0 asked no model. `first_call`: seconds until its first call started."""
+    if number:
+        tell(request_ended(run.agent.name, run.past.log[-1], result, first_call))
+
+
+def _bounded(labels: Labels) -> Labels:
+    for name, value in labels.items():
+        seen = _seen.setdefault(name, set())
+        if value not in seen:
+            if len(seen) >= MOST_VALUES:
+                labels = {**labels, name: "other"}
+            else:
+                seen.add(value)
+    return labels
+
+
+_FIRST_TASK: Final = 3
+"""Events of a history when its first task begins, unless that task has failed before, as in an execution that is reset to it."""
+
+
+def now() -> str:
+    """The workflow's time in words: ISO 8601, UTC."""
+    return workflow.now().isoformat(timespec="milliseconds")
+
+
+def page_of(journal: EventJournal, said: Sequence[Any]) -> EventsPage:
+    """What was asked for: from which number on, and how many at most; both may be left out. Raises `ValueError` for anything else."""
+    if len(said) > 2 or not all(isinstance(each, int) and not isinstance(each, bool) for each in said):
+        raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
+    return journal.page(*said)
+
+
+def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
+    """Whether a reset execution begins with its first task done again: of a reset to that task no other sign follows, of a later one its own.
+    Of an execution that went on as new nothing says it."""
+    is_reset = info.run_id != info.first_execution_run_id and info.continued_run_id is None
+    return is_reset and info.get_current_history_length() > _FIRST_TASK
+
+
+class JournalQueries:
+    """A run's journal, from its workflow's first task on, also once it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
+        if _may_be_reset_to_its_start(workflow.info()):
+            self._notes.was_reset()
+
+    @workflow.query(name=EVENTS_QUERY)
+    def events(self, *said: Any) -> EventsPage:
+        """What has happened: an `EventsPage` from a number on, and with at most so many."""
+        return page_of(self._notes.journal, said)
+
+
+_AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
+
+OFTEN: Final = 2
+"""Refusals in a row. One may be the network's; a namespace that has lost a search attribute refuses for ever."""
+_refused: dict[str, int] = {}
+"""By execution, how often the server has refused what its task did since it was last taken; of those that this worker holds."""
+
+
+def note_refused(execution: str) -> None:
+    """The server did not take what the execution's task did; it is done again."""
+    _refused[execution] = _refused.get(execution, 0) + 1
+
+
+def note_gone(execution: str) -> None:
+    """The execution is put out of memory for another reason."""
+    _refused.pop(execution, None)
+
+
+def may_list(what: str) -> bool:
+    """Whether search attributes are set here; that they are not is recorded. Asked once a task, of `what`."""
+    info = workflow.info()
+    if workflow.unsafe.is_replaying() or _refused.get(info.run_id, 0) >= OFTEN:
+        # The SDK remembers what it has answered once: each task asks by a name of its own.
+        return not workflow.patched(f"unlisted-{what}-{info.get_current_history_length()}")
+    return True
+
+
+def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
+    """Set the agent's name for lists where nobody has at the start, as in a run that a user's own workflow has started."""
+    info = workflow.info()
+    if (
+        below
+        or info.parent is None
+        or AGENT_ATTRIBUTE not in known
+        or info.typed_search_attributes.get(_AGENT) is not None
+    ):
+        return
+    if workflow.patched("listed-agent") and may_list("agent"):
+        workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
+
+
+def whose() -> TypedSearchAttributes | None:
+    """For whom a run below this one runs: as this one, so that a tenant finds what waits there (R10.2)."""
+    said = [
+        each
+        for each in workflow.info().typed_search_attributes
+        if each.key.name in (SENDER_ATTRIBUTE, TENANT_ATTRIBUTE)
+    ]
+    return TypedSearchAttributes(said) if said and may_list("below") else None
+
+
+_REASON: Final = SearchAttributeKey.for_keyword(STOP_ATTRIBUTE)
+_COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
+
+
+def end(run: Run, error: BaseException | None, *, below: bool) -> None:
+    """Tell it, whatever ends the run; `below`: it is a delegate's, and is not told twice where telling is a billed Action."""
+    if isinstance(error, GeneratorExit):  # it is only put out of memory
+        return
+    if run.progress.usage.by_model and not below:
+        workflow.upsert_memo({USAGE_MEMO: cut_to(run.progress.usage.as_json(), MAX_MEMO)})
+    reason: str | None
+    if error is None:
+        status, reason = "completed", run.stop_reason
+        run.notes.run_ended(run.stop_reason, run.output)
+    elif isinstance(error, ApplicationError):
+        refused = error.type == MODEL_REFUSED
+        limit = None if run.limit is None or refused else run.limit.reason
+        status, reason = "refused" if refused else "failed", limit or error.type
+        run.notes.run_failed(status, error.message, limit)
+    elif is_cancelled_exception(error):
+        status, reason = "cancelled", None
+        run.notes.run_failed(status, None)
+    else:
+        return  # it goes on as new, or has met a bug that a fixed worker gets past
+    tell(run_ended(run.agent.name, status, reason))
+    if not below:
+        _list(run, reason)
+
+
+def _list(run: Run, reason: str | None) -> None:
+    """Keep for lists why it ended and what it cost, where the namespace knows such attributes; one Action."""
+    known, cost = run.prepared.attributes, run.progress.usage.cost
+    updates: list[SearchAttributeUpdate[Any]] = []
+    if STOP_ATTRIBUTE in known and reason is not None:
+        updates.append(_REASON.value_set(reason[:LONGEST_KEYWORD]))
+    if COST_ATTRIBUTE in known and cost is not None and run.progress.usage.by_model:
+        updates.append(_COST.value_set(cost))
+    if updates and may_list("end"):
+        workflow.upsert_search_attributes(updates)
+
+
+class WatchHandlers:
+    """A workflow that is told by those who watch it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched_until = 0.0
+
+    @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
+    def watched(self, *_: Any) -> None:
+        """Said once a minute while there are readers; it is kept until when that counts."""
+        self._watched_until = workflow.time() + WATCH_LASTS
+
+    @workflow.query(name=WATCHED)
+    def watched_until(self, *_: Any) -> float:
+        """Until when somebody watches, in seconds since 1970; 0 for nobody."""
+        return self._watched_until

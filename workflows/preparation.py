@@ -1,0 +1,181 @@
+"""The start of a run: its agent, and what its worker has recorded, or a snapshot."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, NoReturn
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.workflow import ContinueAsNewVersioningBehavior
+
+from perdure.workflows.approvals import RunApprovals
+from perdure.workflows.failures import message_of
+from perdure.workflows.hooks import ExecutionHooks, begin, bootstrap
+from perdure.workflows.observability import tell
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.policy import Guard, Policy, parse_policy, stricter
+    from perdure.errors import ProtocolError
+    from perdure.hooks.answers import Hooks
+    from perdure.plan.retry import NO_SUCH_TOOL
+    from perdure.runs import metrics
+    from perdure.runs.agent import Agent, Context, check_task, parse_agent, parse_prompt
+    from perdure.runs.event_journal import RunJournal
+    from perdure.runs.loops import LoopInput
+    from perdure.runs.records import SNAPSHOT_FORM, RunSnapshot
+    from perdure.runs.run import Attempts, Run, carried, restore, snapshot
+    from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
+    from perdure.sessions.wire import SessionInput
+    from perdure.values.json import Packed, pack
+
+
+_ANOTHER_WITHIN: Final = timedelta(minutes=1)
+"""For which workers are asked whether they have the tools of a run that begins."""
+_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
+
+
+def begins_anew() -> bool:
+    """Whether this execution is to end for a new one: it is long, or pinned to a version that is not the current one any more (R13.7)."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+
+
+def go_on_anew(argument: RunInput | LoopInput | SessionInput) -> NoReturn:
+    """End this execution for one that stays with the version that is current now. A server without versions refuses the word."""
+    changed = workflow.info().is_target_worker_deployment_version_changed()
+    behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
+    workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
+
+
+class ContinueAsNew:
+    """Whether one execution can go on as new: not where there is too much to carry on."""
+
+    def __init__(self) -> None:
+        self._attempts = Attempts()
+
+    def go_on(self, run_input: RunInput, run: Run, worked: float) -> None:
+        """Where Temporal suggests it, or workers of another version are current now, end this execution for a new one; return where what
+        there is to carry on is too large (R18.4)."""
+        if not begins_anew():
+            return
+        most, size = run.prepared.max_payload, carried(run)
+        if not self._attempts.worth(size, most):
+            return
+        run.progress.worked = worked
+        following = run_input.model_copy(
+            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.shares.share}
+        )
+        packed = len(following.model_dump_json().encode())
+        if packed <= most:
+            go_on_anew(following)
+        self._attempts.note(size, packed)
+
+
+async def prepare(
+    run_input: RunInput, people: RunApprovals, notes: RunJournal, hooking: ExecutionHooks
+) -> tuple[RunInput, Run]:
+    """The run as its input has it, whether it begins or goes on, and the input as hooks may have changed it. Fails with `Refused` where it
+    cannot be run."""
+    try:
+        run_input, run = await _prepare(run_input, people, notes, hooking)
+    except ApplicationError as error:
+        tell(metrics.run_ended("", "failed", error.type))
+        raise
+    if run_input.snapshot is None:
+        tell(metrics.run_started(run.agent.name))
+        notes.run_began(run.agent.name)
+    return run_input, run
+
+
+async def _prepare(
+    run_input: RunInput, people: RunApprovals, notes: RunJournal, hooking: ExecutionHooks
+) -> tuple[RunInput, Run]:
+    agent, context, change = _read(run_input)
+    if run_input.snapshot is not None:
+        given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
+        _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
+        people.desk.guard.recall(given.remembered)
+        people.desk.vouched.known |= given.vouched
+        people.desk.refusals = [*given.refusals, *people.desk.refusals]
+        hooking.hooks = Hooks(given.prepared.hooks)
+        budget, sources = run_input.budget, run_input.sources
+        run = restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
+        return run_input, run
+    packed = run_input.prepared or await record(run_input)
+    prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
+    hooking.hooks = Hooks(prepared.hooks)
+    _set_guard(people, agent, run_input, prepared, change)
+    if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
+        run_input = changed
+        agent, context, _ = _read(run_input)
+    prepared = await bootstrap(hooking, run_input, agent.name, prepared)
+    budget, sources = run_input.budget, run_input.sources
+    return run_input, Run(agent, context, prepared, people.desk, budget=budget, sources=sources, notes=notes)
+
+
+async def record(run_input: RunInput) -> Packed:
+    """What the worker has for such a run (R12.5); where it lacks a tool, another that takes runs from the queue, as in a deploy.
+
+    Fails with `Refused` where it cannot be run.
+    """
+    agent, context, change = _read(run_input)
+    wanted = PrepareInput(
+        tools=context.tools,
+        models=agent.config.models.model_dump(exclude_unset=True),
+        prices=agent.config.prices,
+        cost_budget=agent.config.cost_budget is not None or run_input.budget.cost is not None,
+        delegates=run_input.delegates,
+        prompt=agent.config.prompt.changed(parse_prompt(run_input.prompt)),
+        approver=agent.config.approval.changed(change).approver,
+    )
+    try:
+        try:
+            packed: Packed = await workflow.execute_local_activity(
+                PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
+            )
+        except ApplicationError as error:  # a local activity's failure has no frame
+            if error.type != NO_SUCH_TOOL:
+                raise
+            packed = await workflow.execute_activity(
+                PREPARE_ACTIVITY,
+                wanted,
+                result_type=Packed,
+                start_to_close_timeout=timedelta(seconds=5),
+                schedule_to_close_timeout=_ANOTHER_WITHIN,
+                retry_policy=_ASK_AROUND,
+            )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+    return packed
+
+
+def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
+    try:
+        agent: Agent = parse_agent(run_input.agent)
+        context = Context(agent, run_input.input, has_input=run_input.has_input)
+        change = parse_policy(run_input.approval)
+        parse_prompt(run_input.prompt)
+        check_task(agent, context)
+    except ProtocolError as error:
+        raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+    return agent, context, change
+
+
+def _set_guard(
+    people: RunApprovals, agent: Agent, run_input: RunInput, prepared: PreparedWorker, change: Policy
+) -> None:
+    """The policy's three layers; what a signal has changed before this stays. A delegate stands on the floor above it too."""
+    desk = people.desk
+    desk.guard = Guard(
+        agent.config.approval,
+        floor=stricter(prepared.floor, run_input.floor),
+        change=change.changed(desk.guard.change),
+        givers=run_input.givers,
+        floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
+    )
+    people.searchable = prepared.searchable
+    people.resets.begin(prepared.counts_resets)

@@ -1,0 +1,277 @@
+"""Runs of a session: child workflows, and their turn where workers limit them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TerminatedError,
+    TimeoutError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ChildWorkflowCancellationType,
+    ChildWorkflowHandle,
+    ParentClosePolicy,
+)
+
+from perdure.workflows.dispatch import WAIT, ask_limited
+from perdure.workflows.failures import not_taken_up
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import STEER
+    from perdure.hooks.events import RunOwner
+    from perdure.runs.delegates import input_size, referred
+    from perdure.runs.wire import (
+        AGENT_ATTRIBUTE,
+        AGENT_WORKFLOW,
+        LONGEST_KEYWORD,
+        SENDER_ATTRIBUTE,
+        TENANT_ATTRIBUTE,
+        RunInput,
+        RunResult,
+        RunStatus,
+    )
+    from perdure.sessions.message_queue import Queued
+    from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN_ACTIVITY, RunUpdate, RunUpdateResult
+    from perdure.tools.invocation import runs_queue
+    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, said
+    from perdure.values.sizes import Sizes
+
+
+_TELLS_WITHIN: Final = timedelta(minutes=5)
+"""What a run has left that could not tell it by its end: a worker may have to be there first."""
+_ANSWERS_WITHIN: Final = timedelta(seconds=10)
+
+
+class ChildRun:
+    """One run of a session, from its start to what it leaves."""
+
+    def __init__(self, run_id: str, given: RunInput, *, sender: str, tenant: str, searchable: bool) -> None:
+        self.id = run_id
+        self.given = given
+        self._sender = sender
+        self._tenant = tenant
+        self._searchable = searchable
+        self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
+        self._to_say: list[Queued] = []
+        self._saying: asyncio.Task[None] | None = None
+        self._ends = False
+
+    def steer(self, message: Queued) -> None:
+        """Give it a message, in the order of acceptance; once it has started, where it has not yet."""
+        self._to_say.append(message)
+        self._say()
+
+    def end(self) -> None:
+        """Tell it to end; what has been done stays done (R10.6)."""
+        self._ends = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def result(self, title: str) -> RunResult:
+        """Run it, and wait for what it leaves; it never raises for what became of the run."""
+        asks = self._size() > INLINE_INPUT
+        if (size := self._size()) > MAX_PAYLOAD:
+            return self._without("failed", f"what it is given has {said(size)}, and {MAX_PAYLOAD:,} is the most")
+        try:
+            self._handle = await workflow.start_child_workflow(
+                AGENT_WORKFLOW,
+                referred(self.given) if asks else self.given,
+                id=self.id,
+                result_type=RunResult,
+                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                static_summary=title[:200],
+                search_attributes=self._attributes() if self._searchable else None,
+            )
+        except WorkflowAlreadyStartedError:
+            return self._without("failed", f"there is already a workflow {self.id!r}, which is not of this session")
+        except FailureError as error:
+            return self._without("failed", f"it could not be started: {error}")
+        if self._ends:
+            self._handle.cancel()
+        self._say()
+        try:
+            await workflow.wait([self._handle])
+            return await self._ended(self._handle)
+        finally:
+            if self._saying is not None:
+                self._saying.cancel()
+
+    def _size(self) -> int:
+        return input_size(self.given, Sizes())
+
+    def _attributes(self) -> TypedSearchAttributes:
+        named = (
+            (AGENT_ATTRIBUTE, str(self.given.agent.get("name"))),
+            (SENDER_ATTRIBUTE, self._sender),
+            (TENANT_ATTRIBUTE, self._tenant),
+        )
+        return TypedSearchAttributes(
+            [
+                SearchAttributePair(SearchAttributeKey.for_keyword(name), value[:LONGEST_KEYWORD])
+                for name, value in named
+                if value
+            ]
+        )
+
+    def _say(self) -> None:
+        if self._handle is not None and self._to_say and (self._saying is None or self._saying.done()):
+            self._saying = asyncio.create_task(self._say_all(self._handle))
+
+    async def _say_all(self, handle: ChildWorkflowHandle[Any, RunResult]) -> None:
+        while self._to_say:
+            message = self._to_say.pop(0)
+            said = {"id": message.message_id, "text": message.text, "sender": message.sender}
+            try:
+                await handle.signal(STEER, said)
+            except FailureError:
+                return  # it has just ended: what it was not given begins the next run
+
+    async def _ended(self, handle: ChildWorkflowHandle[Any, RunResult]) -> RunResult:
+        failure = handle.exception()
+        if failure is None:
+            result: RunResult = handle.result()
+            return result.model_copy(update={"status": "completed"})
+        cause = failure.cause if isinstance(failure, ChildWorkflowError) else failure
+        if isinstance(cause, ApplicationError) and cause.details:
+            try:
+                return RunResult.model_validate(cause.details[0])
+            except ValueError:
+                pass  # it is no failure of the engine's own
+        status: RunStatus = (
+            "cancelled"
+            if isinstance(cause, CancelledError)
+            else "terminated"
+            if isinstance(cause, TerminatedError)
+            else "timed_out"
+            if isinstance(cause, TimeoutError)
+            else "failed"
+        )
+        words = cause.message if isinstance(cause, ApplicationError) else f"the run was {status.replace('_', ' ')}"
+        left = await self._ask()
+        if left is None:
+            return self._without(status, words)
+        return left.model_copy(update={"status": status, "error": words, "output": None})
+
+    async def _ask(self) -> RunResult | None:
+        """What it has done: it knows that also when it has ended."""
+        try:
+            left: RunResult = await workflow.execute_activity(
+                AFTER_ACTIVITY,
+                self.id,
+                result_type=RunResult,
+                schedule_to_close_timeout=_TELLS_WITHIN,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+                summary=f"what {self.id} has left",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            return None
+        return left
+
+    def _without(self, status: RunStatus, error: str) -> RunResult:
+        return RunResult(run_id=self.id, status=status, error=error)
+
+
+async def say(saying: RunUpdate) -> RunUpdateResult:
+    """Say something to a run that answers, through an activity: a workflow cannot itself."""
+    try:
+        answered: RunUpdateResult = await workflow.execute_activity(
+            SAY_ACTIVITY,
+            saying,
+            result_type=RunUpdateResult,
+            schedule_to_close_timeout=_ANSWERS_WITHIN,
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            summary=f"{saying.update} → {saying.run_id}"[:200],
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return RunUpdateResult(refused=f"the run {saying.run_id} does not answer")
+    return answered
+
+
+def run_input(
+    agent: dict[str, Any],
+    delegates: dict[str, Any],
+    sources: dict[str, list[str]],
+    whose: RunOwner,
+    *,
+    reasons: bool = False,
+) -> RunInput:
+    """What a run is started with; `reasons`: what its model thinks is told. Its result may have any size that can come in: there is one at a
+    time."""
+    given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
+    return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)
+
+
+_BEATS: Final = timedelta(seconds=60)
+_LONGEST: Final = timedelta(days=365)
+
+
+class RunTurns:
+    """Those that this execution's runs wait for, or hold."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+        self._holding: asyncio.Task[None] | None = None
+
+    def give(self, run_id: str) -> None:
+        """A worker has room for it."""
+        self._given.add(run_id)
+
+    async def take(self, run_id: str, wanted: Callable[[], bool]) -> None:
+        """Wait until a worker has room for the run, or it is not `wanted` any more; at once where nothing is limited."""
+        while wanted() and (await ask_limited()).runs:
+            holding = self._holding = asyncio.create_task(_hold(run_id))
+            await self._until_given(run_id, holding, wanted)
+            if run_id in self._given or not holding.done() or not _not_taken_up(holding):
+                return
+
+    async def _until_given(self, run_id: str, holding: asyncio.Task[None], wanted: Callable[[], bool]) -> None:
+        await workflow.wait_condition(lambda: run_id in self._given or holding.done() or not wanted())
+
+    def leave(self) -> None:
+        """The run has ended, or will not begin."""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+
+
+def _not_taken_up(holding: asyncio.Task[None]) -> bool:
+    """Whether nobody gives turns any more: then it is asked whether there is still a limit."""
+    error = None if holding.cancelled() else holding.exception()
+    return isinstance(error, ActivityError) and not_taken_up(error)
+
+
+async def _hold(run_id: str) -> None:
+    try:
+        await workflow.execute_activity(
+            TURN_ACTIVITY,
+            run_id,
+            task_queue=runs_queue(workflow.info().task_queue),
+            start_to_close_timeout=_LONGEST,
+            schedule_to_start_timeout=WAIT,
+            heartbeat_timeout=_BEATS,
+            cancellation_type=ActivityCancellationType.TRY_CANCEL,
+            summary=f"room for {run_id}"[:200],
+        )
+    except ActivityError as error:
+        if not is_cancelled_exception(error):
+            raise

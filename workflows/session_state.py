@@ -1,0 +1,444 @@
+"""The state of a session: its queue, its transcript, its agent, and the parsing of what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from perdure.workflows.arguments import only
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import DecisionError, MessageRefusedError, ProtocolError
+    from perdure.hooks.events import RunOwner
+    from perdure.runs.agent import parse_agent
+    from perdure.runs.event_journal import EventJournal
+    from perdure.runs.provenance import CONVERSATION
+    from perdure.runs.records import was_sent
+    from perdure.runs.wire import RunResult
+    from perdure.sessions.agent_file import input_name
+    from perdure.sessions.entries import (
+        CommandEntry,
+        Entry,
+        MessageEntry,
+        ReplyEntry,
+        RunEntry,
+        delivery_entry,
+        reply_of,
+        run_entry,
+        said,
+    )
+    from perdure.sessions.journal import SessionJournal
+    from perdure.sessions.message_queue import (
+        AcceptedMessage,
+        ActiveRun,
+        KnownMessage,
+        MessageQueue,
+        Queued,
+        QueueState,
+        check_right,
+    )
+    from perdure.sessions.replies import ATTEMPTS, Delivered, ReplyAuthor, ReplyDelivery, deliveries
+    from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_said
+    from perdure.sessions.views import details, fate
+    from perdure.sessions.wire import (
+        UNKNOWN_AGENT,
+        Description,
+        Fate,
+        Message,
+        MessageWithdrawal,
+        QueuedView,
+        Receipt,
+        SessionInfo,
+        SessionInput,
+        SessionView,
+        digest,
+        message_key,
+    )
+    from perdure.values.json import JsonObject, WireModel, pack
+    from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_STATE
+    from perdure.values.limits import said as bytes_said
+    from perdure.values.problems import first_problem
+    from perdure.values.sizes import Sizes
+
+
+_SAID: Final = f"†{CONVERSATION}"
+
+
+class SessionState:
+    """All of a session but the run that is under way. `born` tells its runs from those of a session that had its key before; `at` says when
+    this execution has begun."""
+
+    def __init__(self, argument: SessionInput, session_id: str, born: str, at: str) -> None:
+        self._input = argument
+        if not argument.created_at and argument.snapshot is None:
+            self._input = argument.model_copy(update={"created_at": at})
+        snapshot = (
+            None
+            if argument.snapshot is None
+            else argument.snapshot.read(SessionSnapshot, SESSION_FORM, "the snapshot that the session goes on from")
+        )
+        self.transcript = Transcript(None if snapshot is None else snapshot.transcript)
+        self.remembered = MessageFilter("" if snapshot is None else snapshot.remembered)
+        """The messages that are known to segments alone."""
+        self.state: JsonObject | None = None if snapshot is None else snapshot.state
+        """What its runs have written; `None`: nothing."""
+        self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
+        """Where the state and what was said come from, by reference (R15.1)."""
+        lane = QueueState(born=f"{born}-") if snapshot is None else snapshot.lane
+        lane.known = self._by_sender(lane)
+        self.lane = MessageQueue(session_id, argument.rules, lane)
+        self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
+        """What has happened, for whoever reads it."""
+        self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
+        """Replies on their way, the first perhaps under way."""
+        self._read_agent()
+        if not self.notes.journal.count:
+            self.notes.began(self.agent, at)
+
+    def _by_sender(self, lane: QueueState) -> dict[str, KnownMessage]:
+        """What is known of messages, by `message_key`: a session of Perdure 0.1.0 has it by their ids."""
+        entries: list[MessageEntry | CommandEntry | Queued] = [
+            each for each in self.transcript.entries if is_said(each)
+        ]
+        senders = {each.message_id: each.sender for each in [*entries, *lane.queue]}
+        return {
+            key if "\n" in key else message_key(senders.get(key, ""), key): known for key, known in lane.known.items()
+        }
+
+    def _read_agent(self) -> None:
+        if not self._input.document:  # it has none yet
+            self.agent, self.models, self.lane.rules = "", {}, self._input.rules
+            return
+        agent = parse_agent(self._input.document)
+        self.agent = agent.name
+        self.lane.rules = self._input.rules.over(agent.config.session)
+        self.models = agent.config.models.model_dump(exclude_unset=True)
+        """What the agent's file says of them."""
+        self.transcript.limit = min(self.transcript.limit, self.lane.rules.context_tokens or CONTEXT_TOKENS)
+
+    @property
+    def key(self) -> str:
+        return self._input.key
+
+    @property
+    def tenant(self) -> str:
+        return self._input.tenant
+
+    @property
+    def searchable(self) -> bool:
+        return self._input.searchable
+
+    @property
+    def document(self) -> JsonObject:
+        """The agent file that answers."""
+        return self._input.document
+
+    @property
+    def delegates(self) -> dict[str, JsonObject]:
+        return self._input.delegates
+
+    @property
+    def tells_reasoning(self) -> bool:
+        """Whether people are told what its model thinks."""
+        return "reasoning" in (self.lane.rules.verbose or ())
+
+    @property
+    def agent_digest(self) -> str:
+        return self._input.agent
+
+    def whose(self, sender: str) -> RunOwner:
+        """What hooks of its runs are told."""
+        return RunOwner(tenant=self.tenant, sender=sender, session=self.key)
+
+    def change_agent(self, message: Message) -> None:
+        """From the next run on the message's agent file answers."""
+        given = {"agent": message.agent, "document": message.document, "delegates": message.delegates}
+        self._input = self._input.model_copy(update=given)
+        self._read_agent()
+
+    def describe(self, description: Description) -> None:
+        """Keep this metadata in place of what it had."""
+        self._input = self._input.model_copy(update={"metadata": description.metadata})
+
+    @property
+    def about(self) -> SessionInfo:
+        return SessionInfo(session=self.key, metadata=self._input.metadata, created_at=self._input.created_at)
+
+    def carried(self) -> SessionInput:
+        """What a new execution goes on with."""
+        snapshot = SessionSnapshot(
+            lane=self.lane.state,
+            transcript=self.transcript.carried(),
+            state=self.state,
+            sources=self.sources,
+            remembered=self.remembered.text,
+            events=self.notes.journal.carried(),
+            replies=self.to_deliver,
+        )
+        return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
+
+    @property
+    def given(self) -> SessionInput:
+        """What a session of the same agent, and with the same rules, begins with."""
+        return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
+
+    # What is not at hand any more.
+
+    def forgot(self, message: Message) -> bool:
+        """Whether a message may have been accepted that nothing here knows any more (R10.1). Perdure 0.1.0 remembered ids alone."""
+        if message.key in self.lane.state.known:
+            return False
+        return message.key in self.remembered or message.message_id in self.remembered
+
+    def answer(self, message: Message, known: JsonObject) -> Receipt:
+        """The receipt of a message that a segment knows. Raises `MessageRefusedError` for another one of its id."""
+        self.lane.state.known[message.key] = KnownMessage.model_validate(known)
+        try:
+            receipt = self.lane.judge(message)
+        finally:
+            del self.lane.state.known[message.key]
+        assert receipt is not None
+        return receipt
+
+    def put_away(self, entries: Iterable[Entry]) -> None:
+        """Say with what goes to a segment what it takes to answer for it."""
+        for entry in filter(is_said, entries):
+            if (known := self.lane.state.known.get(entry.key)) is not None:
+                entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def gone(self, entries: Iterable[Entry]) -> None:
+        """They are in a segment now, and known there. A command that still waits for its turn stays known here."""
+        waiting = {queued.key for queued in self.lane.state.queue}
+        for entry in filter(is_said, entries):
+            if entry.key in waiting:
+                continue
+            self.lane.state.known.pop(entry.key, None)
+            self.remembered.add(entry.key)
+
+    # What happens.
+
+    def write(self, accepted: AcceptedMessage, queued: Queued) -> None:
+        """A message that was accepted, or a command."""
+        at, run_id = accepted.receipt.accepted_at, accepted.receipt.run_id
+        self.notes.accepted(queued, accepted.receipt)
+        if queued.number is None:
+            command = CommandEntry(at=at, command=queued.text[1:], message_id=queued.message_id, sender=queued.sender)
+            self.transcript.append(command)
+            return
+        self.transcript.append(
+            MessageEntry(
+                at=at,
+                message_id=queued.message_id,
+                sender=queued.sender,
+                text=queued.text,
+                mode=queued.mode,
+                run_id=run_id,
+            )
+        )
+
+    def withdraw(self, asked: MessageWithdrawal, at: str) -> None:
+        """A message that was taken back; it stays in the transcript, and says so."""
+        key = self.lane.judge_withdrawal(asked)
+        if self.lane.withdraw(key) is not None:
+            self.transcript.settle(key, reason := f"taken back by {asked.sender!r}")
+            self.notes.withdrawn([asked.message_id], reason, at)
+            self.transcript.append(
+                CommandEntry(at=at, command="withdraw", message_id=asked.message_id, sender=asked.sender)
+            )
+
+    def carry_out(self, command: Queued, at: str) -> None:
+        """A command whose turn has come: its branch began when it was accepted; `/reset` forgets the state as well."""
+        self.notes.carried_out(command, at)
+        self.sources.pop(_SAID, None)
+        if command.text == "/reset":
+            self.state, self.sources = None, {}
+
+    def never_ran(self, running: ActiveRun, at: str) -> None:
+        """A run that was told to end before it had begun."""
+        why = running.ending or "its run did not begin"
+        for message in running.messages:
+            self.transcript.settle(message.key, why)
+        self.notes.withdrawn([message.message_id for message in running.messages], why, at)
+        self.lane.ended()
+
+    def begun(self, running: ActiveRun, at: str) -> None:
+        """A run is started."""
+        self.lane.begun()
+        self.notes.run_began(running, self.lane.run_id(running.number), self.agent, at)
+
+    def ended(self, running: ActiveRun, result: RunResult, started: str, at: str) -> list[ReplyDelivery]:
+        """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next.
+
+        What is to be said of it to people whose messages name a route.
+        """
+        run_id = self.lane.run_id(running.number)
+        held = {
+            message.key: heard.request
+            for message in running.steered
+            for heard in result.messages
+            if heard.request is not None and heard.names(message.message_id, message.sender)
+        }
+        for message in running.messages:
+            self.transcript.assign(message.key, run_id, 1)
+        for message in running.steered:
+            request = held.get(message.key)
+            self.transcript.assign(message.key, None if request is None else run_id, request or 1)
+        entry = run_entry(result, at)
+        entry.run_id, entry.started_at = run_id, started
+        self._keep_state(result, entry)
+        said = {*self.sources.get(_SAID, ()), *result.left.get(_SAID, ())}
+        self.sources |= {_SAID: sorted(said)} if said else {}
+        self.transcript.append(entry)
+        completed = result.status == "completed"
+        why = None if completed else running.ending or result.error or f"the run was {result.status}"
+        reply = reply_of(result.output) if completed else None
+        sent = reply is not None and was_sent(reply, result.sent)
+        self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why, sent=sent))
+        self.notes.run_ended(running, run_id, result, why, at)
+        self.notes.replied(run_id, reply, why, at)
+        for message in self.lane.ended(held):
+            assert message.number is not None
+            self.transcript.assign(message.key, self.lane.run_id(message.number))
+        return deliveries(result, reply, running, held, self.lane.rules.verbose or (), speaker=self._speaker(run_id))
+
+    def _speaker(self, run_id: str) -> ReplyAuthor:
+        return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
+
+    def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
+        """What became of a reply, and the text that it had in the end."""
+        self.transcript.append(delivery_entry(delivery, became, text, at))
+        self.notes.delivered(delivery, became, at)
+
+    def redelivery(self, key: str) -> ReplyDelivery:
+        """Return a delivery of which nobody knows whether it arrived, under the same key. Raises `MessageRefusedError` where there is none."""
+        if any(each.key == key for each in self.to_deliver):
+            raise MessageRefusedError(f"the delivery {key!r} is under way")
+        run_id, _, number = key.rpartition("/")
+        before = [entry for entry in self.transcript.deliveries(run_id) if str(entry.number) == number]
+        if not before:
+            archived = (
+                f", and entries up to {through} are archived" if (through := self.transcript.archived_through) else ""
+            )
+            raise MessageRefusedError(f"the session has no delivery {key!r} at hand{archived}")
+        found = before[-1]
+        if found.status != "unknown":
+            raise MessageRefusedError(f"the delivery {key!r} is {found.status}; only one that is unknown is repeated")
+        text = found.text if found.text is not None else self.transcript.reply(run_id)
+        if text is None:
+            raise MessageRefusedError(f"the text of the delivery {key!r} is archived")
+        return ReplyDelivery(
+            key=key,
+            kind=found.kind,
+            text=text,
+            route=found.route,
+            run_id=run_id,
+            number=found.number,
+            session=self.key,
+            tenant=self.tenant,
+            agent=self.agent,
+            message_ids=found.message_ids,
+            sender=found.sender,
+            earlier=ATTEMPTS * len(before),
+        )
+
+    def _keep_state(self, result: RunResult, entry: RunEntry) -> None:
+        if not result.requests and not result.calls:
+            return
+        size = Sizes().of(result.state)
+        if size > MAX_STATE or any(line.startswith("state ") for line in result.cut):
+            words = f"its state is too large to be carried on ({bytes_said(MAX_STATE)} are the most): the session's is as it was before"
+            entry.error = f"{entry.error}; {words}" if entry.error else words
+            return
+        self.state = result.state
+        said = self.sources.get(_SAID, [])
+        self.sources = {**result.left, **({_SAID: said} if said else {})}
+
+    # What is told.
+
+    def conversation(self, running: ActiveRun) -> list[JsonObject]:
+        """What was said before, in the branch that the run's messages belong to."""
+        first = self.transcript.message(running.messages[0].key)
+        return self.transcript.conversation(None if first is None else first.branch)
+
+    def said(self, running: ActiveRun) -> list[str]:
+        """What the run is to answer, as a model reads it."""
+        found = [self.transcript.message(message.key) for message in running.messages]
+        return [said(entry) for entry in found if entry is not None]
+
+    def details(self) -> str:
+        """The session as Markdown, for the Web UI."""
+        running = self.lane.state.running
+        run_id = None if running is None else self.lane.run_id(running.number)
+        return details(self.key, self.agent, self.lane.state, run_id, self.transcript.entries)
+
+    def view(self) -> SessionView:
+        state = self.lane.state
+        running = state.running is not None and state.running.begun
+        asks = state.running is not None and state.running.waits
+        waits = state.queue or state.running is not None
+        return SessionView(
+            session=self.key,
+            agent=self.agent,
+            status="running" if running and not asks else "waiting" if waits else "idle",
+            queue=[self._queued(each) for each in self._waiting()],
+            entries=[entry.as_json() for entry in self.transcript.entries],
+            archived_through=self.transcript.archived_through,
+            run_id=self.lane.run_id(state.running.number) if state.running is not None and running else None,
+        )
+
+    def _waiting(self) -> list[Queued]:
+        running = self.lane.state.running
+        return [*([] if running is None or running.begun else running.messages), *self.lane.state.queue]
+
+    def _queued(self, queued: Queued) -> QueuedView:
+        return QueuedView(
+            message_id=queued.message_id,
+            sender=queued.sender,
+            text=queued.text,
+            mode=queued.mode,
+            run_id=None if queued.number is None else self.lane.run_id(queued.number),
+            accepted_at=self.lane.state.known[queued.key].at,
+        )
+
+    def fate(self, what: str, sender: str = "") -> Fate:
+        """What has become of a message, or of a run of this session."""
+        return fate(self.lane, self.transcript, what, sender)
+
+
+W = TypeVar("W", bound=WireModel)
+
+
+def now() -> str:
+    """The workflow's time in words: ISO 8601, UTC."""
+    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
+
+
+def read(kind: type[W], said: tuple[Any, ...]) -> W:
+    """The one argument, as what it has to be. Raises `MessageRefusedError` for what it is not."""
+    try:
+        return kind.model_validate(only(said))
+    except ValidationError as error:
+        raise MessageRefusedError(f"this is none: {first_problem(error)}") from None
+    except (DecisionError, ProtocolError) as error:
+        raise MessageRefusedError(str(error)) from None
+
+
+def judge_agent(message: Message, name: str) -> None:
+    """Check that the message's agent file may answer from now on: the session's agent, `name`, as it is now; another one takes a right (R10.2).
+
+    Raises `MessageRefusedError`, or `AgentUnknown` where the file does not come with the message.
+    """
+    if message.document is None:
+        raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
+    if digest([message.document, message.delegates]) != message.agent:
+        raise MessageRefusedError("the agent file is another than the message names")
+    if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
+        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+    if name and message.document.get("name") != name:
+        check_right(message.sender, message.rights, "agent", f"have another agent than {name!r} answer here")
+    input_name(message.document)

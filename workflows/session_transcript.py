@@ -1,0 +1,276 @@
+"""A session's transcript: compaction, and segments of old entries.
+
+Nothing here fails a session: what cannot be done is left for the next time, and what a model does not summarise is taken out of the
+messages themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.arguments import read_input
+from perdure.workflows.failures import message_of
+from perdure.workflows.hooks import SessionHooks
+from perdure.workflows.session_state import now
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import PerdureError, RunError
+    from perdure.sessions.compaction import (
+        ARCHIVE_ACTIVITY,
+        ENTRIES_QUERY,
+        FIND_ACTIVITY,
+        SEGMENT_QUERY,
+        SUMMARY_ACTIVITY,
+        SUMMARY_QUERY,
+        Archived,
+        ArchiveInput,
+        CompactionCut,
+        FindInput,
+        FoundEntry,
+        HeldEntries,
+        SegmentSource,
+        SummaryInput,
+        SummaryResult,
+        SummarySource,
+        Why,
+        compacted,
+        cut_of,
+        due,
+    )
+    from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
+    from perdure.sessions.journal import SessionJournal
+    from perdure.sessions.transcript import (
+        SEGMENT_DELETE,
+        SEGMENT_ENTRIES_QUERY,
+        SEGMENT_FIND_QUERY,
+        SEGMENT_INDEX_QUERY,
+        SEGMENT_WORKFLOW,
+        EntryList,
+        Index,
+        Segment,
+        Span,
+        Transcript,
+        segment_of,
+    )
+    from perdure.values.json import JsonObject
+    from perdure.values.limits import AT_HAND
+
+
+_SUMMARY: Final = timedelta(minutes=2)
+"""For a summary with all attempts; the run that waits for it begins with an extract after that."""
+_ARCHIVE: Final = timedelta(minutes=1)
+COMPACTED_SHOWN: Final = 320_000
+"""Characters of what is compacted that hooks are given: as many as a summary is made of."""
+
+
+class TranscriptTasks(SessionHooks):
+    """What the session's workflow can do for its transcript, and the questions that those activities ask it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cut: CompactionCut | None = None
+        self._old: list[Entry] = []
+        self._one_at_a_time = asyncio.Lock()
+        self._held_back: str | None = None
+        """Why a hook did not let the conversation be compacted."""
+
+    @property
+    def _transcript(self) -> Transcript | None:
+        """The session's, once there is one."""
+        raise NotImplementedError
+
+    @property
+    def _notes(self) -> SessionJournal:
+        """The same of its journal."""
+        raise NotImplementedError
+
+    def _put_away(self, entries: list[Entry]) -> None:
+        """What else is to be kept of entries that go to a segment now; called once more for those that did not."""
+
+    def _gone(self, entries: list[Entry]) -> None:
+        """They are in a segment now."""
+
+    async def tend(self, models: JsonObject, why: Why | None = None) -> str | None:
+        """Compact and archive what is due; with `why` compact in any case. What was done, in words; `None`: nothing was due.
+
+        `models` is the agent file's `config.models`. One call at a time does it, the others wait. Raises only what cancels it.
+        """
+        async with self._one_at_a_time:
+            return await self._tend(models, why)
+
+    async def _tend(self, models: JsonObject, why: Why | None) -> str | None:
+        transcript = self._transcript
+        assert transcript is not None
+        words = None
+        while (reason := why or due(transcript)) is not None:
+            entry = await self._compact(transcript, models, reason)
+            if entry is None and self._held_back is not None:
+                words = f"not compacted: {self._held_back}"
+                break
+            if entry is None:
+                words = words or (
+                    None if why is None else "there is nothing to compact: it would save less than a tenth"
+                )
+                break
+            words = f"compacted from about {entry.before:,} tokens to {entry.after:,}, by {entry.kind}"
+            why = None
+        await self._archive(transcript)
+        return words
+
+    async def _compact(self, transcript: Transcript, models: JsonObject, why: Why) -> CompactionEntry | None:
+        self._cut = cut = cut_of(transcript, why)
+        if cut is None:
+            self._held_back = None
+            return None
+        self._held_back, addition = await self.may_compact(cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN))
+        if self._held_back is not None:
+            self._cut = None
+            return None
+        notes = self._notes
+        notes.compacts(cut.why, cut.before, now())
+        try:
+            summary: SummaryResult = await workflow.execute_activity(
+                SUMMARY_ACTIVITY,
+                SummaryInput(models=models),
+                result_type=SummaryResult,
+                schedule_to_close_timeout=_SUMMARY,
+                start_to_close_timeout=_SUMMARY,
+                heartbeat_timeout=timedelta(seconds=10),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary=f"compaction: {cut.before:,} tokens",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            summary = SummaryResult(problem=message_of(error)[:500])
+        finally:
+            self._cut = None
+        entry = compacted(cut, summary.text, summary.problem, now(), addition)
+        notes.compacted(cut.why, cut.before, entry, now())
+        if entry is None:
+            return None
+        entry.model, entry.usage = summary.model, summary.usage
+        transcript.append(entry)
+        await self.tell_compacted(entry)
+        return entry
+
+    async def _archive(self, transcript: Transcript) -> None:
+        """Put away what is old. Where that fails it stays at hand until the next time."""
+        info = workflow.info()
+        name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
+        while old := transcript.old():
+            self._put_away(old)
+            self._old = old
+            if not transcript.spans or transcript.spans[-1].name != name:
+                transcript.spans.append(Span(name=name))
+            span = transcript.spans[-1]
+            try:
+                archived: Archived = await workflow.execute_activity(
+                    ARCHIVE_ACTIVITY,
+                    ArchiveInput(span=span),
+                    result_type=Archived,
+                    schedule_to_close_timeout=_ARCHIVE,
+                    start_to_close_timeout=timedelta(seconds=20),
+                    retry_policy=RetryPolicy(maximum_attempts=3),
+                    summary="old entries",
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                workflow.logger.warning("old entries stay at hand: %s", message_of(error))
+                break
+            self._gone([entry for entry in old if entry.n <= archived.last])
+            transcript.let_go(archived.last)
+            span.segments, span.last = span.segments + 1, archived.last
+        self._old = []
+
+    async def find(self, message_id: str, sender: str = "") -> JsonObject:
+        """What was known of a message that is not at hand any more; empty: there is none. Raises `ActivityError` where that cannot be found out."""
+        transcript = self._transcript
+        assert transcript is not None
+        found: FoundEntry = await workflow.execute_activity(
+            FIND_ACTIVITY,
+            FindInput(message_id=message_id, sender=sender, spans=transcript.spans),
+            result_type=FoundEntry,
+            schedule_to_close_timeout=_ARCHIVE,
+            start_to_close_timeout=timedelta(seconds=20),
+            summary="a message of before",
+        )
+        return found.entry.known if isinstance(found.entry, MessageEntry | CommandEntry) else {}
+
+    @workflow.query(name=SUMMARY_QUERY)
+    def summary_source(self, room: int) -> SummarySource:
+        """What is to be summarised, in so many characters: asked by the activity, so that no history holds it."""
+        if self._cut is None:
+            raise ValueError("nothing is compacted now")
+        return SummarySource(text=self._cut.source(room), most=self._cut.most_of_summary)
+
+    @workflow.query(name=SEGMENT_QUERY)
+    def segment_source(self, number: int) -> SegmentSource:
+        """What is to be archived as the segment of a number."""
+        return SegmentSource(segment=segment_of(number, self._old) if self._old else None)
+
+    @workflow.query(name=ENTRIES_QUERY)
+    def at_hand(self, after: int) -> HeldEntries:
+        """The entries at hand behind a place, as many as one answer holds, and where the older ones are."""
+        transcript = self._transcript
+        if transcript is None:
+            raise RunError("this session has no transcript: its input could not be read")
+        entries, more = transcript.behind(after, AT_HAND)
+        return HeldEntries(
+            entries=entries,
+            more=more,
+            spans=transcript.spans,
+            last=transcript.last,
+            branch=transcript.branch,
+            limit=transcript.limit,
+        )
+
+
+@workflow.defn(name=SEGMENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
+class SegmentWorkflow:
+    """Takes one `Segment`, and holds it until it is deleted. Where it was evicted, a question brings it back."""
+
+    def __init__(self) -> None:
+        self._segment: Segment | None = None
+        self._deleted = False
+
+    @workflow.run
+    async def run(self, *given: Any) -> None:
+        """See the class."""
+        self._segment = read_input(Segment, given)
+        workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
+        await workflow.wait_condition(lambda: self._deleted)
+
+    @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
+    def delete(self, *_: Any) -> None:
+        """Nobody needs it any more."""
+        self._deleted = True
+
+    @workflow.query(name=SEGMENT_ENTRIES_QUERY)
+    def entries(self) -> EntryList:
+        """All of its entries."""
+        return EntryList(entries=self._open().read)
+
+    @workflow.query(name=SEGMENT_INDEX_QUERY)
+    def index(self) -> str:
+        """The messages that it knows of."""
+        return self._open().index
+
+    @workflow.query(name=SEGMENT_FIND_QUERY)
+    def find(self, message_id: str) -> list[int]:
+        """The numbers of the segments in which messages of an id stand, as far as this one knows, the newest first."""
+        return Index(self._open().index).find_all(message_id)
+
+    def _open(self) -> Segment:
+        """Return the segment. Raises `RunError` where its input could not be read: an empty answer would hide entries."""
+        if self._segment is None:
+            raise RunError("this segment has no entries: its input could not be read")
+        return self._segment
