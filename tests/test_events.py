@@ -19,7 +19,7 @@ from perdure.models.response_stream import ResponseStream
 from perdure.models.usage import RunUsage
 from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.cpu import Cpu
-from tests.pure.strategies import json_values
+from tests.strategies import json_values
 
 SOLUTION = '{"calls":[{"_tool":"add","a":1}],"output":{"ok":true}}'
 

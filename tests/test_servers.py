@@ -21,7 +21,7 @@ from perdure.models.provider_errors import refusal_of
 from perdure.models.requests import Endpoint
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
-from tests.pure.test_refusals import SAID
+from tests.models.test_provider_errors import SAID
 from tests.support import agent, harness, registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -34,7 +34,7 @@ from perdure.sessions.transcript import (
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, server_error
 from perdure.values.messages import parse_messages
 from perdure.workflows.session_transcript import SegmentWorkflow, TranscriptTasks
-from tests.pure.test_compaction import AT, exchange, long_one
+from tests.sessions.test_compaction import AT, exchange, long_one
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
