@@ -16,7 +16,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import model_failure
 from perdure.activities.registry import load_tools
 from perdure.agents.agent import Agent
-from perdure.checking.report import Report, Row, TaskResult, understanding
+from perdure.checking.report import CheckReport, Row, TaskResult, understanding
 from perdure.checking.tasks import TASKS, Done, Task
 from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
@@ -115,7 +115,7 @@ async def check_models(
     parallel: int = 4,
     timeout: float = 120.0,
     told: Callable[[TaskResult], None] = lambda _: None,
-) -> Report:
+) -> CheckReport:
     """Let both models do the tasks in each dialect; `told` hears of each that was played.
 
     `parallel` tasks run at once, each for at most `timeout` seconds. Raises `RunError` where a model does not answer at all.
@@ -137,7 +137,7 @@ async def check_models(
         model: understanding([row for row in rows if row.model == model], endpoints.not_understood(model))
         for model in models
     }
-    return Report(fast, smart, tuple(rows), understands)
+    return CheckReport(fast, smart, tuple(rows), understands)
 
 
 async def _reach(endpoints: Endpoints, model: str) -> None:

@@ -101,7 +101,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """Everything that was found."""
 
     fast: str

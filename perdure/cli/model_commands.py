@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.checking.report import Report, Row, TaskResult
+from perdure.checking.report import CheckReport, Row, TaskResult
 from perdure.checking.tasks import TASKS, Task
 from perdure.cli.console import screen
 from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
@@ -53,7 +53,9 @@ def check(
         words = "ok" if played.passed else played.problems[0]
         console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
 
-    report: Report = execute(lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told))
+    report: CheckReport = execute(
+        lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told)
+    )
     if as_json:
         print(dumps(report.as_json()))
     else:
@@ -61,7 +63,7 @@ def check(
     raise SystemExit(FAILED if report.recommendation.config is None else 0)
 
 
-async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> Report:
+async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> CheckReport:
     from perdure.activities.endpoints import Endpoints  # as for `dev`: the server and the worker are needed only now
     from perdure.checking.play import check_models
 
@@ -80,7 +82,7 @@ def _chosen(option: str, names: list[str] | None, known: dict[str, T]) -> list[T
     return [value for name, value in known.items() if not names or name in names]
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: CheckReport) -> None:
     """The table, what is wrong, what the servers understand, and the recommendation."""
     console.print(_table(report.rows))
     for row in report.rows:

@@ -43,7 +43,7 @@ from perdure.values.references import (
     references,
 )
 from perdure.values.state import is_prefix
-from perdure.values.templates import Site, Template, parse_template
+from perdure.values.templates import Template, TemplateSite, parse_template
 
 PREVIOUS: Final = Reference("state", ("previous",))
 """What a call that is made until something holds reads its last result as (R8.6)."""
@@ -179,9 +179,9 @@ class _Scan:
     carries: bool
     """Whether an iteration reads what the one before it wrote."""
     single: bool
-    hard: list[Site] = field(default_factory=list)
+    hard: list[TemplateSite] = field(default_factory=list)
     """What has to have a value for the loop to start."""
-    soft: list[Site] = field(default_factory=list)
+    soft: list[TemplateSite] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     deep: int = 1
     """Loops inside each other, this one among them."""
@@ -199,7 +199,7 @@ class _Scan:
         sure = not form.has_condition
         for template, certain in ((form.condition, sure), (form.template, sure), (form.soft, False)):
             for site in template.sites:
-                self._take_site(Site((*where, *site.path), site.expression), later, certain=certain, n=n)
+                self._take_site(TemplateSite((*where, *site.path), site.expression), later, certain=certain, n=n)
         self._written += [] if self.single else _paths(form)
 
     def take_condition(self, name: str, until: Until | None) -> None:
@@ -207,7 +207,7 @@ class _Scan:
             for reference in references(site.expression):
                 # Before the first iteration nothing of the body is written yet.
                 if not self.local.holds(reference) and (name == WHILE or not self._covered(reference)):
-                    self.soft.append(Site((name,), _beginning(reference)))
+                    self.soft.append(TemplateSite((name,), _beginning(reference)))
 
     def writes(self) -> Iterator[Path]:
         """The paths that it writes, without those inside others."""
@@ -222,7 +222,7 @@ class _Scan:
     def _covered(self, reference: Reference) -> bool:
         return reference.kind == "state" and any(is_prefix(path, reference.path) for path in self._written)
 
-    def _take_site(self, site: Site, later: list[tuple[Call, Path]], *, certain: bool, n: int) -> None:
+    def _take_site(self, site: TemplateSite, later: list[tuple[Call, Path]], *, certain: bool, n: int) -> None:
         read = list(references(site.expression))
         outer = [each for each in read if not self.local.holds(each) and not self._covered(each)]
         for reference in outer:
@@ -240,9 +240,9 @@ class _Scan:
         # What the body itself adds to may be missing outside.
         certain = certain and not any(overlaps(path, each.path) for each in outer for path in self._written)
         if len(outer) == len(read) and certain:
-            self.hard.append(Site(site.path, _begun(site.expression)))
+            self.hard.append(TemplateSite(site.path, _begun(site.expression)))
         else:
-            self.soft += [Site(site.path, _beginning(reference)) for reference in outer]
+            self.soft += [TemplateSite(site.path, _beginning(reference)) for reference in outer]
 
 
 def _depth(form: Call) -> int:

@@ -191,7 +191,7 @@ Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TemplateSite:
     """One expression and where it stands in the parameters."""
 
     path: tuple[str | int, ...]
@@ -226,7 +226,7 @@ class Template:
     """A JSON value whose strings were read for references."""
 
     node: _Node
-    sites: tuple[Site, ...]
+    sites: tuple[TemplateSite, ...]
     computes: bool = False
     """Whether there is a formula in it, perhaps one that reads nothing."""
 
@@ -277,7 +277,7 @@ class TemplateProblem:
 
 def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     """Read a JSON value for references; every malformed one is listed, and stands for itself in the template."""
-    sites: list[Site] = []
+    sites: list[TemplateSite] = []
     problems: list[TemplateProblem] = []
     formulas: list[Formula] = []
 
@@ -296,9 +296,9 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             problems.append(TemplateProblem(path, error))
             return _Literal(item)
         if isinstance(node, _Text):
-            sites.extend(Site(path, part) for part in node.parts if not isinstance(part, str))
+            sites.extend(TemplateSite(path, part) for part in node.parts if not isinstance(part, str))
         elif not isinstance(node, _Literal):
-            sites.append(Site(path, node))
+            sites.append(TemplateSite(path, node))
         return node
 
     def computed(item: JsonObject, path: tuple[str | int, ...]) -> _Node:
@@ -311,7 +311,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             problems.append(TemplateProblem(path, error))
             return _Literal(item)
         formulas.append(formula)
-        sites.extend(Site(path, reference) for reference in formula.references)
+        sites.extend(TemplateSite(path, reference) for reference in formula.references)
         return _Computed(formula, formula.references)
 
     return Template(walk(value, ()), tuple(sites), bool(formulas)), problems
@@ -350,7 +350,7 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
             return _Computed(node.formula, tuple(map(change, node.values)))
         return change(node)
 
-    sites = tuple(Site(site.path, change(site.expression)) for site in template.sites)
+    sites = tuple(TemplateSite(site.path, change(site.expression)) for site in template.sites)
     return Template(walk(template.node), sites, template.computes)
 
 

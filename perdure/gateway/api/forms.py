@@ -150,7 +150,7 @@ class StartedRun(WireModel):
     run_id: str
 
 
-class AcceptedMessage(WireModel):
+class DeliveredMessage(WireModel):
     """A message that a run was told."""
 
     message_id: str

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.gateway.api.forms import (
-    AcceptedMessage,
     DecisionBody,
+    DeliveredMessage,
     ListRuns,
     Paged,
     RunMessage,
@@ -166,7 +166,7 @@ RUNS: Final = (
         tell,
         SEND,
         body=RunMessage,
-        answers={202: AcceptedMessage},
+        answers={202: DeliveredMessage},
     ),
     Operation(
         "withdrawFromRun",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from perdure.gateway.openai.errors import refused
-from perdure.gateway.openai.requests import Changes, ClientRequest, RequestInput, read_input
+from perdure.gateway.openai.requests import Changes, ClientInput, ClientRequest, read_input
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.wire import SETTINGS, digest
 from perdure.values.json import Json, JsonObject, WireModel
@@ -104,7 +104,7 @@ def new_record(
     )
 
 
-def history_of(said: RequestInput) -> list[JsonObject]:
+def history_of(said: ClientInput) -> list[JsonObject]:
     """All messages of a request that says the whole history."""
     return [*said.before, *({"role": "user", "content": text} for text in said.texts)]
 
@@ -115,7 +115,7 @@ def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
     return [each | {"_sources": [source]} if source and each["role"] in others else each for each in messages]
 
 
-def with_history(document: JsonObject, said: RequestInput, source: str = "") -> JsonObject:
+def with_history(document: JsonObject, said: ClientInput, source: str = "") -> JsonObject:
     """The agent file of a run by itself that is to answer a whole history; `source`: see `written_by`. Raises `HttpError` where there is nothing that it could be asked."""
     before, texts = written_by(source, said.before), list(said.texts)
     name = input_name(document)

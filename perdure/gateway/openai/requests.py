@@ -96,7 +96,7 @@ APPROVAL_TOOL: Final = "perdure_approval"
 
 
 @dataclass(frozen=True, slots=True)
-class RequestInput:
+class ClientInput:
     """What a request's input comes to."""
 
     before: list[JsonObject] = field(default_factory=list)
@@ -141,7 +141,7 @@ class ClientRequest:
     """One request."""
 
     model: str
-    said: RequestInput
+    said: ClientInput
     changes: Changes
     stream: bool
     store: bool
@@ -267,7 +267,7 @@ _TEXTS: Final = ("input_text", "output_text", "text", "refusal")
 MOST_ITEMS: Final = 2_000
 
 
-def read_input(value: Json, *, follows: bool) -> tuple[RequestInput, list[JsonObject]]:
+def read_input(value: Json, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
     """What an `input` says, and its items as they are listed. `follows`: there is a conversation before it."""
     if value is None:
         raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
@@ -285,9 +285,9 @@ def _item(item: Any, at: int) -> JsonObject:
     return item if "type" in item else {"type": "message", **item}
 
 
-def _following(items: list[JsonObject]) -> RequestInput:
+def _following(items: list[JsonObject]) -> ClientInput:
     """Of a conversation that is there: what is said now, and what calls that waited have come to."""
-    said = RequestInput()
+    said = ClientInput()
     for at, item in enumerate(items):
         where, kind = f"input[{at}]", item["type"]
         if kind == "function_call_output":
@@ -303,7 +303,7 @@ def _following(items: list[JsonObject]) -> RequestInput:
     return said
 
 
-def _say(said: RequestInput, message: JsonObject) -> None:
+def _say(said: ClientInput, message: JsonObject) -> None:
     """Its text is what is said; its pictures stand before that."""
     content = message["content"]
     if isinstance(content, str):
@@ -314,7 +314,7 @@ def _say(said: RequestInput, message: JsonObject) -> None:
         said.before.append({"role": "user", "content": pictures})
 
 
-def _opening(items: list[JsonObject]) -> RequestInput:
+def _opening(items: list[JsonObject]) -> ClientInput:
     """A whole history: what is said now are its last messages."""
     messages: list[JsonObject] = []
     for at, item in enumerate(items):
@@ -322,7 +322,7 @@ def _opening(items: list[JsonObject]) -> RequestInput:
     return of_history(messages, "input")
 
 
-def of_history(messages: list[JsonObject], where: str) -> RequestInput:
+def of_history(messages: list[JsonObject], where: str) -> ClientInput:
     """A history in the chat form: the user's messages that it ends with are what is said now, or the results that it ends with."""
     first = len(messages)
     while first and messages[first - 1]["role"] == "user":
@@ -331,7 +331,7 @@ def of_history(messages: list[JsonObject], where: str) -> RequestInput:
     while results and messages[results - 1]["role"] == "tool":
         results -= 1
     _check(messages, where)
-    said = RequestInput(before=messages[:first])
+    said = ClientInput(before=messages[:first])
     for message in messages[first:]:
         _say(said, message)
     if results < first:
