@@ -23,9 +23,12 @@ MINUTE: Final = 60.0
 BURST: Final = 0.25
 """Share of a minute's requests that may come at once."""
 VALUES: Final = 20_000
-"""Keys, items and texts of a body. Of so many the event loop is held for 5 laps of `tests/cpu.py` at most (50 ms where a lap takes 10; AG-UI's messages,
-each of which is wrong), and the parser's lock for 1; a body that has more is refused after 2, before it is parsed. A table of 4,000 rows and 5 columns
-has so many; what is larger is text, or goes in parts. `make bench ARGS=gateway` measures how long `/livez` takes meanwhile: at most 250 ms."""
+"""Keys, items and texts of a body.
+
+Bodies of so many hold the event loop for 5 to 10 laps of `tests/cpu.py`; 17 laps were measured for AG-UI's messages, each of them wrong.
+The parser's lock is held for 1 lap. A body with more is refused after 2 laps, before it is parsed. A table of 4,000 rows and 5 columns has so
+many. `make bench ARGS=gateway` measures how long `/livez` takes meanwhile.
+"""
 _LARGE: Final = 65_536
 """Bytes from which on a body is parsed beside the event loop, one at a time: a parser holds the interpreter's lock until it is done."""
 _parsing: Final = ThreadPoolExecutor(1, "bodies")
