@@ -1,1 +1,1 @@
-"""Approvals: which calls a person is asked about, what waits for a decision, and what a decision does."""
+"""Approvals: the calls that need a person, the requests that wait for a decision, and the effect of each decision."""

@@ -20,43 +20,49 @@ KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answe
 
 
 class Decision(BaseModel):
-    """A decision as a person types it: `{"call": "1.0", "decision": "reject", "reason": "still needed"}`."""
+    """A decision as a person writes it: `{"call": "1.0", "decision": "reject", "reason": "still needed"}`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
     call: str
-    """The call's id; a Request's number alone is its whole plan (R7.6)."""
+    """The call's id; the number of a Request alone names its whole plan (R7.6)."""
     decision: Kind
     reason: str = ""
     params: JsonObject | None = None
-    """`edit`: the parameters that change; the others stay as they were shown. These are values: a text is a text, whatever it looks
-    like, and a reference is written `{"_ref": "†state.x"}` (R7.2). `null` leaves out a parameter that cannot be `null`."""
+    """`edit`: the parameters that change; the others stay as they were shown. They are values: a text is never read as
+    a reference. A reference is written `{"_ref": "†state.x"}` (R7.2). `null` leaves out a parameter that cannot be
+    `null`."""
     calls: list[Any] | None = None
     """`edit` of a plan: all its calls, as they were shown, with references marked in the same way."""
     replacement: JsonObject | None = Field(default=None, alias="with")
-    """`replace`: the other call, its parameters values too. Without an `_outputPath` it writes where the call would have."""
+    """`replace`: the other call. Its parameters are values too. Without an `_outputPath` it writes where the call would
+    have written."""
     answer: Json = None
-    """`answer`: to the question that a call of `ask_person` asks."""
+    """`answer`: the answer to the question of a call of `ask_person`."""
     must_call: list[str] | None = None
-    """The tools of which the output needs a call from then on, none where it is empty (R6.5). Without it that stays as it is."""
+    """The tools that the output needs a call from; an empty list requires none (R6.5). `None` leaves the requirement as
+    it is."""
     by: str = ""
     remember: bool = False
-    """Do not ask about this tool again in this run (R7.7)."""
+    """Whether calls of this tool need no approval for the rest of this run (R7.7)."""
     endorse: bool | list[str] = False
-    """Stand for all its parameters, or for these: they are `user`'s from then on, wherever they came from (R15.6)."""
+    """Endorse all parameters of the call, or those named: their provenance is `user` from then on (R15.6)."""
     via: str = Field(default="", max_length=MAX_NAME)
-    """By which way it came, where whoever sent it has to know it again."""
+    """The channel by which the decision came, for a sender that has to recognise it."""
     digest: str | None = None
-    """Of what was shown; if something else waits by now, the decision is refused."""
+    """The digest of what was shown. If something else waits by now, the decision is refused."""
 
 
 def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
-    """Read a decision; `kind` is what the signal's name says. Raises `DecisionError` with what would be right."""
+    """Parse a decision; `kind` is the kind that the signal's name implies.
+
+    Raises `DecisionError`, which names the accepted form.
+    """
     if not isinstance(raw, dict):
         example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
         raise DecisionError(f"{shorten(raw, 60)} is no decision: expected an object such as {example}")
     calls = raw.get("calls")
-    if isinstance(calls, list) and len(calls) > MAX_EDITED:  # told before each of them is looked at
+    if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before any of them is parsed
         raise DecisionError(f"an edit may have {MAX_EDITED:,} calls at most, and this one has {len(calls):,}")
     try:
         check(raw, source="the decision")
@@ -84,28 +90,32 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     return decision
 
 
-# A digest is of the JSON with sorted keys, in which each part that is long stands for itself as its own digest: so what many calls read is looked through once, and not for each of them. Both sides of a wire make the same digest of the same value.
+# A digest is of the JSON with sorted keys, in which each long part is replaced by its own digest. So a value that
+# many calls read is hashed once, and not once for each of them. Both sides of a wire make the same digest of the same
+# value.
 
 _LONG: Final = 4_000
-"""Characters of JSON from which on a part stands as its digest."""
+"""Characters of JSON from which a part is replaced by its digest."""
 _DEEP: Final = 3
 _WIDE: Final = 32
-"""A value is gone into so deep, through objects and arrays of so many items at most; what is beyond is one part."""
+"""Levels that are searched for large parts, and items of the objects and arrays on them. Anything beyond is one
+part."""
 
 
 class Digests:
-    """Those of large parts, by their identity: a value must not be changed while it is known here."""
+    """Digests of large parts, by their identity: a value must not be changed while its digest is cached here."""
 
     def __init__(self) -> None:
-        # By identity and depth, for it is another text at each. The value is kept beside, so that its id cannot be used again.
+        # By identity and depth, because the text differs with the depth. The value is kept too, so that its id is not
+        # used again.
         self._known: dict[tuple[int, int], tuple[Json, str]] = {}
 
     def of(self, value: Json) -> str:
-        """16 hexadecimal digits."""
+        """Return the digest of a value, 16 hexadecimal digits."""
         return sha256(self._written(value, _DEEP).encode(errors="surrogatepass")).hexdigest()[:16]
 
     def clear(self) -> None:
-        """Let go of all values: nobody will ask about them again soon."""
+        """Drop all values: no digest of them is needed soon."""
         self._known.clear()
 
     def _written(self, value: Json, depth: int) -> str:
@@ -117,7 +127,7 @@ class Digests:
         text = self._spelt(value, depth)
         if len(text) <= _LONG:
             return text
-        digest = f"#{sha256(text.encode(errors='surrogatepass')).hexdigest()}"  # which no JSON is
+        digest = f"#{sha256(text.encode(errors='surrogatepass')).hexdigest()}"  # no JSON text has this form
         self._known[id(value), depth] = value, digest
         return digest
 
@@ -131,30 +141,33 @@ class Digests:
 
 
 def digest(shown: Json) -> str:
-    """The digest of what a person is shown: the parameters of a call, or the calls of a plan."""
+    """Return the digest of what a person is shown: the parameters of a call, or the calls of a plan."""
     return Digests().of(shown)
 
 
 def approval_digest(activity: str, params: Json, known: Digests | None = None) -> str:
-    """What an approval is bound to: the code that runs, and the exact parameters that it is given."""
+    """Return the digest that an approval is bound to: of the code that runs, and of its exact parameters."""
     return (Digests() if known is None else known).of([activity, params])
 
 
 @dataclass
 class Endorsements:
-    """What people stand for in one run."""
+    """The values that people endorse in one run."""
 
     known: dict[str, str] = field(default_factory=dict)
-    """By reference the digest of its value."""
+    """The digest of each endorsed value, by reference."""
 
     def stands(self, reference: str, value: Json) -> bool:
-        """Whether somebody stands for this value there."""
+        """Whether a person endorses this value at this reference."""
         said = self.known.get(reference) if self.known else None
         return said is not None and said == digest(value)
 
 
 def endorse(call: Call, which: Literal[True] | Collection[str], vouched: Endorsements, digests: Digests) -> None:
-    """The call's parameters, or those named, are the person's; what they are references to as well, while it has this value."""
+    """Endorse the call's parameters, or those named: their provenance is the person.
+
+    The values that they refer to are endorsed too, as long as each has this value.
+    """
     names = set(call.origins.params) if which is True else set(which)
     call.origins = call.origins.vouched(None if which is True else names)
     whole = names & call.params.keys() - set(call.template.written_out())

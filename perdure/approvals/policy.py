@@ -1,7 +1,8 @@
 """Approval policies: which calls need a person, in three layers, and rules about the flow of values.
 
-The worker's floor is a level and nothing else, and it judges by what the tool's code declares: an agent file that calls a
-dangerous activity safe does not get below it. Above it stands the agent file's policy with the run's own changes over it.
+The worker's floor is only a level. It judges by the declarations of the tool's code: an agent file that calls a
+dangerous activity safe does not get below it. The agent file's policy, with the run's own changes over it, stands above
+the floor.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ _FROM: Final = r"^(user|agent|model|untrusted|\*|(tool|skill|file|client):.{1,20
 
 
 class Flow(BaseModel):
-    """One rule. Of several that meet the same source and the same parameter the last one counts."""
+    """A rule about the flow of values. Of several rules for the same source and parameter, the last one counts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     source: str = Field(alias="from", pattern=_FROM)
-    """`tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`, `user`, `agent`, `model`; `untrusted` is whatever others wrote, `*` anything."""
+    """`tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`, `user`, `agent`, `model`; `untrusted` is any value that
+    others wrote, `*` any source."""
     to: str = Field(min_length=1, max_length=500)
-    """`TOOL.PARAMETER`; `TOOL` is each of its parameters, and the call itself; `*` all tools."""
+    """`TOOL.PARAMETER`; `TOOL` stands for each of its parameters and the call itself, `*` for all tools."""
     do: Literal["ask", "refuse", "allow"]
-    """`allow`: what comes from there does not count as untrusted here."""
+    """`allow`: a value from this source does not count as untrusted here."""
 
     def meets(self, tool: str, param: str | None, name: str) -> bool:
-        """Whether it is about this source in this parameter of this tool; no parameter is the call itself."""
+        """Whether the rule applies to this source in this parameter of this tool; `param=None` is the call itself."""
         there = self.to in (ANY, tool) or (param is not None and self.to == f"{tool}.{param}")
         return there and self.source in (ANY, plain(name), UNTRUSTED if name.startswith(OTHERS) else None)
 
@@ -52,16 +54,16 @@ class Flow(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class FlowVerdict:
-    """What rules say of one call."""
+    """The verdict of the rules on one call."""
 
     refuse: str | None = None
     ask: str | None = None
     tainted: list[tuple[str | None, str]] = field(default_factory=list)
-    """Parameter (none: the call itself) and source of what others may have written, as far as no rule allows it."""
+    """Parameter (`None`: the call itself) and source of each value that others may have written and no rule allows."""
 
     @property
     def why_tainted(self) -> str:
-        """What of it others may have written."""
+        """Return the reason: which sources may have been written by others."""
         return "; ".join(
             f"{'the call' if param is None else param} comes from {in_words([name])}"
             for param, name in self.tainted[:3]
@@ -69,7 +71,7 @@ class FlowVerdict:
 
 
 def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> FlowVerdict:
-    """What the rules say of a call of the tool. Where it is not known yet what it reads, whatever may be."""
+    """Apply the rules to a call of the tool. With unknown origins, each parameter may come from anywhere."""
     if origins is None or not origins.read:
         asks = [rule for rule in flows if rule.do == "ask" and rule.may_meet(tool)]
         why = f"what flows into {tool} is not known yet"
@@ -89,7 +91,7 @@ def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> Fl
 
 
 def _flows_of(origins: Origins) -> Iterator[tuple[str | None, str]]:
-    """Each parameter with each of its sources; then the call itself with what others wrote of it."""
+    """Yield each parameter with each of its sources; then the call itself with its sources that others wrote."""
     for param, sources in origins.params.items():
         for name in sorted(sources):
             yield param, name
@@ -98,21 +100,21 @@ def _flows_of(origins: Origins) -> Iterator[tuple[str | None, str]]:
 
 
 Ask: TypeAlias = Literal["never", "untrusted", "dangerous", "unsafe", "always"]
-"""What a policy asks about, from the loosest to the strictest: `untrusted` is what is dangerous and comes from others, `unsafe` all that is
-not declared safe."""
+"""Levels of a policy, from the loosest to the strictest. `untrusted` asks about dangerous calls with untrusted values,
+`unsafe` about every call that is not declared safe."""
 
 ASKS: Final[tuple[Ask, ...]] = ("never", "untrusted", "dangerous", "unsafe", "always")
 
 
 class Policy(BaseModel):
-    """`config.approval` of an agent file; with only some of its keys, a change to it."""
+    """The approval policy of an agent file (`config.approval`); with only some of its keys, a change to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scope: Literal["calls", "plan"] = "calls"
-    """`plan` offers a Request's whole plan once, in place of its calls one by one (R7.6)."""
+    """`plan` requests approval for a Request's whole plan once, in place of its calls one by one (R7.6)."""
     ask: Ask = "dangerous"
-    """What a person is asked about; `unsafe` is all that is not declared safe."""
+    """The calls that need approval; `unsafe` is every call that is not declared safe."""
     tools: dict[str, Any] = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
@@ -120,9 +122,9 @@ class Policy(BaseModel):
     approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
     timeout: Seconds | None = None
-    """Seconds that a decision is waited for; `None` waits for ever (R7.4)."""
+    """Seconds to wait for a decision; `None` waits for ever (R7.4)."""
     on_timeout: Literal["reject", "approve", "fail"] = "reject"
-    """What it means that nobody decided in time."""
+    """The verdict when nobody decides in time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -138,23 +140,24 @@ class Policy(BaseModel):
         return tools
 
     def changed(self, change: Policy) -> Policy:
-        """This policy with the keys that the change sets; exceptions per tool, and rules about flows, are added to those that are there."""
+        """Return this policy with the keys that the change sets. Its exceptions per tool and its flow rules are added
+        to the present ones."""
         keys = {key: getattr(change, key) for key in change.model_fields_set}
         if "tools" in keys:
             keys["tools"] = self.tools | change.tools
-        if "flows" in keys:  # the newest counts, where they are about the same
+        if "flows" in keys:  # the newest rule counts, of those for the same flow
             added = [flow for flow in change.flows if flow not in self.flows[-len(change.flows) :]]
             keys["flows"] = [*self.flows, *added][-MAX_FLOWS:]
         merged: Policy = self.model_copy(update=keys)
         return merged
 
     def as_change(self) -> JsonObject:
-        """Only the keys that were set."""
+        """Return the keys that were set, and no others."""
         return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
 def parse_policy(raw: Json) -> Policy:
-    """A change to a policy. Raises `DecisionError`."""
+    """Parse a change to a policy. Raises `DecisionError`."""
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
@@ -162,19 +165,22 @@ def parse_policy(raw: Json) -> Policy:
 
 
 def stricter(one: Ask, other: Ask) -> Ask:
-    """The floor of a run that stands on two: its worker's and that of the run above, which may be another's."""
+    """Return the stricter level, for a run with two floors: its worker's, and that of the parent run, which may have
+    another worker."""
     return max(one, other, key=ASKS.index)
 
 
 class ToolOwner(WireModel):
-    """A run above that gave its tools to a delegate: there they keep the policy of its agent file (R8.2)."""
+    """An ancestor run that gave its tools to a delegate: the policy of its agent file still applies to them there
+    (R8.2)."""
 
     tools: list[str]
     policy: Policy
 
 
 class Guard:
-    """The three layers of one run, and for tools that it was given the giver's agent file beside its own."""
+    """The three layers of one run's approval policy, and the owner's agent file for each tool that a parent run gave
+    it."""
 
     def __init__(
         self,
@@ -191,32 +197,37 @@ class Guard:
         self._givers = list(givers)
         self.change = change or Policy()
         self.remembered: dict[str, frozenset[str]] = {}
-        """Tools that a person does not want to be asked about again (R7.7), with digests of what others had written of the calls that were shown."""
+        """Tools that a person does not want to be asked about again (R7.7). Each has the digests of the values written
+        by others in the calls that were shown."""
         self.by_provenance = True
-        """Whether a run goes by that; runs that had remembered before there was this rule do not."""
+        """Whether what is remembered depends on provenance. It does not in runs that remembered tools before this rule
+        existed."""
         self.recall(remembered)
         self.base = policy or Policy()
-        """The agent file's."""
+        """The agent file's policy."""
         self.policy = self.base.changed(self.change)
-        """The agent file's with the run's changes."""
+        """The agent file's policy with the run's changes."""
 
     def recall(self, remembered: Mapping[str, Iterable[str]] | Iterable[str]) -> None:
-        """Take up what was remembered, by tool with what was shown; names alone hold for any."""
+        """Restore the remembered tools, with the digests of what was shown for each. A name alone holds for any
+        call."""
         named = remembered if isinstance(remembered, Mapping) else dict.fromkeys(remembered, (ANY,))
         self.remembered |= {name: frozenset(sources) for name, sources in named.items()}
 
     def remember(self, tool: str, params: JsonObject, origins: Origins) -> None:
-        """Ask no more about calls of the tool of which others wrote nothing, or just what they wrote of this one, which a person has seen."""
+        """Remember the tool: its calls need no approval if others wrote nothing of them, or only what the person has
+        seen in this one."""
         shown = _shown(params, origins) if self.by_provenance else frozenset({ANY})
         self.remembered[tool] = self.remembered.get(tool, frozenset()) | (shown or frozenset())
 
     def remembers(self, tool: str, params: JsonObject | None, origins: Origins) -> bool:
-        """Whether a person has seen a call of this tool, and what others wrote of this one."""
+        """Whether a person has seen a call of this tool with the same values written by others."""
         known, shown = self.remembered.get(tool), _shown(params, origins)
         return known is not None and (ANY in known or (shown is not None and shown <= known))
 
     def loosen_or_tighten(self, change: Policy) -> None:
-        """Change the run's own layer (R7.7). What a change makes stricter is asked about, whatever was remembered before."""
+        """Change the run's own layer (R7.7). A call that the change makes stricter needs approval, even if its tool was
+        remembered before."""
         stricter_all = "ask" in change.model_fields_set and stricter(self.policy.ask, change.ask) != self.policy.ask
         forgotten = (
             list(self.remembered) if stricter_all else [n for n, rule in change.tools.items() if rule != "never"]
@@ -227,7 +238,7 @@ class Guard:
         self.policy = self.base.changed(self.change)
 
     def only_tightens(self, change: Policy) -> bool:
-        """Whether nothing is asked about less after this change."""
+        """Whether the change loosens nothing."""
         stricter_all = stricter(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
         return (
             change.model_fields_set <= {"ask", "tools"}
@@ -236,37 +247,40 @@ class Guard:
         )
 
     def given(self, names: Collection[str]) -> list[ToolOwner]:
-        """What goes along with these tools when they are given on: this run's policy, and that of those who gave them to it."""
+        """Return the owners of tools that this run gives to a delegate: this run, and the owners that gave the tools to
+        it."""
         givers = [*self._givers, ToolOwner(tools=list(names), policy=self.base)]
         given = [ToolOwner(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers]
         return [each for each in given if each.tools]
 
     def on_timeout(self, tool: Tool | None) -> str:
-        """What it means that nobody decided about a call of the tool; no giver's `reject` becomes an `approve`."""
+        """Return the verdict when nobody decides about a call of the tool; an owner's `reject` never becomes an
+        `approve`."""
         means = {policy.on_timeout for policy in self._policies(tool)}
         own = self.policy.on_timeout
         return own if own != "approve" or means == {"approve"} else "reject"
 
     def approver(self, tool: Tool | None) -> str | None:
-        """The program that decides about calls of the tool; none where a giver's policy does not name the same one (R7.9)."""
+        """Return the program that decides about calls of the tool; `None` if an owner's policy does not name the same
+        one (R7.9)."""
         named = {policy.approver for policy in self._policies(tool)}
         return self.policy.approver if len(named) == 1 else None
 
     def _policies(self, tool: Tool | None) -> list[Policy]:
-        """The run's own, and with its changes those of whoever gave it the tool."""
+        """Return the run's own policy, and the policies of the tool's owners with the run's changes."""
         given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
         return [self.policy, *given]
 
     def floor_asks(self, tool: Tool, origins: Origins = UNKNOWN_ORIGINS) -> bool:
-        """Whether the worker's floor asks about a call; where it is not known yet what the call reads, whether it may."""
+        """Whether the worker's floor requires approval of a call; with unknown origins, whether it may."""
         return self._why_floor(tool, origins) is not None
 
     def asks(self, call: Call) -> bool:
-        """Whether a person may be asked about a call that was not resolved."""
+        """Whether a call with unresolved parameters may need approval."""
         return call.tool is not None and self.why(call.tool, None, origins=call.origins) is not None
 
     def refuses(self, call: Call) -> str | None:
-        """Why the call may not run at all: a value would flow where a rule does not let it (R15.5)."""
+        """Return why the call may not run at all: a flow rule refuses one of its values (R15.5)."""
         assert call.tool is not None
         layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.tool))]
         found = (judge_flows(flows, call.tool.name, call.origins).refuse for flows in layers if flows)
@@ -279,8 +293,10 @@ class Guard:
         checks: CheckBudget | None = None,
         origins: Origins = UNKNOWN_ORIGINS,
     ) -> str | None:
-        """Why a person is asked before this call, or `None`. Without parameters a condition counts as if it held, and without origins
-        whatever it reads as written by others."""
+        """Return why this call needs approval, or `None`.
+
+        Without parameters, a condition counts as met. With unknown origins, every value counts as written by others.
+        """
         if (why := self._why_floor(tool, origins)) is not None:
             return why
         if self.remembers(tool.name, params, origins):
@@ -298,7 +314,10 @@ class Guard:
 
 
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:
-    """A digest of what others wrote of a call, and of who they are; nothing where they wrote nothing, `None` where it is not known."""
+    """Return the digest of the values that others wrote in a call, and of their authors.
+
+    The set is empty if others wrote nothing. The result is `None` if that is not known.
+    """
     if not (others := origins.by_others):
         return frozenset()
     names = {name for name, sources in origins.params.items() if untrusted(origins.written) or untrusted(sources)}
@@ -308,7 +327,7 @@ def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None
 
 
 def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> FlowVerdict:
-    """Nothing is looked into where neither the level nor a rule asks where values come from."""
+    """Return the verdict of the flow rules; skip the work if neither the level nor a rule depends on provenance."""
     return judge_flows(flows, tool.name, origins) if flows or ask == UNTRUSTED else FlowVerdict()
 
 
@@ -320,7 +339,7 @@ def _why(
         return judged.ask
     rule = policy.tools.get(tool.name, tool.approval)
     if isinstance(rule, dict):
-        # A condition that cannot be decided holds: what nobody could look into is asked about.
+        # A condition that cannot be decided counts as met: the call needs approval.
         fits = None if params is None else _condition(rule["when"], checks).fits(params, checks=checks)
         return None if fits is False else condition_words(rule["when"], params, decided=fits is True)
     if rule is not None:
@@ -346,10 +365,10 @@ def floor_problem(
     *,
     clean: bool = False,
 ) -> str | None:
-    """Why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
+    """Return why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
 
-    `approved`: `approval_digest` of what a person let run. It has to be of exactly these parameters. `clean`: whether its run says that
-    nothing of it was written by others.
+    `approved`: the `approval_digest` that a person approved. It has to be of exactly these parameters. `clean`: whether the
+    run knows that others wrote nothing of the call.
     """
     safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
     if not _level_asks(floor, safe=safe, dangerous=dangerous, tainted=not clean) or approved == approval_digest(
@@ -379,10 +398,11 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
 
 
 def policy_problems(document: Json) -> list[Problem]:
-    """The tools that an agent file's own policy names and its context does not: nothing would ever be asked about them (R7.1), and no
-    rule would ever meet them (R15.5).
+    """Return the tools that an agent file's own policy names and its context does not have.
 
-    For an agent that is run by itself: a delegate may be given tools by others."""
+    Nothing would ever need approval because of them (R7.1), and no flow rule would ever apply to them (R15.5). Use it for an
+    agent that is run by itself: a delegate may get tools from other agents.
+    """
     config = document.get("config") if isinstance(document, dict) else None
     approval = config.get("approval") if isinstance(config, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None
@@ -393,7 +413,7 @@ def policy_problems(document: Json) -> list[Problem]:
     names = [definition_name(tool) if isinstance(tool, dict) else tool for tool in named]
     known = [name for name in names if isinstance(name, str)]
     prompt = config.get("prompt") if isinstance(config, dict) else None
-    known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # which comes with skills
+    known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # skills bring this tool
     delegates = any(isinstance(tool, dict) and "_delegate" in tool for tool in named)
     at = ("config", "approval")
     wrong: list[tuple[tuple[str | int, ...], str]] = [
@@ -406,7 +426,8 @@ def policy_problems(document: Json) -> list[Problem]:
 
 
 def _unknown_ends(flow: JsonObject, known: Sequence[str], *, delegates: bool) -> dict[str, str]:
-    """The tools that a rule's two ends name and nobody has, by end; a delegate's output may come from tools of its own."""
+    """Return the unknown tools that the two ends of a rule name, by end; a delegate's output may come from tools of its
+    own."""
     unknown: dict[str, str] = {}
     source, to = flow.get("from"), flow.get("to")
     if isinstance(source, str) and source.startswith("tool:") and not delegates:

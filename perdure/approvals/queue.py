@@ -1,7 +1,8 @@
 """The approval queue of a run: requests that wait, and the effect of each decision.
 
-Pure rules. A decision is judged without changing anything (`judge`), so that an update can refuse it, and then applied.
-A driver waits for the decision or the timeout, and runs the call or ends it as the verdict says.
+The rules are pure. `judge` validates a decision without changing anything, so that an update can refuse it; `apply`
+carries it out. A driver waits for the decision or the timeout, and then runs the call or ends it, as the verdict
+requires.
 """
 
 from __future__ import annotations
@@ -37,27 +38,31 @@ _STRICTEST: Final = ("fail", "reject", "approve")
 
 @dataclass
 class ApprovalQueue:
-    """`new_plan` makes an empty plan for the running Request: an edited plan is checked in it as a whole."""
+    """The approval requests of one run that wait for a decision.
+
+    `new_plan` returns an empty plan for the running Request: an edited plan is validated in it as a whole.
+    """
 
     guard: Guard = field(default_factory=Guard)
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
     refusals: list[JsonObject] = field(default_factory=list)
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
     feedback: list[JsonObject] = field(default_factory=list)
-    """What the model is told at the end of the Request (R7.5); whoever tells it takes it from here."""
+    """Feedback for the model at the end of the Request (R7.5); the run takes it from here."""
     must_call: list[str] | None = None
-    """What the last decision said of the calls that the output needs; `None` once the run has taken it, or where none did."""
+    """The tools that the last decision required for the output; `None` once the run has taken them, or if no decision
+    set them."""
     vouched: Endorsements = field(default_factory=Endorsements)
-    """What people stand for in this run (R15.6)."""
+    """The values that people endorse in this run (R15.6)."""
     new_plan: Callable[[], Plan] | None = None
     digests: Digests = field(default_factory=Digests)
-    """Those of large values that are shown, each made once; while anything waits."""
+    """Digests of large values that are shown, each made once; kept while any request waits."""
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
     _approved_by_person: bool = False
 
     def offer_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
-        """Offer a call that is ready, if a person is to be asked about it (R7.1)."""
+        """Return an approval request for a ready call, if the call needs one (R7.1)."""
         assert call.tool is not None
         reason = self.guard.why(call.tool, call.params, plan.checks, call.origins)
         if reason is not None and call.items is not None:
@@ -79,7 +84,7 @@ class ApprovalQueue:
         return self._put_out(offer)
 
     def refuse_flow(self, call: Call) -> Rejected | None:
-        """What becomes of a call that is ready, if a value would flow where the policy does not let it (R15.5)."""
+        """Reject a ready call if a flow rule of the policy refuses one of its values (R15.5)."""
         why = self.guard.refuses(call)
         if why is None:
             return None
@@ -89,14 +94,15 @@ class ApprovalQueue:
         return Rejected(f"rejected by the policy: {why}")
 
     def offer_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
-        """Offer a call whose result is what a person answers, or a program outside."""
+        """Return a request for a call whose result is the answer of a person, or of a client program."""
         call.approval = again(call.approval, time)
         offer = ApprovalRequest(call.id, asked_words(call), plan, call.approval, call, question=True)
         plan.hold(call)
         return self._put_out(offer)
 
     def offer_plan(self, plan: Plan, time: str) -> ApprovalRequest | None:
-        """Offer a complete plan, if plans are asked about and any of it would run (R7.6)."""
+        """Return an approval request for a complete plan, if plans need approval and one of its calls would run
+        (R7.6)."""
         if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
             return None
         offer = ApprovalRequest(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
@@ -111,7 +117,10 @@ class ApprovalQueue:
         return offer
 
     def judge(self, decision: Decision) -> JudgedDecision:
-        """Whether the decision can be followed; changes nothing. Raises `DecisionError` with the reason (R7.2, R7.3)."""
+        """Return the decision with its revised call or plan, and change nothing.
+
+        Raises `DecisionError` with the reason if the decision cannot be applied (R7.2, R7.3).
+        """
         offer = self.waiting.get(decision.call)
         if offer is None:
             raise DecisionError(self._no_offer(decision.call))
@@ -139,7 +148,8 @@ class ApprovalQueue:
         return JudgedDecision(offer, decision, revised)
 
     def _edited(self, offer: ApprovalRequest, call: Call, params: JsonObject) -> Call:
-        """The call with these parameters; the others stay as they were offered, and nothing is read in them again (R7.2)."""
+        """Return the call with these parameters. The others stay as they were shown, and no reference in them is
+        resolved again (R7.2)."""
         if meta := [key for key in params if key.startswith("_")]:
             raise DecisionError(
                 f"{offer.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
@@ -160,7 +170,7 @@ class ApprovalQueue:
         return JudgedDecision(offer, decision)
 
     def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
-        """Follow a decision that was judged."""
+        """Apply a decision that `judge` has accepted."""
         offer, decision = judged.offer, judged.decision
         approval = self._settle(offer)
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
@@ -194,10 +204,10 @@ class ApprovalQueue:
         return ApprovalVerdict(plan=judged.plan)
 
     def judge_program(self, offer: ApprovalRequest, said: Json, by: str) -> JudgedDecision | None:
-        """What the program that decides said of an offer: a decision, or `None` for `ask` (R7.9).
+        """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
-        It is a decision, or its kind alone. Nothing that the worker's floor asks about runs because a program says so: there it can
-        only reject. Raises `DecisionError` for what is no decision, or cannot be followed.
+        The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor asks
+        about, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
         """
         if said in ("ask", {"decision": "ask"}):
             return None
@@ -216,7 +226,8 @@ class ApprovalQueue:
         return tool is not None and (self.guard.floor_asks(tool, call.origins) or self.guard.approver(tool) != by)
 
     def time_out(self, offer: ApprovalRequest, seconds: float) -> ApprovalVerdict:
-        """Nobody decided in time: what that means is policy, but nothing passes the worker's floor so (R7.4)."""
+        """Return the verdict when nobody decides in time: the policy chooses it, but it never passes the worker's floor
+        (R7.4)."""
         approval = self._settle(offer)
         calls = list(offer.plan.written()) if offer.call is None else [offer.call]
         means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
@@ -236,7 +247,7 @@ class ApprovalQueue:
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
     def released(self) -> list[ApprovalRequest]:
-        """Judge anew all that waits, after the policy changed: what nobody needs to be asked about any more (R7.7)."""
+        """Return the requests that need no decision any more after a change of the policy (R7.7)."""
         free = [offer for offer in self.waiting.values() if not self._asks(offer)]
         for offer in free:
             approval = self._settle(offer)
@@ -244,12 +255,12 @@ class ApprovalQueue:
         return free
 
     def drop(self, offer: ApprovalRequest, reason: str, by: str) -> None:
-        """The call does not run any more, so nobody needs to decide: whoever does is told why."""
+        """Remove a request whose call does not run any more; a later decision about it is refused with this reason."""
         approval = self._settle(offer)
         approval.decision, approval.by, approval.reason = "dropped", by, reason
 
     def refuse(self, raw: Json, problem: str, time: str) -> None:
-        """Keep a decision that changed nothing where `show` finds it."""
+        """Keep a refused decision, so that `show` prints it."""
         refusal = {"time": time, "decision": shorten(raw, 300), "problem": problem}
         self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
 
@@ -257,7 +268,7 @@ class ApprovalQueue:
         self.guard.loosen_or_tighten(change)
 
     def withdraw(self, offers: Iterable[ApprovalRequest]) -> None:
-        """Nobody needs to decide any more."""
+        """Remove requests that need no decision any more."""
         for offer in list(offers):
             self.waiting.pop(offer.id, None)
         if not self.waiting:
@@ -283,7 +294,8 @@ class ApprovalQueue:
         return offer.call is not None and self.guard.refuses(offer.call) is not None
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
-        """Its plan was approved as a whole. What the floor asks about is only covered if its parameters were seen then."""
+        """Whether the call's plan was approved as a whole. A call that the floor asks about is covered only if its
+        parameters were shown then."""
         assert call.tool is not None
         unseen = not call.template.literal and self.guard.floor_asks(call.tool, call.origins)
         return self._approved_plan == plan.request and not unseen
@@ -319,7 +331,7 @@ class ApprovalQueue:
         return offer.approval
 
     def _tell(self, offer: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
-        """A feedback message (R2.5)."""
+        """Add a feedback message (R2.5)."""
         about = f"plan {offer.id}" if offer.call is None else offer.call.as_plan_entry()
         message = {"type": "feedback", "call": about, "decision": approval.decision, **more}
         if approval.by and approval.by != "timeout":
@@ -338,14 +350,15 @@ class ApprovalQueue:
 
 
 def _approve(call: Call, digests: Digests) -> None:
-    """A person has seen these parameters, and lets this code run with them."""
+    """Record that a person has seen these parameters, and lets this code run with them."""
     assert call.tool is not None
     if call.tool.activity is not None:
         call.approved = approval_digest(call.tool.activity, call.params, digests)
 
 
 def _written(offer: ApprovalRequest, call: Any) -> Any:
-    """A call, or its parameters, as a person sends them, in the engine's own writing. Raises `DecisionError`."""
+    """Return a call, or its parameters, from the form that a person sends, in the engine's own notation. Raises
+    `DecisionError`."""
     held = None if offer.call is None else set(held_marks(offer.shown))
     try:
         return written_call(call, held)

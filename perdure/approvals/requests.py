@@ -1,4 +1,4 @@
-"""Approval requests: what waits for a person, and the sentence in which the person is asked."""
+"""Approval requests: calls and plans that wait for a person, and the sentence that a person reads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from perdure.values.templates import marked_call
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
 RESET: Final = "; asked again, for the run was reset"
 NAMED: Final = 5
-"""Tools of a plan of which the reason says what they run; its offer names all of them."""
+"""The most tools of a plan for which the reason names their code; `runs` of the request names all of them."""
 
 
 @dataclass(slots=True, eq=False)
 class ApprovalRequest:
-    """One call, or a whole plan, that waits. What it shows does not change while it does."""
+    """One call, or a whole plan, that waits for a decision. What it shows does not change while it waits."""
 
     id: str
     """The call's id, or the Request's number for its plan."""
@@ -35,42 +35,44 @@ class ApprovalRequest:
     plan: Plan
     approval: Approval
     call: Call | None = None
-    """`None`: it is the plan."""
+    """The call; `None`: the plan waits."""
     floor: bool = False
-    """The worker's floor asks: nothing but a person can let it pass."""
+    """Whether the worker's floor requires it: only a person can approve it."""
     question: bool = False
-    """It asks something, and the answer is its result."""
+    """Whether it is a question, whose answer is the call's result."""
     digests: Digests = field(default_factory=Digests)
-    """Those of what other offers show too."""
+    """The queue's cache of digests, so that a value in several requests is hashed once."""
     _digest: str | None = None
     calls: list[Call] = field(init=False)
-    """What of the plan was to run when it was offered: of a revised plan not what runs already (R10.5)."""
+    """The calls of the plan that were still to run when the request was made; a revised plan leaves out those that run
+    already (R10.5)."""
 
     def __post_init__(self) -> None:
         self.calls = [call for call in self.plan.calls if not (self.call is not None or self.plan.is_past(call))]
 
     @property
     def shown(self) -> Any:
-        """What the digest names: the resolved parameters, or the calls as written, with their references marked."""
+        """The value that the digest is of: the resolved parameters, or the calls as written, with their references
+        marked."""
         if self.call is None:
             return [marked_call(call.raw) for call in self.calls]
         return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
 
     @property
     def digest(self) -> str:
-        """What names exactly what is shown; made once."""
+        """The digest of exactly what is shown, computed once."""
         if self._digest is None:
             self._digest = self.digests.of(self.shown)
         return self._digest
 
     @property
     def runs(self) -> dict[str, str]:
-        """What really runs, by tool, of the tools that are called otherwise."""
+        """The code that really runs, by tool, for tools with another name than their code."""
         tools = [call.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
     def renew(self, time: str) -> None:
-        """Ask once more: the run was reset."""
+        """Renew the request, because the run was reset."""
         self.approval.requested_at = time
         self.reason = f"{self.reason.removesuffix(RESET)}{RESET}"
 
@@ -81,16 +83,16 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalVerdict:
-    """What becomes of an offer: without an outcome it runs."""
+    """The effect of a decision on a request: without an outcome the call runs."""
 
     outcome: Outcome | None = None
     plan: Plan | None = None
-    """The plan that takes the place of the one offered."""
+    """The plan that replaces the one that was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedDecision:
-    """A decision that can be followed."""
+    """A decision that can be applied."""
 
     offer: ApprovalRequest
     decision: Decision
@@ -102,7 +104,7 @@ class JudgedDecision:
 
 
 def what_runs(offer: ApprovalRequest) -> str:
-    """The end of its reason: what runs, of the tools that are called otherwise."""
+    """Return the end of the reason: the code that runs, for tools with another name than their code."""
     named = [f"{clip(name, 60)} runs {clip(code, 60)}" for name, code in offer.runs.items()]
     return "".join(f"; {each}" for each in named[:NAMED]) + (
         f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
@@ -110,30 +112,32 @@ def what_runs(offer: ApprovalRequest) -> str:
 
 
 def is_with_client(call: Call) -> bool:
-    """Whether a program outside carries it out, and says its result."""
+    """Whether a client program outside carries the call out, and returns its result."""
     return call.tool is not None and call.tool.activity == CLIENT
 
 
 def asked_words(call: Call) -> str:
-    """What is asked of whoever answers a call."""
+    """Return the question to the person or program that answers a call."""
     return WITH_CLIENT if is_with_client(call) else str(call.params.get("question", ""))
 
 
 def changed_words(call: Call) -> str:
-    """The end of a reason: which parameters are a hook's, and not those that the model wrote (R10.17)."""
+    """Return the end of a reason: which parameters a hook has changed since the model wrote them (R10.17)."""
     return f"; a hook has changed {clip(', '.join(call.changed), 200)}" if call.changed else ""
 
 
 def hook_feedback(call: Call, by: str) -> JsonObject:
-    """What the model is told of a call that hooks have changed: which parameters, and not how (R10.17)."""
+    """Return the feedback for the model about a call that hooks have changed: the names of the parameters, not the
+    change (R10.17)."""
     about: JsonObject = {"type": "feedback", "call": call.as_plan_entry(), "decision": "edit", "by": by}
     return about | {"reason": f"a hook has changed {', '.join(call.changed)}"}
 
 
-# `ask_words("refund", {"euros": 120, "to": "ann@example.com"}, "euros is above 100")` is `refund 120 EUR to ann@example.com: euros is above 100`.
+# Example: `ask_words("refund", {"euros": 120, "to": "ann@example.com"}, "euros is above 100")` returns `refund 120
+# EUR to ann@example.com: euros is above 100`.
 
 NO_WORDS: Final = "its parameters meet the condition of the policy"
-"""The reason, where nothing of a condition has words."""
+"""The reason, if no part of a condition has words."""
 _CURRENCIES: Final = {
     "eur": "EUR",
     "euro": "EUR",
@@ -165,22 +169,22 @@ _PREPOSITIONS: Final = frozenset(
     )
 )
 _SHOWN: Final = 50
-"""Characters of a value; the form beside the sentence shows all of it."""
+"""Characters of a value in a sentence; the form beside the sentence shows the whole value."""
 _NAMED: Final = 6
 """Parameters in a sentence."""
 _PLAIN: Final = re.compile(r"[\w@.+/#%-]+(?::[\w@.+/#%-]+)*")
-"""Values that stand without quotes: nothing in them can be taken for words of the sentence."""
+"""Values that need no quotes: no part of them can be mistaken for words of the sentence."""
 _COUNTED: Final = re.compile(r"[^\W_]*[^sui_]s")
-"""Names that count something: `replicas`, and neither `status`, `address` nor `older_than_days`."""
+"""Names of counts: `replicas`, but not `status`, `address` or `older_than_days`."""
 
 
 def ask_words(tool: str, params: JsonObject | None, reason: str, *, question: bool = False) -> str:
-    """Return the sentence: what the call would do and the reason. A question is its own sentence."""
+    """Return the sentence: the effect of the call, and the reason. A question is its own sentence."""
     return reason if question else f"{call_words(tool, params or {})}: {reason}"
 
 
 def plan_words(calls: int | None, reason: str) -> str:
-    """Return the sentence for a whole plan; `None`: how many calls it has is not known here."""
+    """Return the sentence for a whole plan; `calls=None`: the number of its calls is not known here."""
     return f"run a plan{'' if calls is None else f' of {calls} ' + ('call' if calls == 1 else 'calls')}: {reason}"
 
 
@@ -200,7 +204,7 @@ def call_words(tool: str, params: Mapping[str, Json]) -> str:
 
 
 def _piece(name: str, value: Json, params: Mapping[str, Json]) -> tuple[str, bool]:
-    """One parameter, and whether it goes on without a comma."""
+    """Return the words of one parameter, and whether they need no comma before them."""
     shown, key = value_words(value), name.lower()
     if _is_number(value):
         if key in _CURRENCIES:
@@ -213,7 +217,8 @@ def _piece(name: str, value: Json, params: Mapping[str, Json]) -> tuple[str, boo
 
 
 def value_words(value: Json) -> str:
-    """Return a value as it stands in a sentence: in quotes where it could be taken for words, and never with invisible characters."""
+    """Return a value for a sentence: in quotes if it could be mistaken for words, and never with invisible
+    characters."""
     if isinstance(value, str) and len(value) <= _SHOWN and _PLAIN.fullmatch(value):
         return value
     if isinstance(value, str) and len(value) > _SHOWN:
@@ -222,10 +227,11 @@ def value_words(value: Json) -> str:
 
 
 def condition_words(when: Json, params: JsonObject | None, *, decided: bool = True) -> str:
-    """Return a policy's condition as a sentence: `{"properties": {"euros": {"exclusiveMinimum": 100}}}` is `euros is above 100`.
+    """Return a policy's condition as a sentence: `{"properties": {"euros": {"exclusiveMinimum": 100}}}` is `euros is
+    above 100`.
 
-    `params`: the parameters, of which only those that are there have words; `None`: they are not known yet. `decided`: whether they meet it
-    for certain.
+        `params`: the parameters; an absent one has no words. `None`: they are not known yet. `decided`: whether they meet the
+        condition for certain.
     """
     words = _visible(" and ".join(dict.fromkeys(_conditions(when, params, ""))))
     if params is not None and decided:
@@ -265,7 +271,7 @@ def _schemas(schema: JsonObject, key: str) -> list[Any]:
 
 
 def _bounds(schema: JsonObject, path: str) -> Iterator[str]:
-    """What one value is compared with."""
+    """Yield the comparisons that a schema makes with one value, in words."""
     for key, words in _COMPARED.items():
         if key in schema:
             yield f"{path} {words.format(value_words(schema[key]))}"
@@ -286,7 +292,7 @@ _COMPARED: Final = {
     "maxItems": "has {} items or fewer",
     "pattern": "matches {}",
 }
-"""Words by keyword of JSON Schema."""
+"""Words for each comparing keyword of JSON Schema."""
 
 
 def _words(name: str) -> str:
@@ -294,7 +300,8 @@ def _words(name: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """The text on one line, with escapes for characters that nobody sees or that turn a line around."""
+    """Return the text on one line, with escapes for characters that are invisible or that reverse the direction of the
+    text."""
     return "".join(
         char if char.isprintable() else " " if unicodedata.category(char) == "Zs" else f"\\u{ord(char):04x}"
         for char in text
@@ -306,41 +313,42 @@ def _is_number(value: Json) -> bool:
 
 
 class WaitingView(WireModel):
-    """What waits for a person: a call, or a whole plan (`calls` and `simulation` are set then)."""
+    """A view of one waiting request: a call, or a whole plan (then `calls` and `simulation` are set)."""
 
     call: str
-    """What a decision names: the call's id, or the Request's number for its plan."""
+    """The name in a decision: the call's id, or the Request's number for its plan."""
     agent: str
     """The name of the run's agent."""
     tool: str
     description: str = ""
-    """The tool's."""
+    """The tool's description."""
     params: JsonObject = Field(default_factory=dict)
-    """Resolved."""
+    """Resolved parameters."""
     parameters: JsonObject = Field(default_factory=dict)
     """JSON Schema of the parameters."""
     items: list[Any] | None = None
     """What `_each` resolved to: the call runs once for each. The digest is of the parameters with these as `_each`."""
     runs: dict[str, str] = Field(default_factory=dict)
-    """Tool → the activity, or the agent, that runs, where that is not called like the tool."""
+    """Tool → the activity, or the agent, that runs, if its name is not the tool's."""
     ways: list[str] = Field(default_factory=list)
-    """Where its parameters come from, a line each: `send_money.iban ← †state.mail.iban ← read_mail (written by others)` (R15.6)."""
+    """The provenance of its parameters, one line each: `send_money.iban ← †state.mail.iban ← read_mail (written by
+    others)` (R15.6)."""
     reason: str
-    """Why it is asked about, or the question."""
+    """The reason for the request, or the question."""
     requested_at: str
     """ISO 8601, UTC."""
     digest: str
-    """Of exactly what is shown: a decision that carries it counts for nothing else (R7.2)."""
+    """The digest of exactly what is shown: a decision that carries it applies to nothing else (R7.2)."""
     question: bool = False
-    """It is a question (`reason`): an answer is wanted, not a decision."""
+    """Whether it is a question (`reason`), which needs an answer and not a decision."""
     client: bool = False
-    """Whether the program that started the run carries the call out: no person is asked (R17.2)."""
+    """Whether the program that started the run carries the call out: no person decides (R17.2)."""
     calls: list[Any] | None = None
-    """The whole plan, where that is what waits."""
+    """The whole plan, if a plan waits."""
     more: int = 0
-    """How many wait behind it that the answer had no room for: they are asked for next."""
+    """The number of requests behind it for which the answer had no room; the client asks for them next."""
     cut: bool = False
-    """Whether something of it was too large to be shown whole; the digest is of the whole (R18.3)."""
+    """Whether a part was too large to be shown in full; the digest is of the whole (R18.3)."""
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
 
@@ -353,37 +361,39 @@ class WaitingView(WireModel):
 
 
 def asked_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
-    """Return what people decide or answer, without the calls that the run's client carries out."""
+    """Return the requests that people decide or answer, without the calls that the run's client carries out."""
     return [offer for offer in waiting if not offer.client]
 
 
 class WaitingEntry(WireModel):
-    """One thing that waits, as far as a list shows it: whole it is the run's to tell."""
+    """One waiting request as a list shows it; the run itself has the rest."""
 
     call: str
-    """What a decision names."""
+    """The name in a decision."""
     tool: str
     params: JsonObject | None = None
-    """`None`: a plan, or too long for a list."""
+    """The parameters; `None`: a plan, or parameters too long for a list."""
     reason: str
-    """Why it is asked about, or the question."""
+    """The reason for the request, or the question."""
     requested_at: str
     """ISO 8601, UTC."""
     digest: str
-    """As that of a `WaitingView`."""
+    """The digest of the `WaitingView`."""
     question: bool = False
-    """An answer is wanted, not a decision."""
+    """Whether it needs an answer and not a decision."""
 
     @property
     def sentence(self) -> str:
-        """The question as a sentence, as that of a `WaitingView`; without the parameters where they are too long for a list."""
+        """The question as a sentence, as `WaitingView.sentence`; without the parameters if they are too long for a
+        list."""
         if "." not in self.call:  # a Request's number is its plan
             return plan_words(None, self.reason)
         return ask_words(self.tool, self.params, self.reason, question=self.question)
 
 
 class WaitingMemo(WireModel):
-    """What visibility tells of a run that waits for a person, so that lists ask no run (R7.8)."""
+    """The memo in Temporal's visibility of a run that waits for a person, so that lists need no query to the run
+    (R7.8)."""
 
     agent: str
     calls: list[WaitingEntry]
@@ -395,9 +405,9 @@ EXECUTION_ACTIVITY: Final = "perdure.execution"
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, a `Said` (R10.5)."""
 WAITS: Final = "waits"
-"""Signal, a `RunWaits`: a session's run tells its session that it has come to wait for a person, or does not any more (R10.4)."""
+"""Signal, a `RunWaits`: a session's run has begun, or ceased, to wait for a person (R10.4)."""
 WITHDRAW: Final = "withdraw"
-"""Update: a message, by its id, is taken back while no Request holds it (R10.7)."""
+"""Update: withdraw a message, by its id, while no Request holds it (R10.7)."""
 
 
 class RunWaits(WireModel):
@@ -405,40 +415,41 @@ class RunWaits(WireModel):
 
     run_id: str
     count: int
-    """How often that has changed: signals may overtake each other."""
+    """The number of changes so far: signals may overtake each other."""
     waits: bool
 
 
 class ApproveInput(WireModel):
-    """What a program that decides is asked (R7.9)."""
+    """The input of a program that decides (R7.9)."""
 
     approver: str
     """`module:function`."""
     call: str
-    """The offer's name, as a decision has it."""
+    """The request's name, as in a decision."""
     offer: JsonObject | None = None
-    """A `WaitingView` as JSON: what a person would be shown. `None`: too large to be sent; the activity asks its run (R18.2)."""
+    """A `WaitingView` as JSON: what a person would be shown. `None`: a claim check; the activity asks its run for it
+    (R18.2)."""
 
 
 class IncomingMessage(WireModel):
-    """A message that came while the run worked."""
+    """A message that arrived while the run worked."""
 
     id: str = Field(min_length=1, max_length=MAX_NAME)
-    """Its sender's: a second one of the same sender and id is the same message."""
+    """The sender's id of the message: a second one with the same sender and id is the same message."""
     text: str = Field(min_length=1)
     sender: str = Field(default="", max_length=MAX_NAME)
     at: str = Field(default="", max_length=40)
-    """ISO 8601, UTC: when it was accepted."""
+    """ISO 8601, UTC: the time when the message was accepted."""
 
 
 class MessageFate(WireModel):
-    """What became of such a message."""
+    """The fate of a message that arrived while the run worked."""
 
     id: str
     sender: str = ""
     request: int | None = None
-    """Number of the Request that held it; `None`: none has, or none did before the run ended."""
+    """Number of the Request that held the message; `None`: no Request has held it, or none did before the run ended."""
 
     def names(self, id: str, sender: str) -> bool:
-        """Whether it is that of a message; Perdure 0.1.0 kept no sender."""
+        """Whether this is the fate of the message with this id and sender; Perdure 0.1.0 recorded no sender."""
         return self.id == id and self.sender in ("", sender)
