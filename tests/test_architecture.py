@@ -10,14 +10,14 @@ import perdure
 from perdure import errors, testing, workflow
 
 ROOT = Path(__file__).parents[1]
-HOUSE = ROOT / "perdure"
+PACKAGE = ROOT / "perdure"
 
 
-def rooms() -> list[Path]:
-    return [*sorted(path.parent for path in HOUSE.rglob("__init__.py")), ROOT / "workflows", ROOT / "activities"]
+def packages() -> list[Path]:
+    return [*sorted(path.parent for path in PACKAGE.rglob("__init__.py")), ROOT / "workflows", ROOT / "activities"]
 
 
-def test_whatever_is_public_stands_in_the_reference_and_each_page_in_the_site() -> None:
+def test_every_public_name_is_in_the_reference_and_every_page_in_the_site() -> None:
     pages = sorted((ROOT / "docs").rglob("*.md"))
     shown = {
         name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -35,8 +35,8 @@ def test_every_rule_that_the_code_names_is_in_the_protocol() -> None:
     )
     named = {
         (str(path.relative_to(ROOT)), rule)
-        for room in rooms()
-        for path in room.glob("*.py")
+        for package in packages()
+        for path in package.glob("*.py")
         for rule in re.findall(r"\bR\d+\.\d+\b", path.read_text(encoding="utf-8"))
     }
     assert len(built) > 80
@@ -54,31 +54,42 @@ def test_the_tree_of_errors_is_complete() -> None:
     assert [name for name in defined if name not in drawn] == []
 
 
-def test_every_room_says_in_its_first_line_what_belongs_there() -> None:
-    silent = [str(room) for room in rooms() if not (room / "__init__.py").read_text(encoding="utf-8").startswith('"""')]
-    assert silent == []
+def test_every_package_has_a_docstring() -> None:
+    undocumented = [
+        str(package)
+        for package in packages()
+        if not (package / "__init__.py").read_text(encoding="utf-8").startswith('"""')
+    ]
+    assert undocumented == []
 
 
-def test_the_linter_of_directions_knows_every_room() -> None:
+def test_every_path_in_the_map_of_the_code_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:perdure|workflows|activities|tests|docs)/[\w/.-]+)`", text)
+    assert len(paths) > 100
+    assert sorted(path for path in set(paths) if not (ROOT / path).exists()) == []
+
+
+def test_the_import_linter_lists_every_package() -> None:
     layers = (ROOT / ".importlinter").read_text(encoding="utf-8")
-    top = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").is_file()}
+    top = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert sorted(name for name in top if f"perdure.{name}" not in layers) == []
 
 
-def test_there_is_one_place_to_look_for_a_limit() -> None:
-    """But for what can be read at all, in the room of values and below it, and for what one tool takes."""
+def test_limits_are_defined_in_one_module() -> None:
+    """Bounds of parsing stay in `perdure.values`, and bounds of one built-in tool beside that tool."""
     elsewhere = [
         f"{path.relative_to(ROOT)}: {name}"
-        for room in rooms()
-        if HOUSE / "values" not in (room, *room.parents) and room != ROOT / "activities" / "tools"
-        for path in room.glob("*.py")
-        if path != HOUSE / "errors.py"
+        for package in packages()
+        if PACKAGE / "values" not in (package, *package.parents) and package != ROOT / "activities" / "tools"
+        for path in package.glob("*.py")
+        if path != PACKAGE / "errors.py"
         for name in re.findall(r"^(MAX_\w+)\b.* = \d", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert elsewhere == []
 
 
-def test_every_limit_says_its_unit_and_why() -> None:
-    text = (HOUSE / "values" / "limits.py").read_text(encoding="utf-8")
-    silent = re.findall(r'^(\w+): Final = .*\n(?!""")', text, re.MULTILINE)
-    assert silent == []
+def test_every_limit_has_a_docstring() -> None:
+    text = (PACKAGE / "values" / "limits.py").read_text(encoding="utf-8")
+    undocumented = re.findall(r'^(\w+): Final = .*\n(?!""")', text, re.MULTILINE)
+    assert undocumented == []
