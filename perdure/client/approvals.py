@@ -1,6 +1,6 @@
-"""How what waits for a person is listed, across the namespace, and decided, through a Temporal client.
+"""Approvals from outside: listed across the namespace, and decided, through a Temporal client.
 
-Lists come from visibility and ask no run; whole is what one run tells of itself.
+Lists come from visibility and query no run. A query to one run returns its approval requests in full.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Runni
 async def list_waiting(
     client: Client, *, size: int = PAGE, page: str | None = None, tenant: str | None = None
 ) -> WaitingPage:
-    """What waits across the namespace, by visibility alone, so also where no worker answers (R7.8).
+    """List the runs that wait for a person across the namespace, by visibility alone, so also where no worker answers (R7.8).
 
-    `page`: `following` of the page before. `tenant`: of its runs alone; `""`: of those of no tenant. The index is a moment late. Raises `RunError` when the namespace cannot list it.
+    `page`: `following` of the page before. `tenant`: only its runs; `""`: only runs without a tenant. The index is a moment late. Raises
+    `RunError` when the namespace cannot list it.
     """
     whose = "" if tenant is None else f" AND {of_tenant(tenant)}"
     token = await read_page(client, _QUERY + whose, page)
@@ -65,7 +66,9 @@ async def list_waiting(
 
 
 async def listed_below(client: Client, run_id: str) -> list[WaitingRow]:
-    """What waits in a run and in those below it, as far as visibility names it: no run is asked, and it costs no Action. Raises `RunError`."""
+    """List the approval requests of a run and of those below it, as far as visibility names them. No run is queried, and it costs no Action.
+    Raises `RunError`.
+    """
     below = f"(WorkflowId = {dumps(run_id)} OR WorkflowId STARTS_WITH {dumps(run_id + '/')})"
     with _clear_refusal(client):
         return [one async for run in client.list_workflows(f"{_QUERY} AND {below}") for one in await _named(run)]
@@ -92,16 +95,17 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
 
 
 async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[WaitingRequest]:
-    """What waits in one run, whole, oldest first; with `call` that alone.
+    """Return the approval requests of one run in full, oldest first; with `call` only that one.
 
-    Raises `RunNotFoundError`, `NoWorkerError` when no worker answers for it, and `RunError` with why it cannot tell (R18.8).
+    Raises `RunNotFoundError`, `NoWorkerError` when no worker answers for it, and `RunError` with the reason when the query fails (R18.8).
     """
     await _check_exists(client, run_id)
     return await _ask(client, run_id, call)
 
 
 async def offers_below(client: Client, run_id: str) -> tuple[list[WaitingRequest], list[str]]:
-    """What waits in a run and in its delegates' runs, oldest first, and a line for each of them that does not tell, and why.
+    """Return the approval requests of a run and of its delegates' runs, oldest first, and one line with the reason for each run that does not
+    answer.
 
     Raises `RunNotFoundError`.
     """
@@ -255,7 +259,7 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
 
 
 def _unanswered(run_id: str) -> NoWorkerError:
-    """It answered a moment ago, and does not now: the update is on its way, and nothing takes it back."""
+    """Return the error for a run that has just answered and does not answer now. The update was sent and cannot be withdrawn."""
     return NoWorkerError(
         f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs"
     )

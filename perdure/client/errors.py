@@ -1,4 +1,4 @@
-"""How a run that failed is told of, and what a server says in clear words; the tree of all errors is `perdure.errors`."""
+"""Errors of failed runs, and errors of a server in clear words. The tree of all errors is `perdure.errors`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def silent_server(client: Client, message: str = "it sent nothing") -> ServerErr
 
 @contextmanager
 def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
-    """What the server says in words that tell what to do; of `run_id` also that there is no such run."""
+    """Translate the server's errors into words that say what to do. With `run_id` a missing run is named, too."""
     try:
         yield
     except RPCError as error:

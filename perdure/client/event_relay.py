@@ -56,7 +56,7 @@ class ActivityReader:
         self._words: dict[tuple[str, int], str] = {}
 
     async def live(self, description: WorkflowExecutionDescription, asked: JsonObject) -> LiveState:
-        """How things stand; `asked` is what was said of the Request when it began."""
+        """Return the live state. `asked` is the data of the event with which the Request began."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         written: WrittenText | None = None
         updates: list[JournalEntry] = []
@@ -81,7 +81,7 @@ class ActivityReader:
         return LiveState(at, written, tuple(updates))
 
     async def _detail(self, pending: PendingActivityInfo) -> Any:
-        """What was heartbeat last. Whatever a tool says stands there: what cannot be read says nothing."""
+        """Return the details of the last heartbeat. A tool may put anything there; unreadable details count as none."""
         if not pending.HasField("heartbeat_details"):
             return None
         raw = pending.heartbeat_details.SerializeToString(deterministic=True)
@@ -105,7 +105,7 @@ class ActivityReader:
 
 
 def _told(pending: PendingActivityInfo, detail: Any, trouble: str) -> JsonObject:
-    """What is said of a call; nothing where there is nothing to say."""
+    """Return the event data of a pending call; empty if there is nothing to report."""
     said: JsonObject = {}
     if isinstance(detail, dict) and "progress" in detail:
         said["progress"] = str(detail["progress"])[:_SHOWN]
@@ -129,9 +129,9 @@ TELLS: Final = 60.0
 
 
 class EventSource:
-    """What is known of it, and the loop that keeps it so, while anybody watches.
+    """One run or session as the relay knows it, and the loop that updates it while anybody watches.
 
-    A look describes the execution, which is no Action; its journal is asked for only when its history has grown since.
+    The loop describes the execution, which is no Action. It queries the journal only after the history has grown.
     """
 
     def __init__(self, client: Client, id: str) -> None:
@@ -185,7 +185,7 @@ class EventSource:
         return await asyncio.shield(self._earlier[number])
 
     async def summary(self) -> JsonObject:
-        """How it stands, small: for who has missed something. Empty where nobody can tell."""
+        """Return a small summary of the present state, for readers that have missed events. Empty if no worker answers."""
         if self._summary is None or self._summary[0] != self.stream.next:
             self._summary = (self.stream.next, asyncio.create_task(self._summarised()))
         return await asyncio.shield(self._summary[1])
@@ -281,7 +281,7 @@ class EventSource:
                 await self._handle.signal(WATCHED, rpc_timeout=TIMEOUT)
 
     async def _pages(self) -> list[EventsPage]:
-        """All that follows."""
+        """Return all pages that follow."""
         found: list[EventsPage] = []
         first = self.stream.next
         while True:
@@ -297,7 +297,9 @@ class EventSource:
                 return found
 
     async def _between(self, first: int, until: int) -> list[EventsPage]:
-        """What an execution noted before it went on as new, and the new one has not kept. Raises as a query does: it is tried again."""
+        """Return the events that an execution noted before it continued as new, and that the new one has not kept. Raises what a query raises;
+        the caller retries.
+        """
         found: list[EventsPage] = []
         while first < until and (page := await self._before(first)) is not None:
             found.append(page)
@@ -479,7 +481,7 @@ def wanted(topics: Iterable[str] | None) -> frozenset[Topic]:
 
 
 def place(from_: str | None, *, session: bool) -> Cursor | None:
-    """Where to begin; `None`: at what happens now. Raises `CursorError` for what is no place there."""
+    """Return the cursor to begin at; `None`: begin with the present. Raises `CursorError` for an invalid cursor."""
     if from_ == NOW:
         return None
     if from_ is None:

@@ -124,7 +124,7 @@ def quiet_runtime() -> Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one history."""
+    """The result of the replay of one history."""
 
     name: str
     """The run's id, or the file."""
@@ -214,7 +214,7 @@ class Exchange:
 
 @dataclass
 class Audit:
-    """What a run's history reproduces."""
+    """The data that a run's history reproduces."""
 
     exchanges: list[Exchange] = field(default_factory=list)
     """Every Request, in its order."""
@@ -230,7 +230,7 @@ async def exchanges(client: Client, run_id: str) -> list[Exchange]:
 
 
 async def audit_run(client: Client, run_id: str) -> Audit:
-    """What the run's history reproduces; no worker has to run. Raises `RunError` where its history is another program's."""
+    """Replay a run's history and return what it reproduces; no worker has to run. Raises `RunError` if another program wrote the history."""
     found = Audit()
     async for history in executions(client, run_id):
         recorder = _Recorder()

@@ -70,7 +70,7 @@ _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 
 
 def start_attributes(agent: str, sender: str | None, tenant: str | None) -> TypedSearchAttributes:
-    """What a run is found by from its start on."""
+    """Return the search attributes by which a run is found from its start on."""
     said = ((AGENT_ATTRIBUTE, agent), (SENDER_ATTRIBUTE, sender), (TENANT_ATTRIBUTE, tenant))
     return TypedSearchAttributes(
         [SearchAttributePair(_KEYWORDS[name], value[:LONGEST_KEYWORD]) for name, value in said if value]
@@ -113,7 +113,7 @@ async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSes
 
 
 async def list_sessions(client: Client, tenant: str, *, size: int, page: str | None) -> SessionPage:
-    """The same by pages; `page`: `following` of the page before. Raises `RunError` for what names none."""
+    """Return one page of sessions; `page`: `following` of the page before. Raises `RunError` for an invalid page."""
     token = await read_page(client, text := _sessions_of(tenant), page)
     found = client.list_workflows(text, page_size=size, next_page_token=token)
     try:
@@ -161,7 +161,7 @@ async def _session(found: WorkflowExecution) -> ListedSession:
 
 
 async def count_runs(client: Client, selection: Selection) -> int:
-    """How many. Raises `RunError`."""
+    """Return the number of runs. Raises `RunError`."""
     try:
         return (await client.count_workflows(selection.text())).count
     except RPCError as error:
@@ -271,7 +271,7 @@ async def _row(run: WorkflowExecution) -> ListedRun:
 
 
 async def _tokens(run: WorkflowExecution) -> int | None:
-    """What the run has used, as it keeps it at its end; nothing where it was written with another key."""
+    """Return the tokens that the run recorded at its end; `None` if they were encrypted with another key."""
     with contextlib.suppress(Exception):
         usage: JsonObject | None = await run.memo_value(USAGE_MEMO, None, type_hint=dict)
         if usage is not None:
@@ -280,7 +280,7 @@ async def _tokens(run: WorkflowExecution) -> int | None:
 
 
 async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
-    """What the run says of its model's provider; nothing where it was written with another key."""
+    """Return the run's record of its wait for a model's provider; `None` if it was encrypted with another key."""
     with contextlib.suppress(Exception):
         found: ModelWait | None = await run.memo_value(MODEL_MEMO, None, type_hint=ModelWait)
         return found
@@ -299,9 +299,9 @@ def _refusal(client: Client, error: RPCError) -> Exception:
 
 
 async def read_page(client: Client, query: str, page: str | None) -> bytes | None:
-    """What names a page, as the server has it. Raises `RunError`.
+    """Return the server's token for a page. Raises `RunError`.
 
-    The server is asked once whether it knows it: for one that was made up it fails in ways that the SDK tries again for seconds.
+    The server is asked once whether it knows the token. For an invented token it fails in ways that the SDK retries for seconds.
     """
     if page is None:
         return None

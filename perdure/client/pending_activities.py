@@ -48,7 +48,7 @@ def _note(view: RunView, words: dict[str, str]) -> None:
 
 
 def unserved(pending: PendingActivityInfo) -> str:
-    """That no worker has taken it up; empty where one has, or may still."""
+    """Return the sentence that no worker has taken the activity; empty if one has, or still may."""
     waits = (datetime.now(UTC) - pending.scheduled_time.ToDatetime(UTC)).total_seconds()
     scheduled = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     if not scheduled or pending.attempt > 1 or waits <= UNSERVED_AFTER:
@@ -57,7 +57,7 @@ def unserved(pending: PendingActivityInfo) -> str:
 
 
 def silent(pending: PendingActivityInfo) -> str:
-    """That nothing was heard of its worker for long; empty where that is not so."""
+    """Return the sentence that its worker has been silent for long; empty if it has not."""
     given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
     heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
     seconds = (datetime.now(UTC) - heard).total_seconds()
@@ -147,7 +147,7 @@ async def failure_words(client: Client, failure: Failure) -> str:
 
 
 async def _away(client: Client, failure: Failure) -> ProviderAway | None:
-    """What a failure as the server has it says of a provider that is away."""
+    """Return what a failure, as the server stores it, says about a provider that is away."""
     with contextlib.suppress(Exception):
         error = await client.data_converter.decode_failure(failure)
         return read_away(error.details) if isinstance(error, ApplicationError) else None

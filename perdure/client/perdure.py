@@ -198,7 +198,7 @@ class Perdure:
         return self._session(Address(self.client, id, known=id))
 
     async def find_session_of(self, run_id: str, *, tenant: str = "") -> Session:
-        """The same, where the session is the tenant's. Raises `RunNotFoundError` where it is not, as where there is none (R10.2)."""
+        """Return the session of a run, if it belongs to the tenant. Raises `RunNotFoundError` if it does not, as if there were none (R10.2)."""
         session = self.session_of(run_id)
         with clear_errors(self.client, run_id):
             await check_owner(self.client, session.id, tenant, asked=run_id)
@@ -207,9 +207,9 @@ class Perdure:
     async def events(
         self, id: str, from_: str | None = None, topics: Iterable[str] | None = None, *, tenant: str = ""
     ) -> AsyncGenerator[Event, None]:
-        """What happens in a run, by its id, or in a session, by its key (of this `tenant`) or its id: `Run.events`, `Session.events`.
+        """Yield the events of a run, by its id, or of a session, by its key (of this `tenant`) or its id; see `Run.events` and `Session.events`.
 
-        Raises `RunNotFoundError` where there is neither.
+        Raises `RunNotFoundError` if there is neither.
         """
         with clear_errors(self.client, id):
             session = await self._session_of(id, tenant)
@@ -241,7 +241,7 @@ class Perdure:
                     yield each
 
     async def page_of_sessions(self, *, tenant: str = "", size: int, page: str | None = None) -> SessionPage:
-        """The same by pages; `page`: `following` of the page before."""
+        """Return one page of sessions; `page`: `following` of the page before."""
         with clear_errors(self.client):
             return await listing.list_sessions(self.client, tenant, size=size, page=page)
 
@@ -263,12 +263,12 @@ class Perdure:
                     yield run
 
     async def page_of_runs(self, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
-        """The same by pages; `page`: `following` of the page before."""
+        """Return one page of runs; `page`: `following` of the page before."""
         with clear_errors(self.client):
             return await listing.list_runs(self.client, selection, size=size, page=page)
 
     async def count_runs(self, selection: Selection) -> int:
-        """How many runs are meant. Raises as `list_runs` does."""
+        """Return the number of selected runs. Raises as `list_runs` does."""
         with clear_errors(self.client):
             return await listing.count_runs(self.client, selection)
 
@@ -290,10 +290,10 @@ class Perdure:
             return await listing.change_policies(self.client, selection, {**change})
 
     async def approvals(self, *, size: int = PAGE, page: str | None = None, tenant: str | None = None) -> WaitingPage:
-        """What waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.
+        """List what waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.
 
-        `size`: runs on a page; `page`: `following` of the page before. `tenant`: what waits in its runs alone; `""`: in those of no tenant.
-        Raises `RunError` where the namespace cannot list it.
+        `size`: runs on a page; `page`: `following` of the page before. `tenant`: only its runs; `""`: only runs without a tenant.
+        Raises `RunError` if the namespace cannot list it.
         """
         with clear_errors(self.client):
             return await approvals.list_waiting(self.client, size=size, page=page, tenant=tenant)

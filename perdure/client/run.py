@@ -171,7 +171,9 @@ class Run(Generic[OutputT]):
             return await run_operations.fetch_run(self._client, self.id)
 
     async def origin(self) -> RunOrigin:
-        """What it was given, for whom it runs, and whether it was reset. Raises as `result` does where there is no such run; no worker is asked."""
+        """Return what the run was given, for whom it runs, and whether it was reset. No worker is queried. Raises as `result` does if there is no
+        such run.
+        """
         with clear_errors(self._client, self.id):
             return await run_operations.fetch_origin(self._client, self.id)
 
@@ -191,14 +193,16 @@ class Run(Generic[OutputT]):
     async def events(
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
-        """What happens, and what had happened before, until the run has ended; also after its end (R10.14). Of its delegates the `tool` events
-        say the run to follow.
+        """Yield the run's events, from its beginning to its end; also after its end (R10.14). Delegates have streams of their own: the `tool`
+        events name the run to follow.
 
-        `from_`: the `cursor` of the last event that was read, here or anywhere; what follows comes once and in order, by default from the
-        beginning. `"now"`: only what happens from now on. `topics`: only these; without `assistant` and `reasoning` the run is not told that
-        somebody watches. A reader that is slow keeps nobody waiting (R10.15); one that has missed what is not kept any more is told so by
-        `lifecycle` `snapshot`. Raises `CursorError`, `ProtocolError` for what is no topic, `NoWorkerError` where no worker answers at the
-        beginning; one that is gone later is waited for.
+        `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in order. By default the stream
+        starts at the
+        beginning; with `"now"` it starts with new events. `topics`: only these. Without `assistant` and `reasoning` the run does not learn
+        that somebody watches. A slow reader delays nobody (R10.15). A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`.
+        Raises
+        `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning. A worker that is lost
+        later is waited for.
         """
         with clear_errors(self._client, self.id):
             kinds, _ = wanted(topics), place(from_, session=False)
@@ -229,8 +233,9 @@ class Run(Generic[OutputT]):
             return await run_operations.read_value(self._client, self.id, what)
 
     async def exchanges(self) -> list[Exchange]:
-        """What was sent to the model at each Request, word for word, and what it answered. Raises `RunError` where its history is
-        another version's."""
+        """Return the exact messages that each Request sent to the model, and the model's answers. Raises `RunError` if another version wrote the
+        run's history.
+        """
         from perdure.client import (
             histories,  # the workflows themselves: a replay is the only thing here that needs them
         )
@@ -239,7 +244,7 @@ class Run(Generic[OutputT]):
             return await histories.exchanges(self._client, self.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:
-        """What waits for a person in this run, whole, oldest first; with `call` that alone. Raises `NoWorkerError` where nobody can tell."""
+        """Return the approval requests of this run in full, oldest first; with `call` only that one. Raises `NoWorkerError` if no worker answers."""
         with clear_errors(self._client, self.id):
             return [one.offer for one in await approvals.run_offers(self._client, self.id, call)]
 
@@ -249,7 +254,9 @@ class Run(Generic[OutputT]):
             return await approvals.may_wait(self._client, self.id, call)
 
     async def waiting_below(self) -> tuple[list[WaitingRequest], list[str]]:
-        """What waits in it and in its delegates' runs, each with its run's id, and the ids of those for which no worker answers."""
+        """Return the approval requests of this run and of its delegates' runs, each with its run's id, and one line for each run that does not
+        answer.
+        """
         with clear_errors(self._client, self.id):
             return await approvals.offers_below(self._client, self.id)
 

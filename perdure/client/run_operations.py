@@ -175,7 +175,7 @@ async def describe(handle: AgentHandle) -> WorkflowExecutionDescription:
 
 
 async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
-    """Where a run comes from: what it was given, for whom it runs, and whether it was reset. Asks no worker. Raises `RunNotFoundError`."""
+    """Return the origin of a run: its input, its owner, and whether it was reset. No worker is queried. Raises `RunNotFoundError`."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     description = await describe(handle)
     known, given, reset = description.typed_search_attributes, RunInput(agent={}), False
@@ -248,7 +248,7 @@ def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowE
 
 
 def _note_broken_off(view: RunView, status: RunStatus) -> None:
-    """What ran when the run was ended from outside does not run any more: the workflow could not say so itself."""
+    """Mark the calls of a run that was ended from outside as no longer running. Its workflow could not record that itself."""
     words = f"the run was {status.replace('_', ' ')}"
     for call in view.calls:
         if call.status == "running":
@@ -328,7 +328,7 @@ async def _awaited(handle: AgentHandle) -> RunResult:
 
 
 async def _goes_on(client: Client, handle: AgentHandle) -> str:
-    """What is said of a run that has not ended in time; nothing where it has."""
+    """Return a sentence about a run that has not ended in time; empty if it has."""
     try:
         description = await describe(handle)
         if description.status is not None and STATUS[description.status] != "running":
@@ -350,7 +350,7 @@ async def wait_run(client: Client, run_id: str, timeout: float | None = None) ->
 
 
 async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
-    """How it ended, or that it has not (R10.1)."""
+    """Return how the run ended, or that it has not (R10.1)."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     with contextlib.suppress(RunTimeoutError):
         await ended(client, run_id, timeout)

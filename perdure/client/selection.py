@@ -93,7 +93,7 @@ class Selection:
 
 
 def of_tenant(tenant: str) -> str:
-    """That a run, or a session, is of this tenant, or of none (`""`)."""
+    """Return the query for runs and sessions of this tenant, or without a tenant (`""`)."""
     if not tenant:
         return f"{TENANT_ATTRIBUTE} IS NULL"
     return f"{TENANT_ATTRIBUTE} = {quoted(tenant[:LONGEST_KEYWORD])}"
@@ -166,7 +166,7 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Where a run comes from."""
+    """The origin of a run."""
 
     input: Json
     has_input: bool
@@ -269,7 +269,7 @@ class SessionPage:
 
 
 def age(since: str) -> str:
-    """How long ago a time in ISO 8601 is, in the largest unit that says something."""
+    """Return the age of a time in ISO 8601, in the largest unit that is at least one."""
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:

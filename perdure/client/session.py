@@ -256,8 +256,11 @@ class Session:
     async def events(
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
-        """What happens in the session and in its runs, and what had happened before, until the session has ended: its own events, and those of
-        each run between the run's start and its end (R10.14). Otherwise as `Run.events`; one cursor says how far both were read."""
+        """Yield the events of the session and of its runs, from the beginning until the session has ended: its own events, and those of each run
+        between the run's start and its end (R10.14).
+
+        Parameters and errors are those of `Run.events`. One cursor holds the position in both.
+        """
         with session_operations.found(self._client, self.key):
             kinds = wanted(topics)
             async with aclosing(relay_of(self._client).session(self.id, from_, kinds)) as events:
@@ -277,7 +280,7 @@ class Session:
         return await self.send("/new", sender=sender, rights=rights)
 
     async def reset(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
-        """The same, and the state is again what the agent's file says. The same as `/reset`."""
+        """Begin a new conversation as `new` does, with the state of the agent's file. The same as the message `/reset`."""
         return await self.send("/reset", sender=sender, rights=rights)
 
     async def decide(self, decision: JsonObject, *, sender: str, rights: Iterable[str] = ()) -> JsonObject:
@@ -307,10 +310,11 @@ class Session:
         return str(answer["compacted"])
 
     async def recall(self, what: str, page: int = 1) -> JsonObject:
-        """What the conversation shows cut, or in short, word for word (R10.12): a call by its id there (`c12_1_0`), an entry by its number
-        (`{"what", "page", "pages", "text"}`), or words to look for (`{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`).
+        """Read in full what the conversation shows in part or as a summary (R10.12). `what` is a call by its id there (`c12_1_0`) or an entry by
+        its number
+        (`{"what", "page", "pages", "text"}`), or words to search for (`{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`).
 
-        Raises `RunError` where there is nothing.
+        Raises `RunError` if nothing is found.
         """
         with session_operations.found(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
@@ -359,7 +363,7 @@ class Session:
         return Session(address, agent=self._agent, rules=self._rules, task_queue=self._task_queue)
 
     async def _end_of(self, what: str, sender: str) -> Fate:
-        """What has become of it, once it has ended."""
+        """Return the fate of a message once it has ended."""
         pause, over = _PAUSE, None
         while True:
             fate = await self._fate(what, sender)
@@ -382,7 +386,7 @@ class Session:
         return found if found is not None else await session_operations.past(self._client, fate)
 
     async def _over(self) -> str | None:
-        """How the session ended from outside, after which nothing begins in it; `None`: it goes on, or nobody can tell."""
+        """Return how the session ended from outside, after which nothing begins in it; `None`: it continues, or the server does not answer."""
         try:
             described = await self.handle.describe()
         except RPCError:

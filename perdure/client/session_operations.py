@@ -74,7 +74,7 @@ _AGAIN: Final = UNANSWERED | {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a session is found."""
+    """The address of a session: its tenant and key, or its id."""
 
     client: Client
     key: str
@@ -84,7 +84,7 @@ class Address:
 
     @property
     def id(self) -> str:
-        """Its workflow's id (R10.2)."""
+        """Return the id of its workflow (R10.2)."""
         return self.known or session_id(self.tenant, self.key)
 
     @property
@@ -184,7 +184,7 @@ async def _update_with_start(
 def _input(
     session: Address, message: Message, agent: Agent[Any], rules: SessionRules, searchable: bool
 ) -> SessionInput:
-    """What a session begins with. Raises `MessageRefusedError` for an agent that cannot answer in one."""
+    """Return the input of a new session. Raises `MessageRefusedError` for an agent that cannot answer in one."""
     document, delegates = agent.document(), agent.delegates()
     input_name(document)
     if (size := Sizes().of([document, delegates])) > MAX_AGENT:
@@ -223,7 +223,7 @@ async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
 @asynccontextmanager
 async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
-    """What goes wrong in clear words, and after `ANSWERS_WITHIN` that nobody answers."""
+    """Translate errors into clear words, and raise `NoWorkerError` when nobody answers within `ANSWERS_WITHIN`."""
     try:
         with found(client, session.key):
             async with asyncio.timeout(ANSWERS_WITHIN):
@@ -252,7 +252,7 @@ async def check_server(client: Client) -> None:
 
 @contextmanager
 def found(client: Client, key: str) -> Iterator[None]:
-    """What the server says in clear words; also that there is no such session (R10.2)."""
+    """Translate the server's errors into clear words, also for a session that does not exist (R10.2)."""
     try:
         with clear_errors(client, key):
             yield

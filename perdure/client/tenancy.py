@@ -25,12 +25,14 @@ _LONGEST_KEY: Final = 64
 
 
 def owned_memo(tenant: str | None) -> dict[str, str]:
-    """What is kept with what is started for a tenant."""
+    """Return the memo of everything that is started for a tenant."""
     return {TENANT_MEMO: tenant} if tenant else {}
 
 
 def share(tenant: str | None) -> Priority:
-    """Its share of the task queue's work, as large as each other tenant's, whatever waits of either. What runs below has the same."""
+    """Return the tenant's share of the task queue's work: as large as each other tenant's, however much of either waits. Child workflows inherit
+    it.
+    """
     if not tenant:
         return Priority.default
     return Priority(fairness_key=tenant if len(tenant.encode()) <= _LONGEST_KEY else digest(tenant, _LONGEST_KEY))
@@ -76,9 +78,9 @@ _UNSERVED: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class IdempotentStart:
-    """What somebody wants done, by a key of theirs.
+    """A start by an idempotency key of the caller.
 
-    The workflow of the id `run_id` owns the key: the run that it began, or for other requests one that does nothing (`take`).
+    The workflow with the id `run_id` owns the key: the run that it began, or for other requests a workflow that does nothing (`take`).
     """
 
     key: str
@@ -95,7 +97,7 @@ class IdempotentStart:
         return cls(key, f"run-{digest([tenant or '', sender or '', key])}", digest(body))
 
     def memo(self) -> dict[str, str]:
-        """What is kept with the run."""
+        """Return the memo of the run."""
         return {WANTED_MEMO: self.body}
 
     async def found(self, client: Client) -> str:
@@ -104,7 +106,9 @@ class IdempotentStart:
         return self.run_id
 
     async def answer(self, client: Client) -> str | None:
-        """What was given to `take` for this request; `None`: the key is nobody's yet. Raises `RunExistsError` where it is that of another request."""
+        """Return the answer that `take` recorded for this request; `None`: the key is unused. Raises `RunExistsError` if another request uses the
+        key.
+        """
         try:
             owner = await self._owner(client)
         except RPCError as error:

@@ -25,7 +25,7 @@ CODEC: Final = "PERDURE_CODEC"
 
 
 def payload_codec() -> PayloadCodec | None:
-    """What `PERDURE_CODEC` says; `None` when it says nothing. Raises `SettingsError` when it cannot be used."""
+    """Return the codec that `PERDURE_CODEC` names; `None` if it is not set. Raises `SettingsError` if the codec cannot be used."""
     named = in_force().codec
     if not named:
         return None

@@ -78,7 +78,7 @@ async def _check_namespace(client: Client) -> None:
 
 
 def no_namespace(client: Client) -> ServerError:
-    """What to do where the server does not know the client's namespace."""
+    """Return the error for a server that does not know the client's namespace, with what to do."""
     address = client.service_client.config.target_host
     return ServerError(
         f"there is no namespace {client.namespace!r} at {address}: look at TEMPORAL_NAMESPACE, or create it"
@@ -86,7 +86,7 @@ def no_namespace(client: Client) -> ServerError:
 
 
 def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
-    """What is wrong, and which setting to look at. `settings` are those of `Client.connect`."""
+    """Return the error with its cause and the setting to check. `settings` are those of `Client.connect`."""
     text, address = str(error), settings["target_host"]
     status = error.status if isinstance(error, RPCError) else None
     known = next((words for words in _COMES if words.lower() in text.lower()), None)
@@ -205,6 +205,6 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
 
 
 def _without_source(error: Exception) -> str:
-    """What is wrong with a file, and where: not the line itself, in which a key may stand."""
+    """Return what is wrong with a file, and where, without the line itself: it may hold a key."""
     kept = [line.strip() for line in str(error).splitlines() if not re.match(r"\s*\d*\s*\|", line)]
     return ": ".join(filter(None, kept))

@@ -55,7 +55,7 @@ class AesGcm(PayloadCodec, WithSerializationContext):
         """The run that values are for, as far as it is known."""
 
     def with_context(self, context: SerializationContext) -> AesGcm:
-        """The same codec, for the values of one run."""
+        """Return this codec for the values of one run."""
         bound = copy.copy(self)
         if isinstance(context, WorkflowSerializationContext | ActivitySerializationContext) and context.workflow_id:
             bound._place = context.workflow_id.encode()
@@ -90,7 +90,7 @@ class AesGcm(PayloadCodec, WithSerializationContext):
 
 
 def _bound(about: Mapping[str, bytes]) -> bytes | None:
-    """What is authenticated beside a value; nothing for one that is of no known run."""
+    """Return the data that is authenticated beside a value; `None` for a value of no known run."""
     return None if PLACE not in about else b"\0".join([about["encoding"], about["encryption-key-id"], about[PLACE]])
 
 

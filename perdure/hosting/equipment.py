@@ -1,4 +1,4 @@
-"""What a worker is equipped with: its tools, and the agents it knows (R12.5)."""
+"""The equipment of a worker: its tools, and the agents that it knows (R12.5)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 class Health:
-    """Of one worker. `draining` is set by whoever ends it; `on_return` is called when a server that was lost is back: it may be another one."""
+    """The health of one worker. The code that ends the worker sets `draining`. `on_return` is called when a lost server is back: it may be
+    another one.
+    """
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class Health:
 
     @staticmethod
     def _ready() -> str:
-        """What a ready worker answers: runs that it cannot replay are named, and keep it from no others."""
+        """Return the answer of a ready worker. It names runs that the worker cannot replay; these do not make the worker unready."""
         lacking = words()
         return "ready" if lacking is None else f"ready; {lacking}"
 
@@ -185,7 +187,7 @@ _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
 async def look(client: Client) -> tuple[int, float]:
-    """How much waits in the namespace, and the seconds since the oldest was offered; 0: nothing waits."""
+    """Return how many requests wait in the namespace, and the seconds since the oldest one was made; 0: nothing waits."""
     count, oldest, now = 0, 0.0, datetime.now(UTC)
     async for run in client.list_workflows(_QUERY, limit=MOST_WAITING):
         memo = await run.memo_value(WAITING_MEMO, WaitingMemo(agent="", calls=[]), type_hint=WaitingMemo)

@@ -110,7 +110,7 @@ class _Lines(logging.Formatter):
                 yield "said", str(error)
 
     def story(self, record: logging.LogRecord) -> str:
-        """Where a bug was met; empty for what was meant to be raised."""
+        """Return the traceback of a bug; empty for errors that were raised on purpose."""
         bug = bug_in(_error_of(record))
         if bug is None:
             return ""
@@ -147,8 +147,10 @@ class JsonLines(_Lines):
 
 
 def bug_in(error: BaseException | None) -> BaseException | None:
-    """What nobody meant to raise; `None` for a user's mistake, a tool's own failure, a provider's, and for a cancellation: somebody asked for
-    it, by Ctrl-C, `/stop` or a browser that was closed."""
+    """Return an error that nobody raised on purpose. `None` for a user's mistake, a tool's own failure, a provider's failure, and for a
+    cancellation:
+    somebody asked for it, by Ctrl-C, `/stop` or a closed browser.
+    """
     while isinstance(error, FailureError | PerdureError | CancelledError):
         error = None if isinstance(error, PerdureError) else error.__cause__
     return None if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else error

@@ -54,18 +54,20 @@ _DEFINITION: Final = "__temporal_activity_definition"
 
 
 class PerdurePlugin(SimplePlugin):
-    """All that a client and a worker need for agents: workflows, activities, an interceptor, a data converter, the sandbox's passthrough.
+    """A Temporal plugin with everything that a client and a worker need for agents: workflows, activities, an interceptor, a data converter, the
+    sandbox's passthrough.
 
-    Give it to `Client.connect(plugins=[…])`, whose workers have it then too; or to `Worker(plugins=[…])` alone, where the client is not
-    yours. What the client, the worker and other plugins have stays in force: codec, storage, failure converter, interceptors, runner;
+    Give it to `Client.connect(plugins=[…])`, whose workers then have it too; or to `Worker(plugins=[…])` alone, if the client is not
+    yours. The client's, the worker's and other plugins' own parts stay in force: codec, storage, failure converter, interceptors, runner.
     PERDURE_CODEC and PERDURE_STORAGE count for a client that has none of its own. Runs are started on the worker's task queue.
 
-    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with `@hook`. `agents`: agents, whose tools the worker then has, or
-    the folder of agent files that others delegate to. `model`: the client to ask models with; by default one of `OPENAI_BASE_URL` and
-    `OPENAI_API_KEY`; `endpoints`: further servers by name. `settings`: by default those in force; `given` are single fields that go
-    before them: `approval_floor="dangerous"`. Those of tuning, queues and connections are the worker's and the client's own options.
+    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with `@hook`. `agents`: agents,
+    whose tools the worker then has, or
+    the folder of agent files that others delegate to. `model`: the client that calls models; by default one of `OPENAI_BASE_URL` and
+    `OPENAI_API_KEY`. `endpoints`: further servers by name. `settings`: by default those in force; `given` are single fields that take precedence
+    over them: `approval_floor="dangerous"`. Settings of tuning, queues and connections are the worker's and the client's own options.
 
-    Raises `ToolDefinitionError`, `AgentError` or `SettingsError` with one line for what cannot be used.
+    Raises `ToolDefinitionError`, `AgentError` or `SettingsError` with one line about the part that cannot be used.
     """
 
     def __init__(

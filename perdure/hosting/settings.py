@@ -55,7 +55,7 @@ def setting(default: Any, words: str, group: str, form: str = "", *, secret: boo
 
 
 def about(field: FieldInfo) -> SettingInfo:
-    """What was said of the field."""
+    """Return the description of a field."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     assert isinstance(extra["about"], dict)
@@ -127,7 +127,7 @@ PAGES = "Pages and the embedded server"
 
 
 class Settings(BaseSettings):
-    """What is in force: a flag before its environment variable, before the key in `perdure.toml`, before the default."""
+    """The settings in force: a flag before its environment variable, before the key in `perdure.toml`, before the default."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -400,7 +400,7 @@ class Settings(BaseSettings):
 
     @property
     def agents_folder(self) -> Path:
-        """Where a client finds agents by name."""
+        """Return the folder in which a client finds agents by name."""
         return self.agents or AGENTS
 
 
@@ -429,7 +429,7 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """What is in force with these given by flags, by field. `flags` are their names where they are not the fields' own.
+    """Return the settings in force, with these fields given by flags. `flags` are the flags' names where they differ from the fields' names.
 
     Raises `SettingsError` with one line that names the flag, variable or key and what is wrong with it.
     """
@@ -470,7 +470,7 @@ def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
 
 
 def where(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
-    """Where each setting comes from that is no default: a flag, a variable, or the file's key."""
+    """Return the origin of each setting that is no default: a flag, a variable, or the file's key."""
     path = config_file()
     found = {name: f"{name} in {path}" for name in TomlConfigSettingsSource(Settings, path)()}
     found |= {name: variable(name) for name in EnvSettingsSource(Settings)()}

@@ -80,7 +80,7 @@ class FileStorage(StorageDriver):
 
 
 def external_storage() -> ExternalStorage | None:
-    """What `PERDURE_STORAGE` says; `None` when it says nothing. Raises `SettingsError` when it cannot be used."""
+    """Return the storage that `PERDURE_STORAGE` names; `None` if it is not set. Raises `SettingsError` if the storage cannot be used."""
     settings = in_force()
     place = settings.storage
     if place is None:

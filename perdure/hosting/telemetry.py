@@ -23,7 +23,7 @@ _SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 def interceptors() -> list[Any]:
-    """What traces, when OpenTelemetry's own settings name a place to send spans to; else nothing.
+    """Return the tracing interceptors if OpenTelemetry's own settings name a place to send spans to; else an empty list.
 
     One trace per run, with all that it delegates: its spans and their names are in `perdure.hosting.tracing`.
     Raises `SettingsError` when the extra is not installed.

@@ -113,7 +113,7 @@ class SpanPlace:
 
 
 def place_in(headers: Headers) -> SpanPlace | None:
-    """What headers say; `None` where they say nothing that can be read, for anybody may have written them."""
+    """Return the place of a span from headers; `None` for unreadable headers, because anybody may have written them."""
     try:
         carrier: Any = PayloadConverter.default.from_payload(headers[HEADER])
         found = _FORM.fullmatch(carrier[_PARENT])
@@ -157,7 +157,7 @@ class EndedSpan:
 
 
 class Ids(IdGenerator):
-    """Those that were reckoned, where a workflow's span is made; else random ones."""
+    """Computed ids where a workflow's span is made; else random ones."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()
@@ -206,7 +206,7 @@ class SpanWriter:
 
 
 def failed(span: Span, kind: str) -> None:
-    """What went wrong, by its kind alone: its words may be anything that runs are about."""
+    """Record an error by its kind alone: its message may hold anything that runs are about."""
     span.set_attribute(ERROR, kind)
     span.set_status(Status(StatusCode.ERROR))
 
@@ -335,7 +335,7 @@ _ENDS: Final = (FailureError, PerdureError, ValidationError)
 
 
 class _Trace:
-    """Where one execution stands."""
+    """The trace of one execution: its place and its time."""
 
     def __init__(self) -> None:
         info = workflow.info()
@@ -367,7 +367,7 @@ class _Trace:
         )
 
     def going_on(self) -> SpanPlace | None:
-        """What the execution that follows is told."""
+        """Return the place that the following execution continues from."""
         if workflow.info().workflow_type != AGENT_WORKFLOW or self.here is None:
             return self.here
         return SpanPlace(
@@ -398,7 +398,7 @@ class TracedWorkflow(worker.WorkflowInboundInterceptor):
 
     @cached_property
     def trace(self) -> _Trace:
-        """Of this execution; it cannot be asked who it is before it begins."""
+        """Return the trace of this execution. The workflow's id is unknown before it begins."""
         return _Trace()
 
     async def execute_workflow(self, input: worker.ExecuteWorkflowInput) -> Any:

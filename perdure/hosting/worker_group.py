@@ -35,7 +35,7 @@ class WorkerGroup:
 
     @property
     def task_queue(self) -> str:
-        """Where runs, and what is not limited, come from."""
+        """Return the task queue of runs, and of everything that is not rate-limited."""
         return self.all[0].task_queue
 
     @property
