@@ -28,7 +28,7 @@ from temporalio import activity
 from perdure.agents.agent import Agent
 from perdure.models.dialects.common import written_names
 from perdure.models.dialects.script import script_names
-from perdure.models.dialects.script_writer import write_call, write_output
+from perdure.models.dialects.script_writer import write_calls, write_output
 from perdure.models.dialects.tools import function_names
 from perdure.values.json import JsonObject
 from perdure.values.messages import merge_data
@@ -184,7 +184,7 @@ def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[st
 def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
-    lines = [write_call(call, names=names, kinds=kinds) for call in calls]
+    lines = write_calls(calls, names=names, kinds=kinds)
     return "\n".join([*lines, *([write_output(output, kinds=kinds)] if output is not None else [])]) + "\n"
 
 

@@ -165,6 +165,19 @@ def _value(chance: random.Random) -> Any:
     return chance.choice([text, text, text, [text, 1], {"deep": {"er": text}}])
 
 
+def assigns_again(case: Case) -> bool:
+    """Whether two calls of a case write to one name of the state."""
+    names = [
+        {
+            re.split(r"[.\[]", path.strip().removeprefix("†state."))[0]
+            for path in re.split(r"&&|\|\|", call["_outputPath"])
+        }
+        for call in case.calls
+        if "_outputPath" in call
+    ]
+    return sum(map(len, names)) > len(set().union(*names))
+
+
 NAMES = {"a": "alpha", "b": "beta", "c": "gamma", "d": "delta", "l": "list"}
 
 

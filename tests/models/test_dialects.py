@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,18 +14,19 @@ from perdure.errors import ReferenceSyntaxError
 from perdure.models.dialects.common import DialectRequest, Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.dialects.script import HOW_TO_SCRIPT, ScriptReader, script_names
-from perdure.models.dialects.script_writer import write_call
+from perdure.models.dialects.script_writer import write_call, write_calls
 from perdure.models.dialects.tools import ToolsReader, function_names
 from perdure.models.requests import ReaderVocabulary
 from perdure.models.schemas import compose, make_strict
 from perdure.plan.plan import Plan
 from perdure.runs.agent import Context, parse_agent
 from perdure.runs.output import Outputs, resolve_output
-from perdure.testing.scripted_model import write_answer
+from perdure.testing.scripted_model import write_answer, write_script
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.references import parse_output_path
 from perdure.values.state import State
 from perdure.values.templates import TextBudget, as_data, parse_template
+from tests.differential.cases import assigns_again, make_case
 from tests.strategies import json_values
 
 TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]
@@ -119,6 +121,36 @@ def test_r9_2_what_is_written_is_read_back(dialect: str, written: list[dict[str,
     assert early == solution.calls[: len(early)]
     calls = [without_versions(call) for call in solution.calls]
     assert list(map(meaning, map(normal, calls))) == list(map(meaning, written))
+
+
+@pytest.mark.parametrize("seeds", [[20_971, 23_207, 23_845], range(10_000, 12_000)], ids=["found", "random"])
+def test_a_script_has_the_order_that_its_calls_were_given(seeds: Sequence[int]) -> None:
+    for case in map(make_case, seeds):
+        if assigns_again(case):  # a script orders the versions of a name, too
+            continue
+        answer = write_script({"calls": case.calls}, kinds=["input", "nope"])
+        reader = ScriptReader(ReaderVocabulary(kinds=["input", "nope"]))
+        reader.push(answer)
+        calls = reader.close("stop").calls
+        assert list(map(meaning, map(normal, calls))) == list(map(meaning, case.calls)), answer
+
+
+@pytest.mark.parametrize("read", ["a.y", "a.y + 1", 'a["y"]'])
+def test_r5_14_who_reads_another_part_of_a_name_waits_for_what_has_written_this_one(read: str) -> None:
+    *_, last = script(f"a = f()\na.x = g()\na.x = h(p={read})\n").calls
+    assert last["_after"] == ["ended †state.a"]
+
+
+def test_r5_14_who_reads_the_whole_name_waits_for_its_parts_anyway() -> None:
+    *_, last = script("a = f()\na.x = g()\na.x = h(p=a)\n").calls
+    assert "_after" not in last
+
+
+def test_an_order_after_a_name_that_no_line_before_assigns_is_written() -> None:
+    call = {"_tool": "f", "_after": ["ended †state.b"], "_outputPath": "†state.b.x"}
+    other = {"_tool": "g", "_outputPath": "†state.b"}
+    assert write_calls([call, other]) == ['b.x = f(_after=["ended †state.b"])', "b = g()"]
+    assert write_calls([other, call]) == ["b = g()", "b.x = f()"]
 
 
 def meaning(call: dict[str, Any]) -> Any:

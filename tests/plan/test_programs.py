@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from perdure.models.dialects.common import Solution
 from perdure.models.dialects.script import ScriptReader
-from perdure.models.dialects.script_writer import write_call
+from perdure.models.dialects.script_writer import write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan.plan import Plan
 from perdure.tools.tool import resolve_tools
@@ -134,7 +134,7 @@ def test_the_share_of_programs_that_is_read_is_as_the_docs_say() -> None:
 @pytest.mark.parametrize("program", NAMED)
 def test_what_was_read_is_written_and_read_again_as_the_same(program: Program) -> None:
     calls = [call for call in read(program.text, program.domain).calls if "_syntax" not in call]
-    again = read("\n".join(write_call(call, kinds=["input"]) for call in calls), program.domain)
+    again = read("\n".join(write_calls(calls, kinds=["input"])), program.domain)
     assert refusals(again) == []
     assert [bare(call) for call in again.calls] == [bare(call) for call in calls]
 

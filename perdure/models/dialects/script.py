@@ -22,7 +22,7 @@ from perdure.models.dialects.common import (
 from perdure.models.dialects.output_text import OutputText, output_so_far
 from perdure.models.dialects.script_calls import Block, NotAllowedError, parse
 from perdure.models.dialects.script_statements import Lines, ScriptPlan, Statement, assigned_names
-from perdure.models.dialects.script_writer import is_name, write_call
+from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, shorten
@@ -247,7 +247,8 @@ class ScriptDialect:
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
         """The calls as lines of script, with their status as comments."""
         names = written_names(script_names(ask.tools))
-        return "\n".join(_noted(call, names, ask.kinds) for call in calls)
+        bare = [{key: value for key, value in call.items() if key not in _NOTES} for call in calls]
+        return "\n".join(map(_noted, calls, write_calls(bare, names=names, kinds=ask.kinds)))
 
     def parameters(self, ask: DialectRequest) -> JsonObject:
         return {}
@@ -315,9 +316,11 @@ def _details(tool: Tool) -> list[str]:
     return [*details, *([dumps(more)] if more else [])]
 
 
-def _noted(call: JsonObject, names: Mapping[str, str], kinds: Iterable[str]) -> str:
+_NOTES: Final = ("_id", "_status", "_reason", "_error")
+"""What a comment says of a call, or nothing."""
+
+
+def _noted(call: JsonObject, line: str) -> str:
     notes = [str(call[key]) for key in ("_id", "_status", "_reason") if call.get(key)]
-    raw = {key: value for key, value in call.items() if key not in ("_id", "_status", "_reason", "_error")}
-    line = raw["_source"] if isinstance(raw.get("_source"), str) else write_call(raw, names=names, kinds=kinds)
     first, *more = line.split("\n")
     return "\n".join([f"{first}  # {' '.join(notes)}".replace("\n", "\\n") if notes else first, *more])

@@ -308,6 +308,7 @@ Adding: TypeAlias = Literal["item", "list", "pair"]
 _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN: Final = frozenset({"state", "input", "output"})
 _WRITTEN: Final = re.compile(r"†state\.(\w+)")
+_PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
 _STATE: Final = re.compile(r"\bstate\.(\w+)")
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
@@ -368,6 +369,8 @@ class Block:
         self.written: set[str] = set()
         self.versions: dict[str, list[set[str]]] = {}
         """Name → the conditions of each call so far that writes it."""
+        self.partial: set[str] = set()
+        """Names that a call so far writes only a part of: who reads another part of one does not wait for that call."""
         self.seen: dict[str, dict[str, int]] = {}
         """Name → the versions of others that had ended when it was written, by what it was made of."""
         self.collected: dict[str, CollectedValue] = {}
@@ -462,6 +465,8 @@ class Block:
         read = str({key: value for key, value in call.items() if key != "_outputPath"})
         seen: dict[str, int] = {}
         for name in dict.fromkeys(_STATE.findall(read)):
+            if name in self.partial and not re.search(rf"\bstate\.{name}(?![\w.\[])", read):
+                continue
             for each, version in {**self.seen.get(name, {}), name: len(self.versions.get(name, ()))}.items():
                 seen[each] = max(version, seen.get(each, 0))
         again, holds = [], _parts(call.get(IF))
@@ -471,6 +476,7 @@ class Block:
                 again.append(f"ended †state.{name}")
             versions.append(holds)
             self.seen[name] = seen
+        self.partial |= {name for name, part in _PART_WRITTEN.findall(str(call.get("_outputPath", ""))) if part}
         if not again:
             return call
         given = call.get("_after", [])

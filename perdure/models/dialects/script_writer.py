@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
@@ -26,11 +26,31 @@ CONSTANTS: Final[Mapping[str, Json]] = {
 """Those of Python, and of JSON, which a model may fall into."""
 
 
+def write_calls(
+    calls: Iterable[JsonObject], *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()
+) -> list[str]:
+    """Return each call of a list as a line of script, or as lines of it.
+
+    `names`: tool → how a script calls it; `kinds`: those that references can name. The line that a model wrote itself is kept.
+    """
+    written: list[str] = []
+    assigned: set[str] = set()
+    for call in calls:
+        own = call.get("_source")
+        written.append(own if isinstance(own, str) else _write_call(call, assigned, names, kinds))
+        assigned |= _assigned_names(call)
+    return written
+
+
 def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()) -> str:
-    """One call as a line of script. `names`: tool → how a script calls it; `kinds`: those that references can name."""
+    """Return a call that stands alone as `write_calls` does."""
+    return write_calls([call], names=names, kinds=kinds)[0]
+
+
+def _write_call(call: JsonObject, assigned: Set[str], names: Mapping[str, str] | None, kinds: Iterable[str]) -> str:
     writer = _Writer(kinds)
     tool = str(call.get("_tool", "?"))
-    call = _without_versions(call)
+    call = _without_versions(call, assigned)
     if (lines := _compound(call, tool, writer, names, kinds)) is not None:
         return lines
     arguments = {key: value for key, value in call.items() if key not in ("_tool", "_outputPath")}
@@ -48,17 +68,23 @@ def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kind
     return f"{target} = {line}" if target else line
 
 
-def _without_versions(call: JsonObject) -> JsonObject:
-    """Return the call without the order that its line has anyway, after those before that assign its names (R5.14)."""
+def _without_versions(call: JsonObject, assigned: Set[str]) -> JsonObject:
+    """Return the call without the order that its line has anyway, after those before that have `assigned` its names (R5.14)."""
     after = call.get("_after")
     if not isinstance(after, list):
         return call
-    own = {f"ended †state.{name}" for name in re.findall(r"†state\.(\w+)", dumps(call.get("_outputPath", "")))}
-    body = call.get("_body")
-    own |= {f"ended {path}" for path in re.findall(r"†state\.\w+", dumps(body))} if isinstance(body, list) else set()
+    own = {f"ended †state.{name}" for name in _assigned_names(call) & assigned}
     kept: list[Json] = [item for item in after if item not in own]
     rest = {key: value for key, value in call.items() if key != "_after"}
     return rest | ({"_after": kept} if kept else {})
+
+
+def _assigned_names(call: JsonObject) -> set[str]:
+    """Return the names of the state that the call and the calls of its body write."""
+    path, body = call.get("_outputPath"), call.get("_body")
+    names = set(re.findall(r"†state\.(\w+)", path)) if isinstance(path, str) else set()
+    inner = body if isinstance(body, list) else []
+    return names.union(*(_assigned_names(each) for each in inner if isinstance(each, dict)))
 
 
 def _compound(
@@ -78,8 +104,8 @@ def _compound(
     else:
         return None
     lines = [f"{head}:"]
-    for inner in body:
-        lines += [f"    {line}" for line in write_call(inner, names=names, kinds=kinds).split("\n")]
+    for written in write_calls(body, names=names, kinds=kinds):
+        lines += [f"    {line}" for line in written.split("\n")]
     if isinstance(condition := call.get(IF), str):
         lines = [f"if {writer.argument(IF, condition)}:", *(f"    {line}" for line in lines)]
     return "\n".join(lines)
