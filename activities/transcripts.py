@@ -24,8 +24,8 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary, RequestResult
 from perdure.models.response_stream import ResponseStream
 from perdure.runs.agent import Models
-from perdure.runs.recall import is_of_run
-from perdure.runs.wire import CONTEXT_TOO_LONG, RECALL_QUERY, VALUE_QUERY
+from perdure.runs.recall import ABOVE, is_of_run
+from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY, VALUE_QUERY
 from perdure.sessions.compaction import (
     ARCHIVE_ACTIVITY,
     ENTRIES_QUERY,
@@ -255,7 +255,8 @@ async def recall(what: str, page: int = 1) -> JsonObject:
 
 
 async def _of_own_run(what: str, page: int) -> JsonObject:
-    """What the run itself has; a call that it made before it went on as new is asked of the execution that made it."""
+    """What the run itself has; a call that it made before it went on as new is asked of the execution that made it. A part of a long loop
+    asks the run that the loop is in."""
     run = own_run()
     while True:
         try:
@@ -266,9 +267,20 @@ async def _of_own_run(what: str, page: int) -> JsonObject:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             raise RunError(f"{what} stands in an execution whose history is gone") from None
-        if found is not None:
+        if found is not None and found != ABOVE:
             return found
-        run = await execution_before(client(), run)
+        run = await (execution_before(client(), run) if found is None else _run_above(run))
+
+
+async def _run_above(run: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
+    """Return the run that a part's loop is in."""
+    while True:
+        described = await run.describe(rpc_timeout=TIMEOUT)
+        if described.parent_id is None:
+            raise RunError(f"{described.id} belongs to no run")
+        run = client().get_workflow_handle(described.parent_id, run_id=described.parent_run_id)
+        if (await run.describe(rpc_timeout=TIMEOUT)).workflow_type == AGENT_WORKFLOW:
+            return run
 
 
 _NONE: Final = ToolError(

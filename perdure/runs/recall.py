@@ -10,6 +10,7 @@ from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError, RunError
 from perdure.plan.calls import Call
+from perdure.runs.loops import ITEMS
 from perdure.runs.provenance import HIDDEN
 from perdure.runs.run import Run
 from perdure.runs.views import is_earlier
@@ -18,20 +19,24 @@ from perdure.values.limits import MAX_KEPT, said
 from perdure.values.media import page_of, without_media
 from perdure.values.references import MISSING, evaluate, get, parse_expression, references
 
-_CALL: Final = re.compile(r"\d+(\.\d+)+")
+ABOVE: Final[JsonObject] = {"above": True}
+"""The answer of a part of a long loop: what its calls name is of the run that the loop is in."""
+_CALL: Final = re.compile(r"\d+(?:\.\d+|\[\d+\])+")
 _STATE: Final = re.compile(r"†?state(?![\w-])")
 
 
 def is_of_run(what: str) -> bool:
-    """Whether this names a call of a run, such as `1.0`, or a value of its state, such as `state.report`."""
+    """Whether this names a call of a run, such as `1.0` or `1.0[3]`, or a value of its state, such as `state.report`."""
     return bool(_CALL.fullmatch(what) or _STATE.match(what))
 
 
 def recall(run: Run, what: str, page: int = 1) -> JsonObject | None:
-    """Return `{"what", "page", "pages", "text"}`; `None`: an execution before this one has the call.
+    """Return `{"what", "page", "pages", "text"}`, or `ABOVE`; `None`: an execution before this one has the call.
 
     Raises `RunError` where there is nothing, or the model may not read it.
     """
+    if ITEMS in run.context.values():
+        return ABOVE
     if _STATE.match(what):
         return page_of(what, _text(_state_value(run, what)), page)
     if is_earlier(run, what):
