@@ -33,11 +33,11 @@ from perdure.values.state import OutputMethod, Write, scope_path
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template, is_expression, is_formula, parse_template
 
 Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
-"""What a person decides (R7.2)."""
+"""The decisions of a person (R7.2)."""
 
 
 class Approval(BaseModel):
-    """What became of a call that was offered, as `run --json` prints it (section 11)."""
+    """The approval of one call, as `run --json` prints it (section 11)."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -46,10 +46,10 @@ class Approval(BaseModel):
     decision: Kind | Literal["timeout", "dropped"] | None = None
     """`None`: it still waits. `dropped`: nobody has decided, and the call does not run any more."""
     by: str = ""
-    """Who decided, as they said."""
+    """The name that the decider gave."""
     reason: str = ""
     via: str = ""
-    """By which way the decision came, where that was said; not printed where it was not."""
+    """The channel by which the decision came, if the sender named it; else not printed."""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -58,34 +58,35 @@ class Approval(BaseModel):
 
 
 def again(before: Approval | None, time: str) -> Approval:
-    """That of a call that is offered now. By which way the plan that it is part of was approved stays known until it is decided itself."""
+    """Return the approval of a call that is shown now. It keeps the channel by which the call's plan was approved,
+    until the call itself is decided."""
     return Approval(requested_at=time, via=before.via if before is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The tool returned a value, perhaps to one alternative of its output path (R12.4)."""
+    """The outcome of a call whose tool returned a value, perhaps for one alternative of its output path (R12.4)."""
 
     value: Json
     branch: str | None = None
     parts: Mapping[Path, Json] | None = None
-    """Of a loop with a body what each path that it writes is given; one that has nothing is not written (R16.4)."""
+    """The value for each path that a loop with a body writes; a path without a value is not written (R16.4)."""
     sources: Sources = NOWHERE
-    """What it comes from beside its tool and its parameters, as a run below tells (R15.1)."""
+    """The provenance of the value beside its tool and its parameters, as a delegate's run reports it (R15.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The tool raised, timed out or used up its retries (R6.6)."""
+    """The outcome of a call whose tool raised, timed out or used up its retries (R6.6)."""
 
     error: CallError
     sources: Sources = NOWHERE
-    """What its words come from beside its tool and its parameters."""
+    """The provenance of the error's text beside its tool and its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A person did not want it run (R7.2)."""
+    """The outcome of a call that a person has rejected (R7.2)."""
 
     reason: str
 
@@ -97,9 +98,9 @@ IF: Final = "_if"
 
 
 def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
-    """The condition as a template that gives the value it goes by, and what is wrong with it.
+    """Return the condition as a template, and what is wrong with it.
 
-    A formula, as a text or as `{"_expr": "…"}`; a text that joins references by `||` or `&&` is read as what it is (R3.3).
+    It is a formula, as a text or as `{"_expr": "…"}`. A text that joins references by `||` or `&&` is read as such (R3.3).
     """
     joined = isinstance(value, str) and ("||" in value or "&&" in value)
     formula = {EXPR: value} if isinstance(value, str) and not joined else value
@@ -117,17 +118,18 @@ _LENGTH: Final = re.compile(r"len\(\s*†?(?P<path>[^()]+?)\s*\)")
 
 @dataclass
 class Assumptions:
-    """What is taken to be so in a dry run."""
+    """The assumptions of a dry run."""
 
     holds: dict[str, bool] = field(default_factory=dict)
-    """By call whether its condition holds."""
+    """Whether the condition of a call holds, by call."""
     counts: dict[str, int] = field(default_factory=dict)
-    """By loop how often it goes round."""
+    """The number of iterations of a loop, by call."""
     lengths: dict[str, int] = field(default_factory=dict)
-    """By reference how many items the list has."""
+    """The number of items of a list, by reference."""
 
     def take(self, what: str, value: str) -> bool:
-        """`1.2` and `true`, `false` or a number; `len(†state.x)` and a number. Whether it is one of these."""
+        """Record one assumption: `1.2` with `true`, `false` or a number, or `len(†state.x)` with a number. Return
+        whether it is one of these."""
         if value.isascii() and value.isdigit() and len(value) <= 6:
             found = _LENGTH.fullmatch(what)
             if found is None:
@@ -141,7 +143,7 @@ class Assumptions:
         return False
 
     def value(self, template: Template, written: Json, lookup: Callable[[Reference], Json | Missing]) -> Json:
-        """What the template gives, or `UNKNOWN`; `written` is it as text. Raises `FormulaError`."""
+        """Return the template's value, or `UNKNOWN`; `written` is its text. Raises `FormulaError`."""
         values = [evaluate(site.expression, lookup) for site in template.sites]
         if not any(value is UNKNOWN for value in values):
             return template.resolve(lookup)
@@ -155,7 +157,7 @@ class Assumptions:
         return self.value(parse_template({EXPR: known})[0], {EXPR: known}, lambda each: _or_unknown(lookup, each))
 
     def length(self, template: Template) -> int | None:
-        """How many items are gone through at most, where the list that is gone through, or picked from, has an assumed length."""
+        """Return the most items of the loop, if the list that it reads or filters has an assumed length."""
         known = (self.lengths.get(str(reference)) for reference in template.references())
         return next((length for length in known if length is not None), None)
 
@@ -181,7 +183,8 @@ LOOP_KEYS: Final = frozenset({EACH, "_parallel", UNTIL, "_max", AS, AT, "_from"}
 LOOP_RESULTS: Final = "_loop_results"
 LOOP_FAILED: Final = "_loop_failed"
 LOOP_DONE: Final = "_loop_done"
-"""Where the run of a part of a longer list keeps its results, its failures, and how many calls ended well."""
+"""The state's key for the run of a part of a longer list: its results, its failures, and the number of calls that ended
+well."""
 ITEM: Final = "item"
 INDEX: Final = "index"
 _OWN: Final = frozenset({"state", "input", "output"})
@@ -189,7 +192,8 @@ _NAME: Final = re.compile(r"[^\W\d]\w*")
 
 
 def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[str]:
-    """What is wrong with a call's loop, before anything runs; `most`: iterations until something holds."""
+    """Return what is wrong with a call's loop, before anything runs; `most`: the most iterations of a loop with a
+    condition."""
     problems: list[str] = []
     if EACH in raw and (UNTIL in raw or WHILE in raw):
         problems.append("a call has '_each' or '_until', not both: loop inside a delegate, or a body, instead")
@@ -221,7 +225,7 @@ def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[st
 
 
 def delegate_problems(raw: Mapping[str, Json]) -> list[str]:
-    """The same of a loop over a delegate, whose condition is of its output alone."""
+    """Return what is wrong with a loop over a delegate, whose condition reads its output alone."""
     problems = loop_problems(raw)
     if UNTIL in raw:
         until, problem = parse_until(raw[UNTIL])
@@ -236,13 +240,14 @@ def delegate_problems(raw: Mapping[str, Json]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """When a loop is over."""
+    """The condition that ends a loop."""
 
     template: Template = EMPTY_TEMPLATE
     formula: bool = False
 
     def holds(self, lookup: Callable[[Reference], Json | Missing]) -> bool:
-        """Whether it is true. What does not exist is not; of references, what is neither null nor false is. Raises `FormulaError`."""
+        """Whether the condition is true. A missing value is not; of references, every value but null and false is.
+        Raises `FormulaError`."""
         if any(evaluate(site.expression, lookup) is MISSING for site in self.template.sites):
             return False
         value = self.template.resolve(lookup)
@@ -250,7 +255,7 @@ class Until:
 
 
 def parse_until(value: Json, key: str = UNTIL) -> tuple[Until, str | None]:
-    """A condition as references, `†output.done`, or as a formula, and what is wrong with it."""
+    """Return a condition, as references (`†output.done`) or as a formula, and what is wrong with it."""
     if isinstance(value, str) and is_expression(value):
         try:
             parse_expression(value.strip())
@@ -269,7 +274,7 @@ def is_satisfied(until: Json, output: Json, index: int = 0) -> bool:
 
 
 def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
-    """What a call that loops over itself is made as, for one item."""
+    """Return the call of one item, for a call that loops over itself."""
     left_out = {*LOOP_KEYS, "_outputPath", "_outputMethod", "_after", "_instance", *(() if with_condition else (IF,))}
     return {key: value for key, value in raw.items() if key not in left_out}
 
@@ -277,46 +282,48 @@ def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
 Status: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
 ]
-"""`waiting`: ready, and a person is asked. `unknown`: the run ended while it ran, and nobody knows whether it took effect."""
+"""`waiting`: the call is ready and needs approval. `unknown`: the run ended while it ran, and nobody knows whether it
+took effect."""
 HELD: Final = "held"
-"""What a call is shown as that was not begun when a new message came, and that no Request has kept yet (R10.5)."""
+"""The status that is shown for a held call: it had not begun when a new message came, and no Request has kept it yet
+(R10.5)."""
 ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class LoopForm:
-    """A loop that the plan itself runs, as it was read (R16.1, R16.4)."""
+    """The parsed form of a loop that the plan itself runs (R16.1, R16.4)."""
 
     kind: Literal["each", "until", "while"]
     single: bool
-    """The call is made itself, over and over; else its `_body` is."""
+    """Whether the call itself is repeated; else its `_body` is."""
     raws: tuple[JsonObject, ...]
-    """What is made in each iteration, as written."""
+    """The calls of each iteration, as written."""
     forms: tuple[Call, ...]
-    """The same as checked before anything runs; they are never run themselves."""
+    """The same calls, checked before anything runs; they themselves never run."""
     item: str = ITEM
     place: str = INDEX
-    """Under which kinds the item and its place are read."""
+    """The kinds of the references that read the item and its place."""
     parallel: int = DEFAULT_PARALLEL
     most: int = DEFAULT_MAX
     first: int | None = None
-    """The place of the first item, of a part of a longer list; `None`: it is all."""
+    """The place of the first item, for a part of a longer list; `None`: the whole list."""
     each: Template = EMPTY_TEMPLATE
-    """What is gone through."""
+    """The list that the loop goes through."""
     until: Until | None = None
     before: Until | None = None
-    """Asked after, and before, each iteration."""
+    """The conditions that are evaluated after, and before, each iteration."""
     writes: tuple[Path, ...] = ()
-    """What a body writes: outside, each is a list of what the iterations wrote."""
+    """The paths that a body writes: outside, each is a list of the values of all iterations."""
     tallies: tuple[Path, ...] = ()
-    """What a part of a longer list writes beside: its failures, and how many calls ended well."""
+    """The further paths of a part of a longer list: its failures, and the number of calls that ended well."""
     reads: frozenset[Reference] = frozenset()
-    """What of the state it reads that stands outside."""
+    """The references to the state outside that the loop reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
-    """What a call comes after: paths, and the ids of calls."""
+    """The order that `_after` asks for: paths, and the ids of calls."""
 
     paths: Template = EMPTY_TEMPLATE
     ids: list[str] = field(default_factory=list)
@@ -324,7 +331,7 @@ class CallOrder:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One node of a plan. The plan sets `status` and what follows it; a driver only reports ends."""
+    """One node of a plan. The plan sets `status` and the fields after it; a driver only reports ends."""
 
     id: str
     """`R.N`: Request number and index (R5.7)."""
@@ -333,79 +340,83 @@ class Call:
     """The call as written, without the engine's notes."""
     tool: Tool | None = None
     params: JsonObject = field(default_factory=dict)
-    """As written until the call is ready, resolved from then on."""
+    """The parameters: as written until the call is ready, resolved from then on."""
     template: Template = EMPTY_TEMPLATE
     condition: Template = EMPTY_TEMPLATE
-    """What `_if` asks: the call is skipped where it does not hold (R16.2)."""
+    """The condition `_if`: the call is skipped if it does not hold (R16.2)."""
     after: CallOrder = field(default_factory=CallOrder)
-    """What has to have ended well before it starts (R5.11)."""
+    """The calls and paths that have to end well before it starts (R5.11)."""
     after_end: CallOrder = field(default_factory=CallOrder)
-    """What has to have ended, however."""
+    """The calls and paths that have to end before it starts, in any way."""
     paths: Alternatives = ()
-    """Where the result goes; empty: to the context only (R4.4)."""
+    """The paths that the result goes to; empty: to the context only (R4.4)."""
     method: OutputMethod = "set"
     status: Status = "pending"
     reason: str = ""
-    """Why it was skipped, in words."""
+    """The reason why it was skipped, in words."""
     branch: bool = False
-    """Skipped because a branch was not taken, itself or what it reads: nothing has gone wrong."""
+    """Whether it was skipped because a branch was not taken, by itself or by a call that it reads: nothing has gone
+    wrong."""
     error: CallError | None = None
     result: Json = None
     writes: list[Write] = field(default_factory=list)
     started: str | None = None
-    """ISO 8601: when it was handed to its activity."""
+    """ISO 8601: the time when it was handed to its activity."""
     ended_at: str | None = None
     attempts: int = 0
     scopes: list[str] = field(default_factory=list)
-    """What of the parent's context a delegate is given (R8.2)."""
+    """The messages of the parent's context that a delegate gets (R8.2)."""
     written_id: str | None = None
-    """The id that a native tool call came with."""
+    """The id of a native tool call."""
     instance: str | None = None
-    """Which of the independent contexts it reads and writes; `None`: what is shared (R8.8)."""
+    """The independent context that it reads and writes; `None`: the shared one (R8.8)."""
     items: list[Any] | None = None
-    """What `_each` resolved to: the delegate runs once for each (R8.5)."""
+    """The resolved value of `_each`: the delegate runs once for each item (R8.5)."""
     origins: Origins = UNKNOWN_ORIGINS
-    """Where it and its parameters come from, once it was looked at whether it is ready (R15.1)."""
+    """The provenance of the call and of its parameters, known from the first check whether it is ready (R15.1)."""
     decided: Sources = NOWHERE
-    """Where what decided that it is made comes from: conditions and lists, its own and those of the loops that it stands in."""
+    """The provenance of the conditions and lists that decided that the call is made: its own, and those of the loops
+    around it."""
     sources: Sources = NOWHERE
-    """Where its result comes from, or what is said of its failure."""
+    """The provenance of its result, or of its failure's text."""
     notes: list[CallError] = field(default_factory=list)
-    """What the model is told although the call is done: iterations that failed."""
+    """Errors that the model is told of although the call is done: iterations that failed."""
     converted: list[str] = field(default_factory=list)
-    """Literals that were taken as another type, as the schema has it (R5.13)."""
+    """Literals that were converted to the type that the schema requires (R5.13)."""
     loop: LoopForm | None = None
-    """Set where it is made more than once by the plan itself; a delegate's loop is a workflow of its own."""
+    """The loop, if the plan itself makes the call more than once; a delegate's loop is a workflow of its own."""
     soft: Template = EMPTY_TEMPLATE
-    """What a loop's calls may read, and need not: that it has no value is theirs to find."""
+    """Values that a loop's calls may read, and may lack: each call finds out by itself whether its value exists."""
     outside: dict[Reference, Json] = field(default_factory=dict)
-    """What of the state a loop's calls read, by the value that it has for the loop."""
+    """The state outside that a loop's calls read, each reference with its value for the loop."""
     outside_sources: dict[Reference, Sources] = field(default_factory=dict)
-    """Where these values come from."""
+    """The provenance of these values."""
     place: tuple[int, ...] = ()
     """Its index; inside a loop before it the loop's place and the iteration's number."""
     given: JsonObject = field(default_factory=dict)
-    """What a delegate that is made for an item reads beside its parameters: `item` and `index` (R8.5)."""
+    """The values that a delegate of one item reads beside its parameters: `item` and `index` (R8.5)."""
     given_sources: Sources = NOWHERE
     held: bool = False
-    """A new message has come before it was begun: it does not start unless a Request keeps it, or its tool is safe (R10.5)."""
+    """Whether a new message came before it began: it does not start unless a Request keeps it, or its tool is safe
+    (R10.5)."""
     unwanted: bool = False
-    """It is held, and the running Request has said that it is to be dropped."""
+    """Whether it is held, and the running Request wants to drop it."""
     pressed: bool = False
-    """It is held, and the model was asked once more what is to become of it."""
+    """Whether it is held, and the model was asked once more to keep or drop it."""
     queued: bool = False
-    """Taken up by the driver, which has not sent it yet."""
+    """Whether the driver has taken it up, and has not sent it yet."""
     approval: Approval | None = None
-    """Set when it was ever offered to a person (section 7)."""
+    """The approval, if one was ever requested (section 7)."""
     changed: list[str] = field(default_factory=list)
-    """Parameters that a hook has given another value (R10.17)."""
+    """Parameters that a hook has changed (R10.17)."""
     kept: list[Json] | None = None
-    """What a session's transcript keeps in place of the result, where a hook says so; one value."""
+    """The value that a session's transcript keeps in place of the result, if a hook says so; a list of one value."""
     approved: str | None = None
-    """Digest of what a person let run: a worker with a floor of its own goes by it (R7.1)."""
+    """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
 
     def copied(self, id: str, index: int) -> Call:
-        """Return the same call as it was checked, with another id: one of an iteration. What is written into a call is the copy's own."""
+        """Return a copy of the checked call with another id, for one iteration. Changes of the copy do not reach the
+        original."""
         return Call(
             id,
             index,
@@ -431,7 +442,7 @@ class Call:
 
     @property
     def title(self) -> str:
-        """Its id and its tool's name, which a model may have made up at any length."""
+        """Its id and its tool's name, clipped, because a model may invent a name of any length."""
         return f"{self.id} {clip(self.tool_name, 100)}"
 
     @property
@@ -462,7 +473,8 @@ class Call:
 
     @property
     def has_condition(self) -> bool:
-        """Whether it is asked before the call is made; of a condition that goes by the item, the items' calls are."""
+        """Whether a condition is evaluated before the call is made; a condition on the item is evaluated by the items'
+        calls."""
         return not self.condition.literal
 
     @property
@@ -472,19 +484,19 @@ class Call:
         return str(written[EXPR] if isinstance(written, dict) else written)
 
     def take_resolved(self, values: JsonObject) -> None:
-        """The parameters, and what `_each` names, with every reference replaced."""
+        """Set the parameters, and the items of `_each`, with every reference resolved."""
         self.params = {key: value for key, value in values.items() if key != "_each"}
         self.items = values.get("_each")
 
     @property
     def reads(self) -> list[str]:
-        """What it reads, as references."""
+        """The references that it reads."""
         read = (self.condition, self.template, self.soft)
         return list(dict.fromkeys(str(each) for template in read for each in template.references()))
 
     @property
     def target(self) -> str:
-        """Its output path as written, or as its tool fixes it, and what a body writes; empty without one."""
+        """Its output path, as written or as its tool fixes it, and the paths that a body writes; empty without one."""
         if self.loop is not None and self.loop.writes:
             return " || ".join(" && ".join(map(show, paths)) for paths in self.paths)
         fixed = self.tool.output_path if self.tool is not None else None
@@ -492,11 +504,11 @@ class Call:
 
     @property
     def far(self) -> bool:
-        """Whether it goes through more items than run inside the run: then a workflow of its own does (R16.1)."""
+        """Whether it has more items than a run works through itself: then a child workflow does (R16.1)."""
         return self.loop is not None and len(self.items or ()) > MAX_INSIDE
 
     def written(self) -> Iterator[Call]:
-        """Itself, and all that its body is made of, as written."""
+        """Yield the call itself, and all calls of its body, as written."""
         yield self
         for form in self.loop.forms if self.loop is not None else ():
             yield from form.written()
@@ -517,7 +529,7 @@ class Call:
 
 
 def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
-    """The alternative of the call's output path that a returned branch addresses, or `None` (R4.3, R12.4)."""
+    """Return the alternative of the call's output path that a returned branch addresses, or `None` (R4.3, R12.4)."""
     try:
         wanted = parse_output_path(text)
     except ReferenceSyntaxError:
@@ -530,5 +542,5 @@ def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
 
 
 def errors_of(calls: Iterable[Call]) -> list[Call]:
-    """Those of the calls whose errors go to the model: no branch took them (R4.3, R6.6)."""
+    """Return the calls whose errors go to the model: no branch took them (R4.3, R6.6)."""
     return [call for call in calls if call.error is not None and not call.writes]

@@ -1,4 +1,4 @@
-"""The dependency graph of a plan: which call reads what which other call writes, order, and cycles."""
+"""The dependency graph of a plan: who reads whose result, order without data, and cycles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class PathIndex(Generic[T]):
-    """Items filed under paths. Finds those on a path's way down and those below it, without looking at any other."""
+    """Items filed under paths. Finds the items above and below a path, without looking at any other."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
@@ -85,7 +85,7 @@ class PathIndex(Generic[T]):
 
 
 class _Node(Generic[T]):
-    # Most paths have one writer and nothing below: what is empty is not made.
+    # Most paths have one writer and nothing below: empty containers are not created.
     __slots__ = ("children", "items")
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ class _Node(Generic[T]):
 
 
 class WriterIndex:
-    """The writers of a plan by path, in the order of its list; a writer is known by its index there.
+    """The writers of a plan by path, in the order of its list. A writer's key is its index in that list.
 
-    A writer *covers* a path when it sets it, or a prefix of it: nothing that was there before can be seen. Other writers
+    A writer *covers* a path when it sets it, or a prefix of it: no earlier value is visible behind it. Other writers
     (of an extension, or by `merge`, `push`, …) only add to it.
     """
 
@@ -109,16 +109,16 @@ class WriterIndex:
         (self._setters if sets else self._adders).add(path, index)
 
     def move(self, index: int, old: Iterable[tuple[Path, bool]], new: Iterable[tuple[Path, bool]]) -> None:
-        """A writer writes elsewhere from now on: pairs of a path and whether it is set."""
+        """File a writer under its new paths: `old` and `new` are pairs of a path and whether it is set."""
         for path, sets in old:
             (self._setters if sets else self._adders).at(path).remove(index)
         for path, sets in new:
             insort((self._setters if sets else self._adders).at(path), index)
 
     def before(self, path: Path, index: int) -> tuple[list[int], bool]:
-        """The writers that a reader at `index` binds to: back to the nearest that covers the path (R5.1).
+        """Return the writers that a reader at `index` binds to: back to the nearest that covers the path (R5.1).
 
-        Returns their indexes, rising, and whether the first of them covers.
+        The result is their indexes, rising, and whether the first of them covers.
         """
         nearest = -1
         for items in self._setters.above(path):
@@ -134,7 +134,7 @@ class WriterIndex:
         return sorted(found), nearest >= 0
 
     def after(self, path: Path, index: int) -> tuple[list[int], bool]:
-        """The mirror of `before`: forward to the nearest later writer that covers; the last of them is it."""
+        """Return the mirror of `before`: forward to the nearest later writer that covers, which is the last of them."""
         nearest = min(
             (items[at] for items in self._setters.above(path) if (at := bisect_left(items, index + 1)) < len(items)),
             default=-1,
@@ -152,7 +152,10 @@ class WriterIndex:
         return [*self._adders.above(path), *self._adders.below(path), *self._setters.below(path)]
 
 
-# A reader binds backward: to the nearest writer before it that covers its path, and to those in between that add to it. Where nobody before it writes and no value exists, it binds forward, by the same rule in the mirror. Where a `set` went another branch the reader passes over it and looks on to the next writers in the same direction: so that two exclusive branches can write one path and join again.
+# A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that
+# add to it. If no writer stands before it and no value exists, it binds forward, by the same rule in the mirror. A
+# reader passes over a `set` that took another branch, and looks on to the next writers in the same direction. So two
+# exclusive branches can write one path and join again.
 
 Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
 
@@ -166,35 +169,38 @@ class Binding:
     """The whole value of the reference's kind when the plan was made."""
     writers: list[int] = field(default_factory=list)
     covered: bool = False
-    """Whether one of the writers sets the path, so that nobody beyond it was looked for."""
+    """Whether one of the writers sets the path, so that the search ended there."""
     forward: bool = False
     """Bound to later writers, because nothing before offered a value."""
     order: bool = False
-    """Only that the writers have ended matters, not what they wrote: what was there before the plan starts nobody (R5.11)."""
+    """Whether only the end of the writers matters, not their values: a value from before the plan lets no call start
+    (R5.11)."""
     any_end: bool = False
-    """Of `order`: it does not matter how the writers have ended either."""
+    """Whether, for `order`, any end of the writers is enough."""
     back: bool = False
-    """Only what stands before the reader counts: it writes the path itself."""
+    """Whether only writers before the reader count: it writes the path itself."""
     exhausted: bool = False
-    """Whether no further writers are left to look for where those took another branch."""
+    """Whether no further writers are left to replace those that took another branch."""
     open: bool = False
-    """Still waiting to learn who writes: a later call may yet arrive."""
+    """Whether the writers are not all known: a later call may yet arrive."""
     first: list[int] = field(default_factory=list)
-    """The writers as the list alone gives them, before any was passed over: cycles are those of the list, whatever ended early."""
+    """The writers as the list alone gives them, before any was passed over. Cycles are those of the list, no matter
+    which call ended early."""
     passed: int | None = None
-    """The last `set` that was passed over because it went another branch. Beyond it somebody has to have written: the reader
-    never falls back to a value from before the plan."""
+    """The last `set` that was passed over because it took another branch. A writer beyond it has to have written: the
+    reader never falls back to a value from before the plan."""
 
     turned: set[int] = field(default_factory=set)
-    """All that were passed over because they went another branch."""
+    """All writers that were passed over because they took another branch."""
     reach: int = field(init=False)
-    """Index up to which writers were looked for: the reader's own, then those of the covering writers found."""
+    """The index that the search for writers has reached: the reader's own, then the indexes of the covering writers
+    found."""
 
     def __post_init__(self) -> None:
         self.reach = self.reader
 
     def bind(self, writers: WriterIndex) -> None:
-        """Bind to what is known when the reader arrives."""
+        """Bind to the writers that are known when the reader arrives."""
         if self.reference.kind != "state":
             return
         self.bind_backward(writers)
@@ -202,7 +208,8 @@ class Binding:
             self.forward = self.open = True
 
     def bind_anew(self, writers: WriterIndex) -> None:
-        """Who writes here has changed, and nothing was found so far: look once more from the reader itself, in both directions."""
+        """Search again from the reader itself, in both directions: the writers have changed, and none was found so
+        far."""
         self.reach, self.first, self.passed = self.reader, [], None
         self.forward = self.open = False
         self.bind(writers)
@@ -210,9 +217,9 @@ class Binding:
             self.bind_forward(writers, final=False)
 
     def lose(self, gone: Set[int], writers: WriterIndex, calls: Sequence[Call]) -> None:
-        """Of its writers these will never write: look for others, beside those that have ended.
+        """Replace writers that will never write by others; those that have ended stay.
 
-        Where one of them would have set the path, what was there before it is nobody's to read.
+        If one of the lost writers would have set the path, no value from before it may be read.
         """
         if self.covered and self.writers[-1 if self.forward else 0] in gone:
             self.base = MISSING
@@ -222,7 +229,7 @@ class Binding:
         self.writers = sorted({*ended, *self.writers})
 
     def bind_forward(self, writers: WriterIndex, *, final: bool) -> None:
-        """Look for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
+        """Search for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
         found, covered = writers.after(self.reference.path, self.reach)
         if covered or final:
             self.open = False
@@ -237,20 +244,22 @@ class Binding:
         self.first = self.first or found
 
     def looks_on(self, calls: Sequence[Call]) -> bool:
-        """Whether the covering writer, which has ended like all others, went another branch: what was nearer may need what is beyond."""
+        """Whether the covering writer, which has ended like all others, took another branch: the nearer writers may
+        need a value from beyond it."""
         broken = not self.any_end and any(_broken(calls[index]) for index in self.writers)
         if not self.covered or self.exhausted or broken:
             return False
         return not self._reached_by(calls[self.writers[-1 if self.forward else 0]])
 
     def move_on(self, writers: WriterIndex, calls: Sequence[Call], *, final: bool) -> bool:
-        """Past a `set` that went another branch to the next writers in the same direction; whether there are, or may be, any."""
+        """Move past a `set` that took another branch to the next writers in the same direction. Return whether there
+        are, or may be, any."""
         if not self.covered:
             return False
         for index in self.writers:
             if self._sets(calls[index]) and not self._reached_by(calls[index]):
                 self._pass(index)
-        # Those that have written nothing here are done with; the one that is to blame is remembered as `passed`.
+        # Writers that have written nothing here are done with; the one to blame is remembered as `passed`.
         self.writers = [index for index in self.writers if self._written_by(calls[index])]
         kept = len(self.writers)
         if self.forward:
@@ -262,12 +271,12 @@ class Binding:
 
     @property
     def possible(self) -> bool:
-        """Whether anything can ever stand at the path, or could have (R5.5)."""
+        """Whether any value can ever stand at the path, or could have (R5.5)."""
         offered = self.open or bool(self.writers) or self.passed is not None
         return offered or get(self.base, self.reference.path) is not MISSING
 
     def find(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Found, Json | Missing]:
-        """What stands at the path now that every bound writer ended.
+        """Return the value at the path, now that every bound writer has ended.
 
         `order` gives each call's place in the order of completion. Raises `StateError` when the bound writes do not fit
         the value that existed when the plan was made.
@@ -285,11 +294,13 @@ class Binding:
         return "value", value
 
     def sources(self, calls: Sequence[Call], order: Mapping[int, int], base: Labels) -> Sources:
-        """Where what `find` gives comes from; `base` are the sources of the kind's value when the plan was made (R15.1)."""
+        """Return the provenance of the value that `find` returns; `base` is the provenance of the kind's value when the
+        plan was made (R15.1)."""
         return sources_of(self._writes(calls, order), self.reference.path, base)
 
     def nearest(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Path, Json]:
-        """Where the path leads nowhere, the longest beginning of it that has a value, and that value (R5.5)."""
+        """Return the longest beginning of the path that has a value, and that value, if the path itself has none
+        (R5.5)."""
         writes = self._writes(calls, order)
         for length in reversed(range(len(self.reference.path))):
             start = self.reference.path[:length]
@@ -300,8 +311,8 @@ class Binding:
         return (), {}
 
     def _passes_over(self, calls: Sequence[Call]) -> bool:
-        """Whether the nearest `set` went another branch, and so did all beyond it, as far as the reader is bound."""
-        # A `set` through an index needs the array from before it, so it covers nothing, but it is a `set` all the same.
+        """Whether the nearest `set` took another branch, and so did all beyond it, as far as the reader is bound."""
+        # A `set` through an index needs the array from before it, so it does not cover; it is a `set` all the same.
         setters = [index for index in self.writers if self._sets(calls[index])]
         for index in setters if self.forward else reversed(setters):
             if self._reached_by(calls[index]):
@@ -313,7 +324,7 @@ class Binding:
         return not any(self._written_by(calls[index]) for index in beyond)
 
     def decided(self, calls: Sequence[Call]) -> Sources:
-        """Where the conditions come from by which others have not written here (R15.1)."""
+        """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
         return join_all(calls[index].decided for index in self.turned)
 
     def _pass(self, index: int) -> None:
@@ -322,7 +333,7 @@ class Binding:
             self.passed = index
 
     def _reached_by(self, call: Call) -> bool:
-        """Whether the call wrote the path itself, or what it stands in."""
+        """Whether the call wrote the path itself, or a value that contains it."""
         return any(is_prefix(write.path, self.reference.path) for write in call.writes)
 
     def _sets(self, call: Call) -> bool:
@@ -334,37 +345,45 @@ class Binding:
         return [write for write in call.writes if overlaps(write.path, self.reference.path)]
 
     def _writes(self, calls: Sequence[Call], order: Mapping[int, int]) -> list[Write]:
-        """What the bound writers wrote here, as they ended."""
+        """Return the writes of the bound writers here, in the order of their ends."""
         return [
             write for index in sorted(self.writers, key=order.__getitem__) for write in self._written_by(calls[index])
         ]
 
 
 def _broken(call: Call) -> bool:
-    """Ended without what it promised: failed with no branch for it, refused, or never run because of one that was."""
+    """Whether the call ended without its promised result: it failed with no branch for that, was refused, or never ran
+    because of such a call."""
     if call.status == "failed":
         return not call.writes
     return call.status in ("invalid", "rejected", "deferred") or (call.status == "skipped" and not call.branch)
 
 
-# An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the calls that a reader of it would bind to (R5.1), were nothing there before the plan: the nearest writer before the call and the adders after it, else the nearest later one. Where the plan has none, what stands there already will do; where nothing does, the call is invalid. The call starts when all of them have ended. It is skipped where one did not end well: a call named by its id was not `done`, a path was not written. A path that another branch left out counts as a branch not taken. With `ended ` before it an item only asks that they have ended, however: `ended 1.0`, `ended †state.x`.
+# An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the
+# calls that a reader of it would bind to (R5.1), as if no value stood there before the plan: the nearest writer
+# before the call and the adders after it, else the nearest later one. If the plan has no writer, an existing value is
+# enough; without one, the call is invalid. The call starts when all of them have ended. It is skipped if one did not
+# end well: a call named by its id was not `done`, or a path was not written. A path that another branch left out
+# counts as a branch not taken. With `ended ` before it, an item only requires that they have ended, in any way:
+# `ended 1.0`, `ended †state.x`.
 
 AFTER: Final = "_after"
 AFTER_ID: Final = "after"
-"""What an edge of order to a call named by its id is called; see `label`."""
+"""The name of an edge of order to a call named by its id; see `label`."""
 _ID: Final = re.compile(r"(0|[1-9]\d*)[.\d\[\]]*\.(0|[1-9]\d*)")
 _BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
 """A call of the same body, in the same iteration: `.0` (R16.5)."""
 
 
 _ENDED: Final = re.compile(r"\s*ended\s+(?=[†(.\d])(.*)", re.DOTALL)
-"""An item that only asks for an end, however it was."""
+"""An item that only requires an end, of any kind."""
 
 
 def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[CallOrder, CallOrder, list[str]]:
-    """Return what has to have ended well, what has to have ended, and what is wrong with `_after`. One item needs no list.
+    """Return the calls that have to end well, those that only have to end, and what is wrong with `_after`. One item
+    needs no list.
 
-    `joined`: the calls of earlier Requests that are in the plan.
+        `joined`: the calls of earlier Requests that are in the plan.
     """
     given = value if isinstance(value, list) else [value]
     ended = [match[1] for item in given if isinstance(item, str) and (match := _ENDED.fullmatch(item))]
@@ -399,7 +418,7 @@ def _parse_items(
 
 
 def index_of(id: str) -> int:
-    """The place of a call in its Request's list, or in its body."""
+    """Return the place of a call in its Request's list, or in its body."""
     return int(id.rpartition(".")[2])
 
 
@@ -408,26 +427,27 @@ def _in_body(item: Json, call_id: str) -> bool:
 
 
 def request_of(id: str) -> int:
-    """The number of its Request."""
+    """Return the number of a call's Request."""
     return int(id.split(".")[0])
 
 
 def is_order(edge: str) -> bool:
-    """Whether all that goes over an edge is order."""
+    """Whether an edge carries order only, and no data."""
     return all(each.startswith(AFTER_ID) for each in edge.split(", ")) if edge else False
 
 
 def label(reference: Reference) -> str:
-    """What an edge of order is called where one of data has its reference."""
+    """Return the name of an edge of order; an edge of data has its reference there."""
     return f"after {reference}"
 
 
 Edge = tuple[int, int, Reference | str]
-"""Writer, reader, and what the reader reads, by index in the plan; of an edge of order its name."""
+"""Writer, reader, and the reference between them, by index in the plan; an edge of order has a name in place of the
+reference."""
 
 
 def has_cycle(edges: Iterable[Edge]) -> bool:
-    """Whether some calls wait for themselves: found out by taking away, again and again, those that wait for nobody."""
+    """Whether some calls wait for themselves. The search removes calls that wait for none, again and again."""
     waits_for: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
     for writer, reader, _ in edges:
@@ -444,7 +464,7 @@ def has_cycle(edges: Iterable[Edge]) -> bool:
 
 
 def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
-    """For each call on a cycle, by index, one cycle to show; calls of one knot may share it."""
+    """Return one cycle to show for each call on a cycle, by index; calls of one knot may share it."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     for writer, reader, reference in edges:
         if not graph.has_edge(writer, reader):
@@ -462,7 +482,7 @@ def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
 
 
 def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[Edge]:
-    """A shortest cycle through `start`, by breadth-first search within its knot."""
+    """Return a shortest cycle through `start`, by breadth-first search within its knot."""
     came_from: dict[int, int] = {}
     frontier = [start]
     while frontier:
@@ -484,7 +504,8 @@ def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[E
 
 
 def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str], limit: int = 8) -> str:
-    """`1.0 a -†state.a→ 1.1 b -†state.b→ 1.0 a`, beginning at the call `start`; a long one is cut in the middle."""
+    """Return the cycle as text from the call `start` on, `1.0 a -†state.a→ 1.1 b -†state.b→ 1.0 a`; a long one is cut
+    in the middle."""
     first = next(at for at, (writer, _, _) in enumerate(cycle) if writer == start)
     cycle = [*cycle[first:], *cycle[:first]]
     steps = [f"{names[writer]} -{clip(str(reference), 100)}→ " for writer, _, reference in cycle]
@@ -495,42 +516,42 @@ def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str], limit: i
 
 @dataclass(slots=True, eq=False)
 class CallNode:
-    """A call with what it reads and who reads it."""
+    """A call with its dependencies and its readers."""
 
     call: Call
     bindings: dict[Reference, Binding] = field(default_factory=dict)
     order: dict[Reference, Binding] = field(default_factory=dict)
-    """What `_after` names by path (R5.11)."""
+    """The paths that `_after` names (R5.11)."""
     ends: dict[Reference, Binding] = field(default_factory=dict)
-    """What of it only has to have ended, however."""
+    """The paths of it that only have to end, in any way."""
     after: list[int] = field(default_factory=list)
-    """What it names by id, by index."""
+    """The calls that it names by id, by index."""
     any_end: set[int] = field(default_factory=set)
-    """What of `after` only has to have ended, however."""
+    """The calls of `after` that only have to end, in any way."""
     absent: set[int] = field(default_factory=set)
-    """What of it has not arrived."""
+    """The calls of it that have not arrived."""
     closed: bool = False
     """Whether no call can arrive any more."""
     waiting: set[int] = field(default_factory=set)
-    """Indexes of the bound writers that have not ended. Only asked for members and emptiness, never for its order."""
+    """Indexes of the bound writers that have not ended. Used for membership and emptiness only, never for its order."""
     readers: list[int] = field(default_factory=list)
     edges: int = 0
-    """How many edges lead to it."""
+    """The number of edges that lead to it."""
     refused: bool = False
     """Whether the call was invalid before anything of it ran, so that it never writes."""
     crowded: bool = False
-    """Whether there were more than the plan has room for: then it is left without any."""
+    """Whether its edges exceeded the plan's room: then it has none."""
     filed: list[tuple[Path, bool]] = field(default_factory=list)
-    """Where it is known to write, and whether it sets the path."""
+    """The paths under which it is filed, and whether it sets each."""
     indexes: list[WriterIndex] = field(default_factory=list)
-    """In which indexes it is filed: first that of its own Request, which it looks back in."""
+    """The indexes in which it is filed: first that of its own Request, in which it searches back."""
 
     @property
     def open(self) -> bool:
-        """Whether something that it reads or waits for may yet be written by a call that has not arrived."""
+        """Whether a call that has not arrived may yet write a value that it reads or waits for."""
         if self.absent and not self.closed:
             return True
-        for binding in self.bindings.values():  # a loop: this is asked each time that something ends
+        for binding in self.bindings.values():  # a loop: this runs each time that a call ends
             if binding.open:
                 return True
         return any(binding.open for binding in (*self.order.values(), *self.ends.values()))
@@ -541,11 +562,11 @@ class CallNode:
 
     @property
     def wired(self) -> bool:
-        """Whether it reads, or waits for, anything that a call of the same plan writes, or may write."""
+        """Whether it reads, or waits for, any value that a call of the same plan writes, or may write."""
         return bool(self.after) or any(binding.writers or binding.open for binding in self.all_bindings())
 
     def all_bindings(self) -> Iterator[Binding]:
-        """Those of data and those of order."""
+        """Yield the bindings of data, and those of order."""
         yield from self.bindings.values()
         yield from self.order.values()
         yield from self.ends.values()
@@ -560,17 +581,18 @@ class DependencyGraph:
         self._writers = WriterIndex()
         self._open: PathIndex[tuple[CallNode, Binding]] = PathIndex()
         self._awaited: dict[int, list[CallNode]] = {}
-        """Who waits, by `_after`, for the call of an index that has not arrived."""
+        """The nodes that wait, by `_after`, for the call of an index that has not arrived."""
         self._final = False
         self._edges = 0
         self._begins = {request: 0}
         """Request → the index of its first call."""
 
     def begin(self, request: int, base: Mapping[str, Json]) -> None:
-        """The calls of the next Request follow: they see `base`, and of the calls before them what runs or was kept (R10.5)."""
+        """Begin the list of the next Request. Its calls see `base`, and the earlier calls that run or were kept
+        (R10.5)."""
         self._begins[request] = len(self.nodes)
         self.base, self._final, self._writers = base, False, WriterIndex()
-        self._awaited.clear()  # what the list before never came to is not among these
+        self._awaited.clear()  # calls that the last list never reached are not among these
         live = [node for node in self.nodes if not node.call.ended]
         self._edges = sum(node.edges for node in live)
         for node in live:
@@ -578,19 +600,20 @@ class DependencyGraph:
                 self._file(node)
 
     def _file(self, node: CallNode) -> None:
-        """What the call writes can be read by the calls of the running Request."""
+        """File the call's writes, so that calls of the running Request can read them."""
         if self._writers not in node.indexes:
             self._writers.move(node.call.index, (), node.filed)
             node.indexes.append(self._writers)
 
     def keep(self, call: Call) -> list[CallNode]:
-        """A held call goes on under the running Request. Returns the nodes that found nothing so far and are bound to it now."""
+        """Keep a held call under the running Request. Return the nodes that found no writer so far and are bound to it
+        now."""
         node = self.nodes[call.index]
         self._file(node)
         return self._bind_open(node)
 
     def forget(self, gone: Set[int]) -> None:
-        """These calls are dropped: who reads what one would have written, and is not dropped itself, looks for another writer."""
+        """Drop these calls. A reader of one that is not dropped itself searches for another writer."""
         for node in self.nodes:
             if node.call.ended or node.call.index in gone:
                 continue
@@ -602,16 +625,16 @@ class DependencyGraph:
             node.waiting -= set(gone).difference(node.after)
 
     def id_of(self, node: CallNode, index: int) -> str:
-        """What the call of an index is called in the list of the node's own Request, where that never came to it."""
+        """Return the id of a call in the list of the node's own Request, even if that list never reached it."""
         request = request_of(node.call.id)
         return f"{request}.{index - self._begins[request]}"
 
     def place_of(self, id: str) -> int:
-        """The index of a call, also of one that has not arrived."""
+        """Return the index of a call, even of one that has not arrived."""
         return self._begins[request_of(id)] + index_of(id)
 
     def add(self, call: Call) -> CallNode:
-        """The next call of the list, bound to what stands before it."""
+        """Add the next call of the list, bound to the calls before it."""
         node = CallNode(call)
         self.nodes.append(node)
         node.filed = _writes(call)
@@ -650,7 +673,7 @@ class DependencyGraph:
         return node
 
     def _count(self, node: CallNode, more: int) -> bool:
-        """Take more edges to a node into the sum, where there is room. Else it loses those that it has (R18.5)."""
+        """Add the edges of a node to the sum, if there is room. Else it loses those that it has (R18.5)."""
         if self._edges + more <= MAX_EDGES:
             self._edges, node.edges = self._edges + more, node.edges + more
             return True
@@ -663,7 +686,8 @@ class DependencyGraph:
         return False
 
     def refile(self, call: Call) -> list[CallNode]:
-        """A person made the call write elsewhere. Returns the nodes that found nothing so far and are bound to it now."""
+        """File the call's new writes after a person changed them. Return the nodes that found no writer so far and are
+        bound to it now."""
         node = self.nodes[call.index]
         before, node.filed = node.filed, _writes(call)
         for writers in node.indexes:
@@ -685,7 +709,7 @@ class DependencyGraph:
         return [*self._open.above(path), *self._open.below(path)]
 
     def rebind_open(self, writer: Call) -> list[CallNode]:
-        """The new call may be the later writer that earlier readers wait for. Returns those that are bound by it."""
+        """Bind earlier readers that wait for a later writer to the new call. Return those that are bound by it."""
         bound = self._awaited.pop(writer.index, [])
         for node in bound:
             node.absent.discard(writer.index)
@@ -706,7 +730,8 @@ class DependencyGraph:
         return bound
 
     def close(self) -> list[CallNode]:
-        """No call will arrive any more. Returns the nodes that were still open, now bound to what there is."""
+        """Close the list: no call will arrive any more. Return the nodes that were still open, now bound to the writers
+        there are."""
         self._final = True
         still_open = [node for node in self.nodes if node.open]
         for node in still_open:
@@ -720,7 +745,7 @@ class DependencyGraph:
         return still_open
 
     def end(self, call: Call) -> Iterator[CallNode]:
-        """A call ended: the readers that wait for nothing any more."""
+        """Record that a call has ended; yield the readers that wait for nothing any more."""
         for index in self.nodes[call.index].readers:
             node = self.nodes[index]
             node.waiting.discard(call.index)
@@ -728,8 +753,8 @@ class DependencyGraph:
                 yield node
 
     def move_on(self, node: CallNode, binding: Binding) -> bool:
-        """A writer went another branch: bind to the next ones. Whether there are, or may be, any."""
-        # What is behind it was planned with it; what is still to come is the running Request's.
+        """Bind to the next writers after one that took another branch. Return whether there are, or may be, any."""
+        # The writers behind it were planned with it; those still to come are the running Request's.
         writers = self._writers if binding.forward else node.indexes[0]
         moved = binding.move_on(writers, [node.call for node in self.nodes], final=self._final)
         self._note_open(node, binding)
@@ -746,7 +771,7 @@ class DependencyGraph:
         return binding
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
-        """Writer, reader and what the reader reads, or what it waits for, in the order of the readers; with `first` before any
+        """Yield writer, reader and the reference between them, or the name of the order, in the order of the readers; with `first` before any
         was passed over."""
         for node in self.nodes:
             for reference, binding in node.bindings.items():
@@ -763,7 +788,8 @@ class DependencyGraph:
                     yield index, node.call.index, AFTER_ID
 
     def _past_refused(self, node: CallNode, binding: Binding) -> list[int]:
-        """The writers of which the list says that they have to end: those that were refused have ended, so those beyond them, too."""
+        """Return the writers that have to end, according to the list; refused ones have ended, so those beyond them
+        count too."""
         found, path = list(binding.first), binding.reference.path
         covered = bool(found)
         while covered and all(self.nodes[index].refused for index in found):

@@ -1,4 +1,4 @@
-"""Loops as the model wrote them: items, bodies, and what they read and write outside."""
+"""Loops as the model wrote them: items, bodies, and their reads and writes outside."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from perdure.values.state import is_prefix
 from perdure.values.templates import Template, TemplateSite, parse_template
 
 PREVIOUS: Final = Reference("state", ("previous",))
-"""What a call that is made until something holds reads its last result as (R8.6)."""
+"""The reference to the last result, for a call that is repeated until a condition holds (R8.6)."""
 LOOP_ACTIVITY: Final = "perdure.loop"
 
 
@@ -59,15 +59,16 @@ def _tool(name: str, what: str, **properties: JsonObject) -> Tool:
 FOR: Final = _tool("_for", "Make the calls of a body for each item of a list.")
 WHILE_TOOL: Final = _tool("_while", "Make the calls of a body as long as something holds.")
 LOOP_TOOLS: Final = {tool.name: tool for tool in (FOR, WHILE_TOOL)}
-"""Tools of the engine's own, by name: they are calls with a `_body`."""
+"""Tools of the engine's own, by name, whose calls have a `_body`."""
 LET: Final = _tool("_let", "Give a value a name.", value={})
 OWN_TOOLS: Final = {**LOOP_TOOLS, LET.name: LET}
-"""All that a plan carries out itself."""
+"""All tools that a plan carries out itself."""
 BODY_KEYS: Final = {FOR.name: frozenset({BODY}), WHILE_TOOL.name: frozenset({BODY, WHILE})}
 
 
 def is_inside(raw: JsonObject, tool: Tool) -> bool:
-    """Whether the call is a loop that the plan runs itself: any but that of a delegate whose parameters are the same for all items."""
+    """Whether the plan runs the loop itself: true for all loops but a delegate's with the same parameters for all
+    items."""
     if tool.name in LOOP_TOOLS:
         return True
     if tool.delegate is None:
@@ -79,7 +80,10 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
 
 
 def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternatives) -> list[str]:
-    """Set `loop` and what the call reads and writes, `own` being its own output path; what is wrong with it (R6.6)."""
+    """Set `loop`, the reads and the writes of the call; return what is wrong with it (R6.6).
+
+    `own`: the call's own output path.
+    """
     raw = call.raw
     if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, call.tool_name)]:
         return problems
@@ -94,7 +98,7 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
         call.condition, wrong = parse_condition(raw[IF])
         problems += [wrong] if wrong else []
     raws = (item_call(raw, with_condition=by_item),) if single else tuple(raw[BODY])
-    # An id that says where in which loop; which iteration is not known yet.
+    # The id names the loop and the place in it; the iteration is not known yet.
     forms = tuple(check(each, f"{call.id}[0]" + ("" if single else f".{n}"), n) for n, each in enumerate(raws))
     for n, form in enumerate(forms):
         if form.error is not None:
@@ -159,7 +163,7 @@ def _conditions(raw: JsonObject) -> tuple[Until | None, Until | None, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """What is read of the iteration itself."""
+    """The values that belong to the iteration itself."""
 
     kinds: Collection[str]
     previous: bool
@@ -173,22 +177,22 @@ class _Local:
 
 @dataclass
 class _Scan:
-    """Goes through a body in its order, and takes down what it reads of what stands outside."""
+    """A scan of a body in its order, which records the reads of values outside."""
 
     local: _Local
     carries: bool
-    """Whether an iteration reads what the one before it wrote."""
+    """Whether an iteration reads a value that the one before it wrote."""
     single: bool
     hard: list[TemplateSite] = field(default_factory=list)
-    """What has to have a value for the loop to start."""
+    """The values that have to exist for the loop to start."""
     soft: list[TemplateSite] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     deep: int = 1
-    """Loops inside each other, this one among them."""
+    """Depth of nested loops, this one included."""
     _written: list[Path] = field(default_factory=list)
 
     def take(self, n: int, form: Call, rest: Iterable[Call]) -> None:
-        """The next call; `rest` are itself and those behind it."""
+        """Take the next call; `rest` are itself and the calls behind it."""
         where: tuple[str | int, ...] = () if self.single else (BODY, n)
         later = [] if self.single else [(other, path) for other in rest for path in _paths(other)]
         if form.method != "set" and not self.single:
@@ -205,12 +209,12 @@ class _Scan:
     def take_condition(self, name: str, until: Until | None) -> None:
         for site in until.template.sites if until is not None else ():
             for reference in references(site.expression):
-                # Before the first iteration nothing of the body is written yet.
+                # Before the first iteration, no call of the body has written yet.
                 if not self.local.holds(reference) and (name == WHILE or not self._covered(reference)):
                     self.soft.append(TemplateSite((name,), _beginning(reference)))
 
     def writes(self) -> Iterator[Path]:
-        """The paths that it writes, without those inside others."""
+        """Yield the paths that the body writes, without those inside others."""
         for path in dict.fromkeys(self._written):
             if not any(other != path and is_prefix(other, path) for other in self._written):
                 yield path
@@ -237,7 +241,7 @@ class _Scan:
                     "written another name; afterwards it is the list of what all of them wrote"
                 )
             certain = certain and writer is None
-        # What the body itself adds to may be missing outside.
+        # A path that the body itself adds to may be missing outside.
         certain = certain and not any(overlaps(path, each.path) for each in outer for path in self._written)
         if len(outer) == len(read) and certain:
             self.hard.append(TemplateSite(site.path, _begun(site.expression)))
@@ -261,7 +265,8 @@ def _begun(expression: Expression) -> Expression:
 
 
 def _beginning(reference: Reference) -> Reference:
-    """As far as it names keys: a list is read whole, for a part of it cannot be put in its place alone."""
+    """Return the reference up to its last key: a list is read whole, because a part of it cannot be put in its place
+    alone."""
     if reference.kind != "state":
         return reference
     for at, part in enumerate(reference.path):

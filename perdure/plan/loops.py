@@ -30,15 +30,15 @@ from perdure.values.sizes import clipped
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
-"""Steps that opening an iteration counts as: it is a plan of its own, with a call (R18.5)."""
+"""Steps that opening an iteration costs: it is a plan of its own, with one call (R18.5)."""
 _FURTHER: Final = 1_500
-"""The same for each further call in it."""
+"""Steps for each further call in it."""
 _MESSAGE: Final = 500
 """Bytes of an error's message in the place of a result."""
 
 
 class Iteration(Protocol):
-    """The plan of one iteration, as far as a loop and what it stands in need it."""
+    """The plan of one iteration, as far as a loop and the plan around it need it."""
 
     state: State
     calls: list[Call]
@@ -63,18 +63,19 @@ class Iteration(Protocol):
 
 
 class RoundBudget:
-    """How many iterations of its loops, at all levels, a Request may still begin (R16.6)."""
+    """The iterations of its loops, at all levels, that a Request may still begin (R16.6)."""
 
     def __init__(self, most: int = MAX_ROUNDS_INSIDE) -> None:
         self._most = self.left = most
 
     def renew(self) -> None:
-        """The next Request begins."""
+        """Renew the budget for the next Request."""
         self.left = self._most
 
 
 class EndedIteration:
-    """What is left of an iteration that has ended: its calls, and those of loops inside it, with their edges. Nothing of it changes."""
+    """The record of an iteration that has ended: its calls, and those of loops inside it, with their edges. No part of
+    it changes."""
 
     def __init__(self, plan: Iteration) -> None:
         self.calls = plan.calls
@@ -96,8 +97,11 @@ class EndedIteration:
 
 
 class RunningLoop:
-    """One loop. `open_plan` makes the plan of an iteration, with all its calls, from its number, what it reads by kind, and its state;
-    `around` is what stands round the loop, by kind, and `sources_around` where it comes from."""
+    """One loop that runs. `open_plan` makes the plan of an iteration, with all its calls, from its number, its values
+    by kind, and its state.
+
+    `around` is the values around the loop, by kind, and `sources_around` their provenance.
+    """
 
     def __init__(
         self,
@@ -123,38 +127,38 @@ class RunningLoop:
         self._base = outside_state(call).snapshot()
         self._before = self._base
         self._carried = State([Write(path=(), value=self._base)], self._sizes)
-        """What the iterations have written, over what stands outside: the next one reads it where they come one after another."""
+        """The writes of the iterations, over the state outside. In a sequential loop, the next iteration reads them."""
         self._labels, self._sources = _labels_outside(call), NOWHERE
-        """Where what the next iteration reads of the state comes from, and what all have given (R15.1)."""
+        """The provenance of the state that the next iteration reads, and of the results of all (R15.1)."""
         self._items: list[Any] = call.items or []
         self._first = form.first or 0
         self._next = 0
         self.dropped = ""
-        """Why nothing is made of what it gave."""
+        """The reason why its results are dropped."""
         self._over: CallError | bool = False
-        """Whether a loop that goes on until something holds is over, or why it cannot go on."""
+        """Whether a loop with a condition is over, or the error because of which it cannot go on."""
         count = len(self._items)
         self._results: list[Json] = [None] * count
         self._lists: dict[Path, list[Json]] = {path: [None] * count for path in form.writes}
         self._told: list[CallError] = []
         self._failed: list[Json] = []
-        """What is told, as data: of a part of a longer list."""
+        """The failures to report, as data, for a part of a longer list."""
         self._ends: dict[str, int] = {}
-        """How many calls, those of loops inside too, have ended in which way."""
+        """The number of calls for each end, calls of loops inside included."""
         self._rejected = ""
 
     @property
     def count(self) -> int:
-        """Calls in its iterations."""
+        """The number of calls in its iterations."""
         return self._ended_count + sum(plan.count for plan in self.running.values())
 
     @property
     def done(self) -> int:
-        """Those of them that ended well."""
+        """The number of its calls that ended well."""
         return self._ended_done + sum(plan.done for plan in self.running.values())
 
     def take_folded(self) -> list[Call]:
-        """The calls of iterations that have ended since it was asked last."""
+        """Return the calls of iterations that have ended since the last call of this method."""
         folded, self._folded = self._folded, []
         return folded
 
@@ -164,12 +168,13 @@ class RunningLoop:
 
     @property
     def held_back(self) -> bool:
-        """Whether something is left for the next task (R18.5)."""
+        """Whether work is left for the next task (R18.5)."""
         if any(plan.held_back for plan in self.running.values()):
             return True
         if not self._checks.full:
             return False
-        # A look decides nothing: a loop that is found to be over here would never be taken as over. Runs of 0.1.0 decide here.
+        # This check decides nothing: otherwise a loop found to be over here would never be taken as over. Runs of
+        # 0.1.0 decide here.
         return self._may_open() if self._checks.is_patched(SHORT_TASKS) else self._opens()
 
     def go_on(self) -> None:
@@ -177,8 +182,10 @@ class RunningLoop:
             plan.go_on()
 
     def take_ready(self, time: str, *, only_safe: bool = False) -> Iterator[Call]:
-        """The calls of its iterations that start now; iterations that have ended make room for others. With `only_safe`, and where it
-        is held, only what is safe starts (R10.5)."""
+        """Yield the calls of its iterations that start now; iterations that have ended make room for others.
+
+        With `only_safe`, and for a held loop, only safe calls start (R10.5).
+        """
         while True:
             while not self._checks.full and self._opens():
                 self._open()
@@ -191,14 +198,14 @@ class RunningLoop:
                 return
 
     def end_early(self, reason: str) -> None:
-        """It is not wanted any more: nothing follows what runs (R10.5)."""
+        """Drop the loop: nothing follows its running calls (R10.5)."""
         done = sum(number not in self.running for number in self.plans)
         most = f" of {len(self._items)}" if self.form.kind == "each" else ""
         self.dropped = f"{reason} after {done}{most} iterations"
         self._next, self._over = len(self._items), self._over or True
 
     def outcome(self) -> Outcome:
-        """How it has ended; what the model is told beside it stands with the call."""
+        """Return the loop's outcome; further notes for the model stand with the call."""
         told, count = self._told, len(self._results)
         if isinstance(self._over, CallError):
             return Failed(self._over, self._sources)
@@ -223,7 +230,7 @@ class RunningLoop:
         left = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
         return Returned(self._last(), parts=left, sources=self._sources)
 
-    # Which iterations there are.
+    # The iterations there are.
 
     def _more(self) -> bool:
         return not self._over and (self.form.kind != "each" or self._next < len(self._items))
@@ -236,7 +243,7 @@ class RunningLoop:
         return self._may_open() and self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Whether a loop that goes on until something holds has another iteration; sets `_over` where not."""
+        """Whether a loop with a condition has another iteration; sets `_over` if not."""
         form = self.form
         if form.kind == "each":
             return self._has_round()
@@ -252,7 +259,7 @@ class RunningLoop:
         return not self._over and self._has_round()
 
     def _has_round(self) -> bool:
-        """Whether one more may begin, of all loops of the Request; sets `_over` where not (R16.6)."""
+        """Whether one more iteration may begin, of all loops of the Request; sets `_over` if not (R16.6)."""
         if not self._rounds.left:
             most = f"{MAX_ROUNDS_INSIDE:,} iterations, and those of loops inside loops count"
             message = f"ended after {self._next} iterations: all loops of a Request together have at most {most}; let a delegate or a tool do a part"
@@ -277,7 +284,7 @@ class RunningLoop:
         self.running[number] = self.plans[number] = self._open_plan(number, kinds, state)
 
     def _read(self) -> JsonObject:
-        """What the next iteration reads of the state."""
+        """Return the state that the next iteration reads."""
         if self.form.kind == "each":
             return self._base
         carried = self._carried.snapshot()
@@ -286,7 +293,7 @@ class RunningLoop:
     def _last(self) -> Json:
         return self._results[-1] if self._results else None
 
-    # What an iteration gave.
+    # The results of an iteration.
 
     def _close(self, number: int, plan: Iteration) -> None:
         shown = number + self._first
@@ -329,7 +336,8 @@ class RunningLoop:
         self._failed.append({"index": number, "code": error.code, "message": clipped(who + error.message, _MESSAGE)})
 
     def _end_turn(self, number: int, plan: Iteration) -> None:
-        """Whether an iteration was the last: one that failed is, for the next would go on from nothing (R8.6)."""
+        """Decide whether an iteration was the last. One that failed is, because the next would have no result to start
+        from (R8.6)."""
         for call in plan.calls:
             if call.error is not None and not call.writes:
                 self._over = CallError(
@@ -343,7 +351,7 @@ class RunningLoop:
             self._over = self._holds(self.form.until, number) or self._over
 
     def _read_by(self, reference: Reference) -> Sources:
-        """Where what the condition reads there comes from."""
+        """Return the provenance of the value that the condition reads there."""
         if reference.kind in (self.form.place, INDEX):
             return NOWHERE
         if reference.kind == "output" or (self.form.kind == "until" and reference.path[:1] == ("previous",)):
@@ -353,7 +361,8 @@ class RunningLoop:
         return self._labels.at(reference.path) if reference.path else join(self._labels.whole, self._sources)
 
     def _holds(self, until: Until, number: int | None, *, needed: bool = False) -> bool:
-        """Whether the condition holds now; a formula that cannot be computed ends the loop, as does what does not exist if it is needed."""
+        """Whether the condition holds now. An uncomputable formula ends the loop, as does a missing value if it is
+        needed."""
         number = self._next if number is None else number
         self.call.decided = join_all([self.call.decided, *map(self._read_by, until.template.references())])
         state: JsonObject = self._carried.snapshot()
@@ -376,7 +385,7 @@ class RunningLoop:
             return False
 
     def _fitting(self, value: Json, number: int) -> Json:
-        """The value where all results together have room for it, else what stands in its place (R18.4)."""
+        """Return the value if all results together have room for it, else its substitute (R18.4)."""
         size = self._sizes.of(value)
         if size > self._room:
             message = f"its result has {said(size)}, and the loop's results have room for {self._room:,} more"
@@ -387,12 +396,12 @@ class RunningLoop:
 
 
 def outside_state(call: Call) -> State:
-    """The part of the state that the loop reads, each value where it stands."""
+    """Return the part of the state that the loop reads, each value at its path."""
     state = State()
     for reference, value in sorted(call.outside.items(), key=lambda pair: len(pair[0].path)):
         try:
             state.append(Write(path=reference.path, value=value))
-        except StateError:  # what it stands in is no object here: it was read whole before
+        except StateError:  # its parent is no object here: it was read whole before
             continue
     return state
 
@@ -409,7 +418,7 @@ def _error(number: int, code: str, message: str) -> JsonObject:
 
 
 def _place(call: Call, number: int) -> Json:
-    """What stands in a result's place."""
+    """Return the substitute for a result."""
     if call.status == "done":
         return call.result
     if call.status == "skipped" and call.branch:
@@ -420,7 +429,8 @@ def _place(call: Call, number: int) -> Json:
 
 
 def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
-    """What an iteration wrote there, as one who reads it at the body's end would see it; or what stands in its place."""
+    """Return the value that an iteration wrote at the path, as a reader at the body's end would see it; or its
+    substitute."""
     writers = [call for call in calls if any(overlaps(path, each) for paths in call.paths for each in paths)]
     if writes := [write for call in writers for write in call.writes if overlaps(path, write.path)]:
         value = replay(writes, path)
@@ -429,7 +439,7 @@ def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
 
 
 class OuterPlan(Protocol):
-    """What an iteration asks of the plan round it about where values come from (R15.1)."""
+    """The plan around an iteration, as far as the iteration needs it for provenance (R15.1)."""
 
     def sources_now(self, reference: Reference) -> Sources: ...
     def sources_then(self, reference: Reference) -> Sources: ...
@@ -437,34 +447,34 @@ class OuterPlan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopPlace:
-    """Where the plan of an iteration stands: in a loop, of a plan."""
+    """The place of an iteration's plan: in a loop, of a plan."""
 
     loop: Call
     number: int
     kinds: Mapping[str, Json]
-    """The item and its place."""
+    """The item and its place, by kind."""
     slots: Slots
     checks: CheckBudget
     rounds: RoundBudget
     around: Mapping[str, Json]
-    """What stood round the loop, by kind, when its plan was made."""
+    """The values around the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
-    """The same as it stands now."""
+    """The same values as they are now."""
     outer: OuterPlan
-    """The plan that the loop is of."""
+    """The plan that contains the loop."""
 
     @property
     def place(self) -> tuple[int, ...]:
         return (*self.loop.place, self.number)
 
     def id(self, index: int) -> str:
-        """A call's: `1.3[0].1`, or `1.3[0]` of one that loops over itself."""
+        """Return a call's id: `1.3[0].1`, or `1.3[0]` for one that loops over itself."""
         assert self.loop.loop is not None
         id = f"{self.loop.id}[{(self.loop.loop.first or 0) + self.number}]"
         return id if self.loop.loop.single else f"{id}.{index}"
 
     def give(self, call: Call, sources: Sources) -> None:
-        """What a delegate that is made for an item reads beside its parameters (R8.5)."""
+        """Set the values that a delegate of one item reads beside its parameters (R8.5)."""
         form = self.loop.loop
         assert form is not None
         if form.single and form.kind == "each":
@@ -472,11 +482,11 @@ class LoopPlace:
             call.given_sources = sources
 
     def data(self) -> dict[str, Json]:
-        """What its calls read by reference, beside the state."""
+        """The values that its calls read by reference, beside the state."""
         return {kind: value for kind, value in self.around.items() if kind != "state"} | {**self.kinds}
 
     def over(self, around: Mapping[str, Json], state: Json) -> dict[str, Json]:
-        """What stands round it, with the iteration's own over it."""
+        """Return the values around it, with the iteration's own over them."""
         outer = around.get("state")
         whole = {**outer, **state} if isinstance(outer, dict) and isinstance(state, dict) else state
         return {**around, **self.kinds, "state": whole}
@@ -489,18 +499,18 @@ class Loops:
     all: dict[int, RunningLoop] = field(default_factory=dict)
     running: dict[int, RunningLoop] = field(default_factory=dict)
     folded: list[Call] = field(default_factory=list)
-    """Calls of iterations that have ended since somebody took them, those of loops inside them among them."""
+    """Calls of iterations that have ended and were not taken yet, those of loops inside included."""
 
     @property
     def held_back(self) -> bool:
-        """Whether something of them is left for the next task (R18.5)."""
+        """Whether work of them is left for the next task (R18.5)."""
         return any(loop.held_back for loop in self.running.values())
 
     def begin(self, loop: RunningLoop) -> None:
         self.all[loop.call.index] = self.running[loop.call.index] = loop
 
     def take_ready(self, time: str, *, only_safe: bool = False) -> tuple[list[Call], list[RunningLoop]]:
-        """The calls that start now, and the loops that are over."""
+        """Return the calls that start now, and the loops that are over."""
         taken = [call for loop in self.running.values() for call in loop.take_ready(time, only_safe=only_safe)]
         for loop in self.running.values():
             self.folded += loop.take_folded()
@@ -514,42 +524,43 @@ class Loops:
             loop.go_on()
 
     def stop(self, index: int) -> list[Iteration]:
-        """The loop goes no further. Its iterations that run."""
+        """Stop the loop. Return its iterations that run."""
         loop = self.running.pop(index, None)
         return [] if loop is None else list(loop.running.values())
 
     def runs(self, call: Call) -> bool:
-        """Whether it is a loop that has begun, and is not over."""
+        """Whether the call is a loop that has begun, and is not over."""
         return call.index in self.running
 
     def end_early(self, index: int, reason: str) -> bool:
-        """The loop goes no further than what of it runs. Whether it has begun, and is not over yet (R10.5)."""
+        """Drop the loop: nothing follows its running calls. Return whether it has begun, and is not over yet
+        (R10.5)."""
         loop = self.running.get(index)
         if loop is not None:
             loop.end_early(reason)
         return loop is not None
 
     def iterations(self) -> Iterator[Iteration]:
-        """Those that run, loop by loop."""
+        """Yield the iterations that run, loop by loop."""
         for loop in self.all.values():
             yield from loop.running.values()
 
     def running_of(self, call: Call) -> list[Iteration]:
-        """Those of one call that run, in their order."""
+        """Return the running iterations of one call, in their order."""
         loop = self.all.get(call.index)
         return [] if loop is None else list(loop.running.values())
 
     def of(self, call: Call) -> list[Iteration | EndedIteration]:
-        """Those of one call that were begun, in their order."""
+        """Return all iterations of one call that were begun, in their order."""
         loop = self.all.get(call.index)
         return [] if loop is None else list(loop.plans.values())
 
     @property
     def count(self) -> int:
-        """Calls in all iterations."""
+        """The number of calls in all iterations."""
         return sum(loop.count for loop in self.all.values())
 
     @property
     def done(self) -> int:
-        """Those of them that ended well."""
+        """The number of calls that ended well."""
         return sum(loop.done for loop in self.all.values())

@@ -47,9 +47,9 @@ def write(
     checks: CheckBudget,
     parts: Mapping[Path, Json] | None = None,
 ) -> str | None:
-    """Write the value as the call does, and note it there; what is wrong where the state cannot take it.
+    """Write the value as the call does, and note the write in the call. Return why the state cannot take it, or `None`.
 
-    `parts`: what goes to paths of their own.
+    `parts`: the values that go to paths of their own.
     """
 
     def check(write: Write, value: Json) -> None:
@@ -77,7 +77,8 @@ def write(
 
 
 def result_sources(call: Call, told: Sources = NOWHERE) -> Sources:
-    """Where what a call gives comes from: its tool, all its parameters, and what the run of a delegate has told (R15.1)."""
+    """Return the provenance of a call's result: its tool, all its parameters, and the provenance that a delegate's run
+    has reported (R15.1)."""
     tool = call.tool
     if tool is None or tool.latent:
         return join(call.origins.written, call.origins.all)
@@ -91,7 +92,7 @@ def _own(path: Path, call: Call) -> Path:
 
 
 class NestedPlans:
-    """What a plan tells of all its calls, those in its loops among them."""
+    """The view of a plan on all its calls, those in its loops included."""
 
     calls: list[Call]
     closed: bool
@@ -103,24 +104,25 @@ class NestedPlans:
     _inside: LoopPlace | None
     state: State
     known: KnownSources
-    """Where the values that were there come from, and who has written its calls (R15.1)."""
+    """The provenance of the existing values, and of the calls' text (R15.1)."""
 
     def assume(self, assumed: Assumptions) -> None:
-        """What a dry run goes by."""
+        """Set the assumptions of a dry run."""
         self._settling.assumed = assumed
 
     def stand_in(self, outer: NestedPlans) -> None:
-        """It is the plan of an iteration: what a dry run goes by, and what is told of its calls, are those of the plan that its loop is of."""
+        """Join the plan that its loop is part of: the assumptions of a dry run, and the news of calls, are shared."""
         self._settling.assumed, self._settling.news = outer._settling.assumed, outer._settling.news
 
     def take_news(self) -> list[News]:
-        """What has happened since it was asked last: calls that have ended, those of loops too, and loops that have begun."""
+        """Return the news since the last call of this method: calls that have ended, those of loops too, and loops that
+        have begun."""
         news = self._settling.news.copy()
         self._settling.news.clear()
         return news
 
     def dry_iteration(self, call: Call) -> Self:
-        """Of a dry run, what one iteration of a loop would be, whatever its item (R16.5)."""
+        """Return what one iteration of a loop would be in a dry run, whatever its item (R16.5)."""
         assert call.loop is not None
         for until in (call.loop.before, call.loop.until):  # whatever it will find
             read = () if until is None else until.template.references()
@@ -142,13 +144,13 @@ class NestedPlans:
         raise NotImplementedError
 
     def iterations(self) -> Iterator[Self]:
-        """The plans of those iterations of its loops that run."""
+        """Yield the plans of its loops' iterations that run."""
         for plan in self._loops.iterations():
             assert isinstance(plan, type(self))
             yield plan
 
     def home(self, call: Call) -> Self:
-        """The plan that the call stands in: this one, or that of an iteration inside it."""
+        """Return the plan that contains the call: this one, or that of an iteration inside it."""
         plan = self
         for index, number in zip(call.place[:-1:2], call.place[1::2], strict=True):
             plan = plan._running(index, number)
@@ -160,7 +162,7 @@ class NestedPlans:
         return inner
 
     def is_held(self, call: Call) -> bool:
-        """Whether the call, or a loop that it is in, waits for a Request to keep it (R10.5)."""
+        """Whether the call, or a loop around it, waits for a Request to keep it (R10.5)."""
         at = (call.place[: 2 * depth + 1] for depth in range((len(call.place) + 1) // 2))
         return any(self._at(place).held for place in at)
 
@@ -171,59 +173,61 @@ class NestedPlans:
         return plan.calls[place[-1]]
 
     def made(self) -> Iterator[Call]:
-        """All calls that there are, those of a loop's iterations behind it."""
+        """Yield all calls that exist, those of a loop's iterations behind it."""
         for call in self.calls:
             yield call
             for plan in self._loops.of(call):
                 yield from plan.made()
 
     def made_last(self) -> Iterator[Call]:
-        """The same from the last to the first."""
+        """Yield all calls that exist, from the last to the first."""
         for call in reversed(self.calls):
             for plan in reversed(self._loops.of(call)):
                 yield from plan.made_last()
             yield call
 
     def take_folded(self) -> list[Call]:
-        """Calls of iterations that have ended since it was asked last: nothing of them changes any more."""
+        """Return the calls of iterations that have ended since the last call of this method: they change no more."""
         folded, self._loops.folded = self._loops.folded, []
         return folded
 
     def written(self) -> Iterator[Call]:
-        """The calls as written, those of a body behind its loop."""
+        """Yield the calls as written, those of a body behind its loop."""
         for call in self.calls:
             yield from call.written()
 
     def read_at_end(self, reference: Reference) -> Json | Missing:
-        """Return what a call at the end of the list would read, once the plan has settled (R6.4). Raises `StateError`."""
+        """Return what a call at the end of the list would read, once the plan has settled (R6.4). Raises
+        `StateError`."""
         return self._settling.read_at_end(reference)
 
     def sources_at_end(self, reference: Reference) -> Sources:
-        """Return where what `read_at_end` gives comes from (R15.1)."""
+        """Return the provenance of the value that `read_at_end` returns (R15.1)."""
         return self._settling.sources_at_end(reference)
 
     @property
     def count(self) -> int:
-        """How many were made."""
+        """The number of calls made."""
         return len(self.calls) + self._loops.count
 
     @property
     def done(self) -> int:
-        """How many of them ended well."""
+        """The number of calls that ended well."""
         return self._settling.done + self._loops.done
 
     def edges(self) -> list[Edge]:
-        """Writer, reader and what the reader reads, in the order of the readers."""
+        """Return writer, reader and the reference between them, in the order of the readers."""
         return list(self._wiring.edges())
 
     def named_edges(self) -> list[tuple[str, str, str]]:
-        """The same with call ids and the reference's text, those of iterations behind."""
+        """Return the edges with call ids and the reference's text, those of iterations behind."""
         own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
         inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
         return [*own, *(edge for plan in inside for edge in plan.named_edges())]
 
     def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
-        """The same, but of those in iterations the newest, `most` at most: costs no more than these, however many there are."""
+        """Return the edges with call ids; of those in iterations the newest `most` only. The cost does not grow with
+        the others."""
         blocks: list[list[tuple[str, str, str]]] = []
         for loop in reversed(self._loops.all.values()):
             for plan in reversed(loop.plans.values()):
@@ -236,25 +240,27 @@ class NestedPlans:
         return [*own, *(edge for block in reversed(blocks) for edge in block)]
 
     def sources_now(self, reference: Reference) -> Sources:
-        """Where what a reference finds now comes from."""
+        """Return the provenance of the value that a reference finds now."""
         around = NOWHERE if self._inside is None else self._inside.outer.sources_now(reference)
         return join(self.known.now(reference, self.state.labels), around)
 
     def sources_then(self, reference: Reference) -> Sources:
-        """Where what it found when the plan was made comes from."""
+        """Return the provenance of the value that it found when the plan was made."""
         around = NOWHERE if self._inside is None else self._inside.outer.sources_then(reference)
         return join(self.known.of_kind(reference.kind).at(reference.path), around)
 
     def _result_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
-        """Its tool's and its parameters', and those of the conditions that it is made under. A person's answer is the person's."""
+        """Return the provenance of its tool, its parameters, and the conditions around it. A person's answer is the
+        person's."""
         own = self._own_sources(call, outcome)
         if call.tool is not None and call.tool.activity == ASK_PERSON:
             return own
         return with_conditions(own, call.decided, self.checks)
 
     def _own_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
-        """Its tool's and its parameters'; what its scopes give counts whole, where a run below does not tell better."""
-        if isinstance(outcome, Failed) and call.loop is not None:  # its words may hold what a condition has read
+        """Return the provenance of its tool and its parameters. Its scopes count whole, unless a delegate's run reports
+        better."""
+        if isinstance(outcome, Failed) and call.loop is not None:  # its text may hold a value that a condition has read
             outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))
         if call.tool is LET or (call.loop is not None and not call.loop.single):
             return join(outcome.sources, call.origins.all)
@@ -265,7 +271,7 @@ class NestedPlans:
         )
 
     def _read_inside(self, call: Call) -> Sources:
-        """Where all comes from that a loop and the calls in it may have read."""
+        """Return the provenance of everything that a loop and the calls in it may have read."""
         read: set[Reference] = set()
         for form in call.written():
             read.update(form.condition.references(), form.template.references())
@@ -275,30 +281,32 @@ class NestedPlans:
         return join(outside, join_all(join(self.sources_then(each), self.sources_now(each)) for each in read))
 
     def now(self) -> Mapping[str, Json]:
-        """What stands now, by kind."""
+        """The values that exist now, by kind."""
         state = self.state.snapshot()
         if self._inside is None:
             return {**self._wiring.base, "state": state}
         return self._inside.over(self._inside.now(), state)
 
     def values(self, call: Call) -> Mapping[str, Json]:
-        """The value of each kind when the plan was made, as the call's instance sees it."""
+        """Return the value of each kind when the plan was made, as the call's instance sees it."""
         if self._inside is None:
             return values_for(self._wiring.base, call.instance)
         return self._inside.over(self._inside.around, self._wiring.base["state"])
 
     @property
     def errors(self) -> list[Call]:
-        """The calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
+        """Return the calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
         return errors_of(self.calls)
 
     def break_off(self, reason: str, time: str = "") -> None:
-        """The run ends while calls may run: what is not done is not run, or nobody knows whether it took effect (R10.6)."""
+        """End the plan while calls may run. Calls that are not done do not run, or it is unknown whether they took
+        effect (R10.6)."""
         self.closed = self._settling.closed = True
         self.keeping.break_off(reason, time)
 
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
-        """Every call that has not ended is not run: a person does not want any of it (R7.6), or there is no time (R9.5)."""
+        """End every call that has not ended without running it: a person rejects all of them (R7.6), or there is no
+        time (R9.5)."""
         self._settling.ready.clear()
         for call in self.calls:
             if not call.ended:
@@ -352,7 +360,7 @@ class Plan(NestedPlans, PlanRevision):
         self.drained = False  # closed to run to its end, whatever `execution` says
         self.state = state
         self.checks = CheckBudget() if inside is None else inside.checks
-        """What its calls' schemas were found to say; who drives the plan tells it when a task begins."""
+        """The cache of schema checks for its calls; the driver announces the beginning of each task to it."""
         self.max_calls = max_calls
         self._max_payload = max_payload
         self._tools = tools
@@ -363,12 +371,12 @@ class Plan(NestedPlans, PlanRevision):
         self._dry_run = dry_run
         self._loops = Loops()
         self._rounds = RoundBudget() if inside is None else inside.rounds
-        self._uncounted = 0  # how many of the list are beyond the first surplus call, and not kept
+        self._uncounted = 0  # calls beyond the first surplus one, which are not kept
         self._instances = instances
         self._data = data or {}
         self._wiring = DependencyGraph({**self._data, "state": state.snapshot()}, request)
         self.known = self._known_now(known or KnownSources())
-        """Where the values that were there come from, and who has written its calls (R15.1)."""
+        """The provenance of the existing values, and of the calls' text (R15.1)."""
         self._named = 0  # references, output paths and calls that the calls name
         self._step, texts = execution == "step", TextBudget(max_payload, state.sizes, self.checks)
         self._settling = Scheduler(
@@ -378,9 +386,10 @@ class Plan(NestedPlans, PlanRevision):
         self.keeping = HeldCalls(self._wiring, self._settling, self._slots, self._loops)
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:
-        """The next call of the list, which `written` says who has written, where it is not the plan's author. It is checked, bound, and ready at once if nothing holds it (R5.3, R6.6).
+        """Add the next call of the list. It is checked, bound, and ready at once if it waits for nothing (R5.3, R6.6).
 
-        Raises `ValueError` once the plan is closed: nobody would settle the call.
+        `written`: the provenance of its text, if the plan's author did not write it. Raises `ValueError` once the plan is
+        closed: nobody would settle the call.
         """
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
@@ -406,14 +415,15 @@ class Plan(NestedPlans, PlanRevision):
         self._keep_what_is_asked()
 
     def extend(self, raws: Sequence[Json]) -> None:
-        """The next calls of the list. Of those beyond `max_calls` the first is kept, to say how many there were (R6.8)."""
+        """Add the next calls of the list. Of those beyond `max_calls` the first is kept, with their number (R6.8)."""
         room = max(0, self.max_calls + 1 - self.listed)
         for raw in raws[:room]:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
 
     def _extend_checked(self, forms: Sequence[Call], written: Sources) -> None:
-        """The calls of a loop's body, which were checked with the loop and are not checked again in each iteration."""
+        """Add the calls of a loop's body. They were checked with the loop, and are not checked again in each
+        iteration."""
         assert self._inside is not None
         for index, form in enumerate(forms):
             self._take_in(form.copied(self._inside.id(index), index), written)
@@ -435,12 +445,13 @@ class Plan(NestedPlans, PlanRevision):
         )
 
     def _rechecked(self, raw: Json, id: str, index: int) -> Call:
-        """A call that a person would put in the place of one of the plan's."""
+        """Return a call that a person would put in the place of one of the plan's, checked."""
         too_much = structural_errors.too_many_names(structural_errors.names_in(raw)[0], self._named, self.max_calls)
         return self._checked(raw, id, index, too_much=too_much)
 
     def close(self, *, drain: bool = False) -> None:
-        """No call will arrive any more. `drain` runs what `execution="step"` would defer: nobody will ask again (R6.4)."""
+        """Close the list: no call will arrive any more. `drain` runs the calls that `execution="step"` would defer: no
+        further Request follows (R6.4)."""
         self.closed, self.drained = True, drain
         if self.listed > self.max_calls:
             surplus = self.calls[self._begin + self.max_calls]
@@ -453,11 +464,12 @@ class Plan(NestedPlans, PlanRevision):
 
     @property
     def held_back(self) -> bool:
-        """Whether calls may be ready, and are looked at in the next task: those before them took this one's time (R18.5)."""
+        """Whether calls may be ready that are only examined in the next task: others have used up this one's time
+        (R18.5)."""
         return self._settling.held_back or self._loops.held_back
 
     def go_on(self) -> None:
-        """Look at what was held back."""
+        """Examine the calls that were held back."""
         self._settling.go_on()
         ready = self._settling.ready
         surplus = self._slots.surplus(ready) if self._inside is None and self.closed and not self.held_back else []
@@ -469,10 +481,11 @@ class Plan(NestedPlans, PlanRevision):
         self._keep_what_is_asked()
 
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]:
-        """The calls that are ready and have room beside what runs, now running, with their parameters resolved.
+        """Return the calls that are ready and have room beside the running ones, now running, with their parameters
+        resolved.
 
-        Of a loop those of its iterations, and not itself: it runs until they have ended (R16.5). What is held is only taken if it is
-        safe; with `only_safe` so is everything (R10.5).
+                A loop is represented by the calls of its iterations: it runs until they have ended (R16.5). A held call is only
+                taken if it is safe; with `only_safe`, the same holds for every call (R10.5).
         """
         taken: list[Call] = []
         while True:
@@ -498,7 +511,7 @@ class Plan(NestedPlans, PlanRevision):
     def _take_own(self, time: str, only_safe: bool) -> list[Call]:
         by_list = self._slots.by_list and self._inside is None
         if by_list and not self.closed and any(node.open for node in self._wiring.nodes):
-            return []  # which calls are the first of the list shows at its end
+            return []  # the first calls of the list are known at its end
         ready = self._settling.ready
         free = [call for call in ready if call.safe or not (only_safe or call.held)]
         taken = self._slots.take_from(free, inside=self._inside is not None)
@@ -510,7 +523,7 @@ class Plan(NestedPlans, PlanRevision):
         return taken
 
     def _loop(self, call: Call) -> RunningLoop:
-        """A loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
+        """Return a loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
         assert call.loop is not None
         open_plan = partial(self._iteration, call, around := self.values(call))
         return RunningLoop(
@@ -559,7 +572,7 @@ class Plan(NestedPlans, PlanRevision):
         return plan
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
-        """A running call ended. Its writes are made, and what waited for it may become ready (R4.3, R5.4)."""
+        """End a running call: apply its writes, and make ready the calls that waited for it (R4.3, R5.4)."""
         call.ended_at = time
         self._settling.running -= 1
         self._slots.give_back(call)
@@ -582,23 +595,24 @@ class Plan(NestedPlans, PlanRevision):
         self._keep_what_is_asked()
 
     def hold(self, call: Call) -> None:
-        """A call that was taken waits for a person. Others run meanwhile (R7.5)."""
+        """Let a call that was taken wait for a person. Others run meanwhile (R7.5)."""
         self.keeping.put_aside(call)
 
     def room_for(self, call: Call) -> bool:
-        """Whether a call that was taken may run beside what runs (R5.12)."""
+        """Whether a call that was taken may run beside the running ones (R5.12)."""
         return self._slots.free(call)
 
     def resume(self, call: Call, time: str = "") -> None:
-        """It runs now: there has to be room for it. What was held runs by a person's word."""
+        """Run the call now: there has to be room for it. A held call runs by a person's decision."""
         self.keeping.release(call)
         self._slots.take(call)
         call.status, call.started = "running", time
 
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
-        """A waiting call as a person would have it, checked like the model's own (R7.2).
+        """Return a waiting call as a person revised it, checked like the model's own (R7.2).
 
-        What it refers to is read as it stands now, but `kept`, parameters as they were offered, are not read again. Raises `DecisionError` with everything that is wrong with it.
+        Its references are resolved as of now. `kept`: parameters as they were shown, which are not resolved again. Raises
+        `DecisionError` with everything that is wrong with it.
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index and what != AFTER_ID}
         return revise(
@@ -614,12 +628,13 @@ class Plan(NestedPlans, PlanRevision):
         )
 
     def adopt(self, call: Call, revised: Call) -> None:
-        """Put a revised call in the place of the one that waits: what is still to arrive reads what it writes now (R7.2)."""
+        """Replace the waiting call by a revised one: calls still to arrive read its new writes (R7.2)."""
         adopt(call, revised)
         self._settling.refile(call)
 
     def races(self, *, ended: bool = False) -> list[str]:
-        """Say which calls set one path without an order between them (R5.14); with `ended`, which of them have set it."""
+        """Return which calls set one path without an order between them (R5.14); with `ended`, which of them have set
+        it."""
         found = find_races(self.calls, self._wiring.edges(first=True), ended=ended)
         return [race_text(race) for race in found]
 
@@ -628,10 +643,11 @@ class Plan(NestedPlans, PlanRevision):
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
         return self._settling.settled
 
-    # How a call ends.
+    # The end of a call.
 
     def _end_returned(self, call: Call, outcome: Returned, time: str) -> CallError | None:
-        """Write the result and mark the call done, or invalid (R4.5); an error where the tool chose no real branch."""
+        """Write the result and mark the call done, or invalid (R4.5); return an error if the tool chose no real
+        branch."""
         alternative = call.paths[0] if call.paths else ()
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)

@@ -10,30 +10,33 @@ from perdure.hooks.events import NO_SUCH_HOOK
 NO_SUCH_TOOL: Final = "NoSuchTool"
 """Code of a call whose worker does not have the tool: another of the queue may, or this one after its deployment."""
 INTERRUPTED: Final = "Interrupted"
-"""Code of what was cut off because its worker was shut down."""
+"""Code of a call that was cut off because its worker was shut down."""
 LOST: Final = "WorkerLost"
-"""Code of a call whose worker was not heard of again: it was killed, or its server gave the call to a worker that had just ended."""
+"""Code of a call whose worker was lost: it was killed, or its server gave the call to a worker that had just ended."""
 NOT_BEGUN: Final = "NotBegun"
-"""The same, or cut off, where it is known that the tool's code had not begun: see `BEGUN`."""
+"""Code of a call that was lost or cut off before the tool's code had begun: see `BEGUN`."""
 BEGUN: Final = "begun"
-"""Key under which a heartbeat says the attempt. One that may not be repeated says it before its code begins, and begins only when the server
-has it: what was not said has not begun."""
+"""Key under which a heartbeat records the attempt.
+
+A call that may not be repeated sends it before its code begins, and begins only when the server has it. So without this
+record, the code has not begun.
+"""
 RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN})
-"""By which the engine tries again; no tool's own failure has one of them."""
+"""Codes on which the engine retries; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
-"""How often a call is tried again whose worker was lost: it may be the call that ends them."""
+"""The most retries of a call whose worker was lost: the call itself may end its workers."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 30.0
 
 
 @dataclass(slots=True)
 class RetryState:
-    """How often, and for how long, one call is tried again beside its own retries."""
+    """The state of one call's retries beyond the tool's own."""
 
     retries: int
-    """The tool's: attempts after the first. With none it never begins twice."""
+    """The tool's retries: attempts after the first. With 0 it never begins twice."""
     seconds: float
-    """For which a worker that has the tool is waited for."""
+    """The wait, in seconds, for a worker that has the tool."""
     started: int = 0
     """Attempts that began before those that are counted now."""
     _used: int = 0
@@ -51,10 +54,11 @@ class RetryState:
         return max(1, self.retries + 1 - self._used)
 
     def pause(self, code: str, attempts: int, now: float) -> float | None:
-        """Seconds until the call is tried again; `None`: it has ended. `attempts`: how many there were since the last pause.
+        """Return the seconds until the call is tried again, or `None` if it has ended. `attempts`: their number since
+        the last pause.
 
-        The last of them counts as none where it was cut off, lost with its worker, or found no tool; those before it were failures
-        of the call's own.
+                The last attempt does not count if it was cut off, lost with its worker, or found no tool. Those before it were
+                failures of the call's own.
         """
         if code in (LOST, NOT_BEGUN):
             self._lost += 1

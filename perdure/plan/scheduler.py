@@ -1,4 +1,4 @@
-"""The scheduler: which calls are ready, which are skipped, and which may run side by side."""
+"""The scheduler: ready calls, skipped calls, and calls that may run side by side."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from perdure.values.templates import Template, TextBudget
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """How a call ends that does not run."""
+    """The end of a call that does not run."""
 
     status: Status
     error: CallError | None = None
     reason: str = ""
     branch: bool = False
-    """Only a branch was not taken."""
+    """Whether only a branch was not taken."""
 
 
 def judge(
@@ -53,17 +53,17 @@ def judge(
     texts: TextBudget,
     known: KnownSources,
 ) -> Binding | CallEnd | None:
-    """`None`: the call is ready, its parameters are resolved. A binding: its writers took another branch, so the next ones are
-    to be looked for; where there are none it is `exhausted`, and the call is judged again.
+    """Judge a call: `None` says that it is ready, with its parameters resolved.
 
-    `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
+    A binding: its writers took another branch, so search for the next ones; without any it is `exhausted`, and the call is
+    judged again. `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
     """
     return _Judging(node, calls, order, missing, dry, checks, texts, known).outcome()
 
 
 @dataclass(slots=True)
 class _Judging:
-    """`judge`, step by step: what it reads, whether its condition holds, with which parameters it is called."""
+    """The steps of `judge`: the call's reads, its condition, its parameters."""
 
     node: CallNode
     calls: Sequence[Call]
@@ -80,7 +80,8 @@ class _Judging:
         call = self.node.call
         call.decided = self.known.decided
         outcome = self._outcome()
-        if isinstance(outcome, CallEnd) and outcome.branch:  # what kept others from writing has kept it from being made
+        # the conditions that kept others from writing have kept it from being made
+        if isinstance(outcome, CallEnd) and outcome.branch:
             bindings = (*self.node.bindings.values(), *self.node.order.values())
             call.decided = join_all([call.decided, *(each.decided(self.calls) for each in bindings)])
         return outcome
@@ -91,7 +92,7 @@ class _Judging:
             return read
         call = self.node.call
         call.decided = join(call.decided, self._decided_by(call.condition))
-        # What it would be called with need not exist where it is not called.
+        # The values for its parameters need not exist if the call is not made.
         not_taken = self._condition() if call.has_condition else None
         if not_taken is not None:
             return not_taken
@@ -110,7 +111,7 @@ class _Judging:
         return _invalid(check_resolved(call, self.checks))
 
     def _read(self) -> Binding | CallEnd | None:
-        """Find what each reference reads."""
+        """Find the value of each reference."""
         held = held_back(self.node, self.calls, self.order)
         if isinstance(held, Binding):
             return held
@@ -171,12 +172,12 @@ class _Judging:
         return with_conditions(sources, binding.decided(self.calls), self.checks)
 
     def _decided_by(self, condition: Template) -> Sources:
-        """Where what a condition goes by comes from."""
+        """Return the provenance of the values of a condition."""
         sites = (site.expression for site in condition.sites)
         return join_all(taken_by(each, self.found.__getitem__, self._sources) for each in sites)
 
     def _with_what_was_missed(self, template: Template, origins: Origins) -> Origins:
-        """Of `a || b` also the conditions that have kept `a` from being written."""
+        """Return, for `a || b`, also the provenance of the conditions that have kept `a` from being written."""
         params = dict(origins.params)
         for site in template.sites:
             name = str(site.path[0])
@@ -187,7 +188,8 @@ class _Judging:
         return replace(origins, params=params)
 
     def _unreadable(self, expression: Expression, where: str) -> CallEnd:
-        """The expression has no value: a writer is to blame, or the path is missing in what was written (R5.4)."""
+        """Return the end of a call whose expression has no value: a writer is to blame, or the path is missing in what
+        was written (R5.4)."""
         bindings = self.node.bindings
         skipped = why_skipped(bindings, expression, f"{where} reads", self.why, self.calls)
         if skipped is not None:
@@ -200,7 +202,7 @@ class _Judging:
 
 
 def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
-    """Those of a value, with those of the conditions that it stands there by."""
+    """Return the provenance of a value, joined with that of the conditions that it depends on."""
     return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
 
 
@@ -211,7 +213,7 @@ def _invalid(error: CallError | None) -> CallEnd | None:
 def _guess(
     dry: Assumptions, template: Template, written: Json, found: Mapping[Reference, Json | Missing]
 ) -> Json | CallEnd:
-    """What a dry run knows of a value, or `UNKNOWN`."""
+    """Return what a dry run knows of a value, or `UNKNOWN`."""
     try:
         return dry.value(template, written, found.__getitem__)
     except FormulaError as error:
@@ -224,7 +226,7 @@ def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference
 
 
 def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
-    """What a loop's calls read of the state, as far as it has a value; an instance's own goes first (R8.8)."""
+    """Return the state that a loop's calls read, as far as it has values; an instance's own goes first (R8.8)."""
     assert call.loop is not None
     outside: dict[Reference, Json] = {}
     for reference in call.loop.reads:
@@ -238,11 +240,12 @@ def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Refe
 
 
 News: TypeAlias = tuple[Call, Literal["began", "ended"]]
-"""A call has ended, or a loop has begun: of others it is known when they are taken."""
+"""A call that has ended, or a loop that has begun; the driver knows of other starts, because it takes the calls."""
 
 
 class Scheduler:
-    """The calls of one plan that may be ready, and in which order they have ended. Each call is settled or waits for one that is not."""
+    """The calls of one plan that may be ready, and the order in which calls have ended. Each call is settled or waits
+    for one that is not."""
 
     def __init__(
         self,
@@ -261,25 +264,25 @@ class Scheduler:
         self.ready: list[Call] = []
         self.running = 0
         self.step = step
-        """Whether calls that read what others of the plan write are left for the next Request (R5.10)."""
+        """Whether calls that read results of the same plan are left for the next Request (R5.10)."""
         self.closed = False
         self._wiring = wiring
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
         self.news: list[News] = []
-        """What is to be told, until somebody takes it."""
+        """The news that nobody has taken yet."""
         self.assumed = Assumptions()
-        """Of a dry run."""
+        """The assumptions of a dry run."""
         self._sources = known
         self._sources_then: list[KnownSources] = []
-        """By call what was known when its Request began."""
+        """The known provenance, for each call, when its Request began."""
         self._completion: dict[int, int] = {}
         self._queue: deque[CallNode] = deque()
         self._known: Mapping[str, Json] | None = None
 
     def add(self, call: Call) -> None:
-        """The next call of the list, wired to what stands before it, and to it what has waited for it."""
+        """Add the next call of the list, bound to the calls before it, and bind the calls that have waited for it."""
         self.calls.append(call)
         self._sources_then.append(self._sources)
         self._known = None
@@ -294,7 +297,7 @@ class Scheduler:
         self.go_on()
 
     def close(self) -> None:
-        """No call will arrive any more: what is still open is bound to what there is, or refused."""
+        """Close the list: nodes that are still open are bound to the writers there are, or refused."""
         self.closed = True
         for node in self._wiring.close():
             self._refuse_impossible(node)
@@ -313,27 +316,27 @@ class Scheduler:
         return self.binding_at_end(reference).find(self.calls, self._completion)[1]
 
     def sources_at_end(self, reference: Reference) -> Sources:
-        """Return where what `read_at_end` gives comes from (R15.1)."""
+        """Return the provenance of the value that `read_at_end` returns (R15.1)."""
         base = self._sources.of_kind(reference.kind)
         binding = self.binding_at_end(reference)
         sources = binding.sources(self.calls, self._completion, base)
         return with_conditions(sources, binding.decided(self.calls), self._checks)
 
     def reopen(self, known: KnownSources | None = None) -> None:
-        """More calls follow, of another Request if more is `known` now (R10.5)."""
+        """Reopen the list for more calls; with `known`, for those of another Request (R10.5)."""
         self.closed, self._known, self._sources = False, None, known or self._sources
 
     def refile(self, call: Call) -> None:
-        """The call writes elsewhere from now on."""
+        """File the call's new writes."""
         self.look_at(self._wiring.refile(call))
         self.go_on()
 
     def look_at(self, nodes: Iterable[CallNode]) -> None:
-        """What they wait for has changed: they may be ready."""
+        """Mark nodes whose dependencies have changed: they may be ready."""
         self._queue.extend(nodes)
 
     def give_up(self, call: Call, reason: str) -> None:
-        """The call is not run, although it may be ready or wait for a person."""
+        """End the call without running it, although it may be ready or wait for a person."""
         if call.status == "waiting":
             self.running -= 1
         elif call in self.ready:
@@ -342,7 +345,7 @@ class Scheduler:
 
     @property
     def held_back(self) -> bool:
-        """Whether calls may be ready, and are looked at in the next task (R18.5)."""
+        """Whether calls may be ready that are only examined in the next task (R18.5)."""
         return bool(self._queue)
 
     @property
@@ -350,7 +353,7 @@ class Scheduler:
         return self.closed and len(self._completion) == len(self.calls)
 
     def go_on(self) -> None:
-        """Look at all that may be ready, as far as this task's time goes."""
+        """Examine all calls that may be ready, as far as this task's time goes."""
         while True:
             while self._queue:
                 if self._checks.spent and not self._dry_run:
@@ -365,24 +368,24 @@ class Scheduler:
     def end(
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
     ) -> None:
-        """The call ends without a result."""
+        """End the call without a result."""
         call.status, call.error, call.reason, call.branch = status, error, reason, branch
         self.note_end(call)
 
     def note_end(self, call: Call) -> None:
-        """The call has ended, and its writes are made: what waited for it may be ready."""
+        """Record that the call has ended and written: calls that waited for it may be ready."""
         self.done += call.status == "done"
         self._completion[call.index] = len(self._completion)
         self.news.append((call, "ended"))
         self._queue.extend(self._wiring.end(call))
 
     def _refuse_deadlock(self) -> None:
-        """Readers that moved on past a branch not taken may have come to wait for each other (R5.4)."""
+        """Refuse readers that wait for each other, after they moved past a branch not taken (R5.4)."""
         if self.closed and not self.running and not self.ready and not self.settled:
             self._refuse_cycles()
 
     def _settle(self, node: CallNode) -> None:
-        """Everything that the call reads has ended: it is ready, skipped or invalid."""
+        """Settle a call whose dependencies have all ended: it is ready, skipped or invalid."""
         if node.crowded:
             self._refuse_impossible(node)
         if node.blocked or node.crowded:
@@ -407,7 +410,7 @@ class Scheduler:
             self.ready.append(node.call)
 
     def _refuse_impossible(self, node: CallNode) -> None:
-        """An expression that nothing can ever satisfy is a structural error (R5.5)."""
+        """Refuse an expression that nothing can ever satisfy, as a structural error (R5.5)."""
         crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
         error = crowded or structural_errors.impossible_error(node, self._wiring.id_of, self._missing)
         if error is not None and node.call.ended:
@@ -427,9 +430,10 @@ class Scheduler:
 
 
 class Slots:
-    """`parallel` calls at once, `None` being no limit, and never two of one exclusive tool or group.
+    """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
+    or group.
 
-    With `step` so many calls are started at all: what is left is for the next Request to decide.
+        With `step`, only so many calls are started at all: the next Request decides about the rest.
     """
 
     def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
@@ -437,26 +441,28 @@ class Slots:
         self._step = step
         self.renew()
         self._taken: dict[str, str | None] = {}
-        """By the call's id the exclusive group of what runs."""
+        """The exclusive group of each running call, by the call's id."""
 
     def renew(self) -> None:
-        """Another Request's calls follow."""
+        """Renew the slots for another Request's calls."""
         self._to_start = self._parallel if self._step else None
 
     @property
     def by_list(self) -> bool:
-        """Whether only the first calls of the list are started, so that those behind wait until it is known who they are."""
+        """Whether only the first calls of the list are started, so that later calls wait until those are known."""
         return self._to_start is not None
 
     def take_from(self, ready: list[Call], *, inside: bool = False) -> list[Call]:
-        """The calls that may start now, taken out of `ready`; where not all may, the first of the model's list go first.
+        """Return the calls that may start now, taken out of `ready`; if not all may, the first of the model's list go
+        first.
 
-        `inside`: they are a loop's, which has been started as a whole.
+                `inside`: they are a loop's, which has been started as a whole.
         """
         if self._parallel is not None or any(map(_group, ready)):
             ready.sort(key=lambda call: call.index)
         taken = []
-        # With `step` the first of the list are those that are started: nobody behind takes the place of one that has no room yet.
+        # With `step` the first calls of the list are started: no later one takes the place of one that has no room
+        # yet.
         for call in ready[: None if inside else self._to_start]:
             if self.free(call):
                 self.take(call)
@@ -466,13 +472,13 @@ class Slots:
         return taken
 
     def surplus(self, ready: list[Call]) -> list[Call]:
-        """The calls that will not be started in this Request."""
+        """Return the calls that will not be started in this Request."""
         if self._to_start is None:
             return []
         return sorted(ready, key=lambda call: call.index)[self._to_start :]
 
     def drain(self) -> None:
-        """Everything is run, a step after the other."""
+        """Let everything run, one step after the other."""
         self._to_start = None
 
     def free(self, call: Call) -> bool:
@@ -487,7 +493,7 @@ class Slots:
         self._taken[call.id] = _group(call)
 
     def give_back(self, call: Call) -> None:
-        """It has ended, or waits for a person. What holds no slot gives none back."""
+        """Free the slot of a call that has ended, or waits for a person. A call without a slot frees none."""
         self._taken.pop(call.id, None)
 
 

@@ -26,17 +26,17 @@ class SimulatedCall:
 
     call: Call
     level: int
-    """1 for what waits for no other call; else one more than the highest level that it waits for."""
+    """1 for a call that waits for no other; else one more than the highest level that it waits for."""
     start: float | None
     end: float | None
     asks: bool
-    """Whether a person would be asked before it, or before a call of its body."""
+    """Whether the call, or a call of its body, needs approval."""
     times: int = 1
-    """How often a loop goes round; 1 also where nobody knows."""
+    """The number of iterations of a loop; 1 also if it is unknown."""
     guessed: bool = False
-    """Whether nobody knows how often: say it by `len(†state.x)=12`, or by the call's id."""
+    """Whether the number of iterations is unknown: set it by `len(†state.x)=12`, or by the call's id."""
     inside: Simulation | None = None
-    """Of a loop one iteration."""
+    """The simulation of one iteration, for a loop."""
 
     @property
     def status(self) -> Status:
@@ -47,12 +47,12 @@ class SimulatedCall:
 class Simulation:
     steps: Sequence[SimulatedCall]
     makespan: float
-    """Seconds from the first start to the last end, with all that can run in parallel doing so."""
+    """Seconds from the first start to the last end, with all calls in parallel that can be."""
     total: float
     """Seconds if one call ran after the other."""
 
     def levels(self) -> dict[int, list[SimulatedCall]]:
-        """The calls that would run, by level."""
+        """Return the calls that would run, by level."""
         levels: dict[int, list[SimulatedCall]] = {}
         for step in sorted(self.steps, key=lambda step: step.level):
             if step.start is not None:
@@ -68,12 +68,12 @@ def simulate(
     assume: Mapping[str, str] | None = None,
     asks: Callable[[Call], bool] = lambda call: call.tool is not None and call.tool.dangerous,
 ) -> Simulation:
-    """Play the calls on an empty plan made with `dry_run=True`.
+    """Simulate the calls on an empty plan made with `dry_run=True`.
 
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or the
-    alternative of its output path that it takes, `true` or `false` for its condition, or a number of iterations; `len(†state.x)` → a
-    number of items; all other calls are taken to succeed, conditions that are not known to hold, and loops to go round once. `asks`:
-    whether a person would be asked about a call; by default about what is dangerous.
+    alternative of its output path that it takes, `true` or `false` for its condition, or a number of iterations;
+    `len(†state.x)` → a number of items. All other calls are assumed to succeed, unknown conditions to hold, and loops to
+    run once. `asks`: whether a call needs approval; by default, whether it is dangerous.
     """
     assumed, outcomes = Assumptions(), {}
     for what, value in (assume or {}).items():
@@ -97,7 +97,7 @@ class _Player:
         self._durations, self._outcomes, self._assumed, self._asks = durations, outcomes, assumed, asks
 
     def play(self, plan: Plan) -> Simulation:
-        """A dry run's plan with all its calls."""
+        """Simulate a dry run's plan with all its calls."""
         starts: dict[int, float] = {}
         ends: dict[int, float] = {}
         rounds: dict[int, tuple[int, bool, Simulation]] = {}
@@ -133,7 +133,7 @@ class _Player:
         return Simulation(steps, makespan=now, total=total)
 
     def _times(self, call: Call) -> tuple[int, bool]:
-        """How often a loop goes round, and whether that is only guessed."""
+        """Return the number of iterations of a loop, and whether that is only guessed."""
         assert call.loop is not None
         known = self._assumed.counts.get(call.id)
         if known is None:
@@ -148,7 +148,7 @@ class _Player:
         assert call.loop is not None
         times, _, inside = rounds[call.index]
         lanes = min(call.loop.parallel if call.loop.kind == "each" else 1, max(times, 1))
-        # No sooner than its iterations in their lanes, nor than all its calls beside as many others as may run.
+        # No sooner than its iterations in their slots, nor than all its calls beside as many others as may run.
         return max(
             -(-times // lanes) * inside.makespan,
             times * inside.total / (plan.parallel or math.inf),
@@ -172,7 +172,7 @@ class _Player:
 
 
 def _alone(inside: Simulation) -> float:
-    """Seconds of what never runs beside itself, the longest of it."""
+    """Return the seconds of the longest calls that never run beside themselves."""
     alone: dict[str, float] = {}
     for step in inside.steps:
         group = None if step.call.tool is None or step.inside is not None else step.call.tool.exclusive_group
@@ -194,7 +194,7 @@ def _outcome(assumed: str | None) -> Outcome:
 
 
 def _levels(plan: Plan) -> list[int]:
-    """Level of each call: calls that end in a ring, or wait for one, stay at the level that they are known to have."""
+    """Return the level of each call. Calls that end in a ring, or wait for one, stay at the level known so far."""
     waits: dict[int, list[int]] = {}
     for writer, reader, _ in plan.edges():
         waits.setdefault(reader, []).append(writer)

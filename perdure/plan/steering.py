@@ -17,39 +17,41 @@ from perdure.values.provenance import KnownSources
 from perdure.values.state import State
 
 NOT_HELD: Final = "not_held"
-"""Code of a call of `keep` that names what cannot be kept."""
+"""Code of a call of `keep` that names a call which cannot be kept."""
 _REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
 
 
 class HeldCalls:
-    """The held calls of one plan. A loop is held, kept and dropped with what is inside it."""
+    """The held calls of one plan. A loop is held, kept and dropped with its calls."""
 
     def __init__(self, wiring: DependencyGraph, settling: Scheduler, slots: Slots, loops: Loops) -> None:
         self._wiring, self._settling, self._slots, self._loops = wiring, settling, slots, loops
 
     @property
     def held(self) -> list[Call]:
-        """The calls that no Request has kept so far, in the order of the plan."""
+        """Return the calls that no Request has kept so far, in the order of the plan."""
         return [call for call in self._settling.calls if call.held and not call.ended]
 
     def put_aside(self, call: Call) -> None:
-        """A call that was taken does not run yet. Others run meanwhile."""
+        """Set aside a call that was taken and does not run yet. Others run meanwhile."""
         call.status, call.started = "waiting", None
         self._slots.give_back(call)
 
     def hold_back(self) -> None:
-        """A new message has come: what was not begun is held until a Request keeps it, or drops it."""
+        """Hold every call that has not begun, because of a new message, until a Request keeps it or drops it."""
         for call in self._settling.calls:
             if call.status == "running" and call.queued and not call.safe:
                 self.put_aside(call)
             for inner in self._inside(call):
                 inner.hold_back()
-            goes_on = call.status == "running" and not self._loops.runs(call)  # a loop begins nothing more
+            goes_on = call.status == "running" and not self._loops.runs(call)  # a held loop begins nothing more
             call.held = call.held or not (call.ended or goes_on)
 
     def decide(self, keep: Json, drop: Json) -> Outcome:
-        """The first go on as they are, the others are to be dropped. What runs or is done needs no keeping; of what cannot be kept, or
-        dropped, the model is told."""
+        """Keep the first calls as they are, and mark the others to be dropped.
+
+        Running and done calls need no keeping. The outcome tells the model which calls cannot be kept, or dropped.
+        """
         known = {call.id: call for call in self._settling.calls}
         wrong: list[str] = []
         kept: list[Json] = []
@@ -77,7 +79,7 @@ class HeldCalls:
         )
 
     def release(self, call: Call) -> None:
-        """It is a call of the running Request's plan now."""
+        """Release a call: it belongs to the running Request's plan now."""
         if call.held and not call.ended:
             call.held = call.unwanted = call.pressed = False
             self._settling.look_at(self._wiring.keep(call))
@@ -86,9 +88,10 @@ class HeldCalls:
                     inner.release(each)
 
     def drop(self, reason: str, time: str, calls: Iterable[Call] | None = None) -> list[Call]:
-        """These held calls, by default all, are not run. Returns the calls dropped, those in loops among them.
+        """Drop these held calls, by default all, without running them. Return the calls dropped, those in loops
+        included.
 
-        A loop whose calls still run comes to its end with them.
+                A loop whose calls still run ends with them.
         """
         gone = self.held if calls is None else list(calls)
         self._wiring.forget({call.index for call in gone})
@@ -106,7 +109,7 @@ class HeldCalls:
         return dropped
 
     def break_off(self, reason: str, time: str) -> None:
-        """The run ends. Of what runs, and may have taken effect, nobody knows whether it did (R10.6); the rest is not run."""
+        """End the plan with the run. It is unknown whether running calls took effect (R10.6); the rest does not run."""
         for call in self._settling.calls:
             inside = list(self._inside(call))
             for inner in inside:
@@ -124,7 +127,7 @@ class HeldCalls:
 
     @property
     def any_unknown(self) -> bool:
-        """Whether of any of them nobody knows what it did."""
+        """Whether it is unknown of any of them whether it took effect."""
         return any(call.status == "unknown" for call in self._settling.calls)
 
     def _inside(self, call: Call) -> Iterator[HeldCalls]:
@@ -133,8 +136,8 @@ class HeldCalls:
 
 
 def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
-    """Return those of the held calls that these take the place of: of the same tool with the same output path; without one, with the same
-    parameters, each of one."""
+    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the same
+    parameters count, and one call replaces one."""
     paths = {(call.tool_name, call.paths) for call in calls if call.paths}
     left = [call for call in calls if not call.paths]
     found = []
@@ -148,7 +151,7 @@ def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
 
 
 def _is_same(call: Call, other: Call) -> bool:
-    """Whether both call one tool with the same parameters, as they are written or as they are resolved."""
+    """Whether both call one tool with the same parameters, as written or as resolved."""
     if call.tool_name != other.tool_name or _looped(call) != _looped(other):
         return False
     written = (dumps(each.written_params, sort_keys=True) for each in (call, other))
@@ -161,7 +164,7 @@ def _looped(call: Call) -> str:
 
 
 class PlanRevision:
-    """What of a plan has to do with the Requests that it goes on under."""
+    """The part of a plan that continues it under the next Requests."""
 
     request: int
     closed: bool
@@ -170,9 +173,9 @@ class PlanRevision:
     state: State
     known: KnownSources
     keeping: HeldCalls
-    """What is held, kept and dropped of it."""
+    """Its held calls."""
     time = ""
-    """When the task under way happens."""
+    """The time of the current task."""
     _tools: Mapping[str, Tool]
     _data: Mapping[str, Json]
     _step: bool
@@ -197,7 +200,7 @@ class PlanRevision:
 
     @property
     def listed(self) -> int:
-        """How many these are."""
+        """The number of calls of the running Request."""
         return len(self.calls) - self._begin
 
     @property
@@ -206,13 +209,13 @@ class PlanRevision:
         return bool(self._joined)
 
     def is_past(self, call: Call) -> bool:
-        """Whether it is an earlier Request's, and runs or has ended."""
+        """Whether the call belongs to an earlier Request, and runs or has ended."""
         return call.index < self._begin and (call.ended or call.status == "running")
 
     def begin(self, request: int, tools: Mapping[str, Tool], known: KnownSources | None = None) -> None:
-        """The next Request's calls follow, with what runs and what it keeps.
+        """Begin the list of the next Request, with the running calls and those that it keeps.
 
-        They see the state as it stands now. What is held and not kept stays out of their sight. `known`: of sources, by now.
+        Its calls see the state as of now, and no held call that was not kept. `known`: the provenance known by now.
         """
         self.request, self._begin, self._tools = request, len(self.calls), tools
         self.known = self._known_now(known or self.known)
@@ -225,16 +228,16 @@ class PlanRevision:
         self._wiring.begin(request, {**self._data, "state": self.state.snapshot()})
 
     def reopen(self, known: KnownSources | None = None) -> None:
-        """More calls follow."""
+        """Reopen the list for more calls."""
         self.closed = self.drained = False
         self._settling.reopen(known)
 
     def _known_now(self, given: KnownSources) -> KnownSources:
-        """With where the values of the state come from."""
+        """Return `known` with the provenance of the state's values as of now."""
         return replace(given, base={**given.base, "state": self.state.labels.snapshot()})
 
     def _keep_what_is_asked(self) -> None:
-        """A call of `keep` is carried out as soon as it is ready: it has no effect but on the plan."""
+        """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
         ready = self._settling.ready if self._joined else ()
         for call in [call for call in ready if call.tool is not None and call.tool.activity == KEEP]:
             self._settling.ready.remove(call)

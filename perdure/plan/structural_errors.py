@@ -29,11 +29,12 @@ from perdure.values.state import ValueTree, Write
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, is_formula
 
 QUOTED: Final = 160
-"""Characters of a reference, or of an expression, in these words; it may have thousands."""
+"""Characters of a reference, or of an expression, in an error; it may have thousands."""
 
 
 def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) -> CallError:
-    """Nothing stands at the reference and no call writes it; `known` holds by kind what can be read."""
+    """Return the error for a reference without a value or a writer; `known` holds by kind the values that can be
+    read."""
     if reference.kind not in known:
         kinds = ", ".join(f"†{kind}" for kind in known)
         return CallError.of(
@@ -50,7 +51,7 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
 def missing_inside(
     reference: Reference, where: str, binding: Binding, calls: Sequence[Call], order: Mapping[int, int]
 ) -> CallError:
-    """The path is missing in what its writers wrote, which is told by the keys that are there (R5.5)."""
+    """Return the error for a path that its writers did not write, with the keys that are there (R5.5)."""
     start, value = binding.nearest(calls, order)
     root = Reference("state", start)
     close = near(value, reference.path[len(start) :], root=str(root))
@@ -60,7 +61,7 @@ def missing_inside(
 
 
 def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
-    """What stands in a path's way: nothing can be read of it. `value` is what stands at the path's `start`."""
+    """Return the value that blocks a path: nothing can be read of it. `value` is what stands at the path's `start`."""
     at, found = way_into(value, reference.path[len(start) :])
     if found is UNKNOWN:
         return "only the call itself would write it"
@@ -69,7 +70,7 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
 
 
 def unknown_branch(call: Call, addressed: str) -> CallError:
-    """A tool chose an alternative that its call's output path does not have (R12.4)."""
+    """Return the error for a tool that chose an alternative which its call's output path does not have (R12.4)."""
     offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.paths)
     addressed, offered = clip(addressed, QUOTED), clip(offered, 3 * QUOTED)
     message = f"the tool addressed {addressed}, not one of {offered or 'its paths: it has none'}"
@@ -77,7 +78,8 @@ def unknown_branch(call: Call, addressed: str) -> CallError:
 
 
 def impossible(node: CallNode) -> list[tuple[Reference, str]]:
-    """The expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5, R5.11)."""
+    """Return the expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5,
+    R5.11)."""
     found: list[tuple[Reference, str]] = []
     for template, bindings, where in (
         (node.call.condition, node.bindings, "$._if"),
@@ -101,7 +103,7 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
 
 
 def state_shape(state: Json, calls: Iterable[Call]) -> Json:
-    """The state as it is, with every path that the calls would write beside it."""
+    """Return the state as it is, with every path that the calls would write."""
     tree = ValueTree(state)
     for call in calls:
         for path in () if call.status == "invalid" else (path for alternative in call.paths for path in alternative):
@@ -118,9 +120,10 @@ def why_skipped(
     found: Mapping[Reference, Found],
     calls: Sequence[Call],
 ) -> tuple[str, bool] | None:
-    """Which writer is to blame for an expression without a value, and whether it only took another branch.
+    """Return which writer is to blame for an expression without a value, and whether it only took another branch.
 
-    `reads` says where, and how it depends: `$.x reads`. `None` when no writer is: then a path is missing inside a value that is there. A failure is told before a branch.
+    `reads` says where, and how it depends: `$.x reads`. `None` when no writer is to blame: a path is missing inside an
+    existing value. A failure is reported before a branch.
     """
     for kind in ("broken", "branch"):
         reference = next((each for each in references(expression) if found[each] == kind), None)
@@ -151,14 +154,14 @@ def _blamed(writer: Call, kind: str) -> bool:
 
 
 def surplus_words(limit: int, count: int | None = None) -> str:
-    """That a list has too many calls; `count`: how many, once that is known."""
+    """Return the error text for a list with too many calls; `count`: their number, once it is known."""
     return f"a Solution may have {limit:,} calls at most" + (
         f", and this one has {count:,}" if count is not None else ""
     )
 
 
 def refuse_surplus(call: Call, limit: int, count: int | None = None, *, first: bool = True) -> None:
-    """A call beyond the limit reads nothing and does not run; the first of them says why (R6.8)."""
+    """Refuse a call beyond the limit: it reads nothing and does not run; the first of them has the reason (R6.8)."""
     call.status = "invalid" if first else "skipped"
     call.reason = f"beyond the limit of {limit} calls"
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
@@ -172,8 +175,8 @@ def _read_nothing(call: Call) -> None:
 
 
 def names_in(raw: Json) -> tuple[int, int]:
-    """How many references, output paths and calls a call names, and how many parts it has; counted as written, so that none of them
-    has to be read."""
+    """Return the number of references, output paths and calls that a call names, and the number of its parts. It counts the text as written, so that none of them
+    has to be parsed."""
     if not isinstance(raw, dict):
         return 0, 1
     after = raw.get(AFTER)
@@ -195,14 +198,14 @@ def names_in(raw: Json) -> tuple[int, int]:
 
 
 def _weight(formula: str) -> int:
-    """How many names a formula counts as: reading it takes time by its length."""
+    """Return the number of names that a formula counts as: parsing takes time by its length."""
     return 1 + len(formula) // 20
 
 
 def too_many_names(count: int, before: int, max_calls: int) -> str | None:
-    """Why a call that names so much is not even read: too much, or too much with the calls `before` it (R18.5).
+    """Return why a call with so many names is not parsed: too many, or too many with the calls `before` it (R18.5).
 
-    Whoever allows a plan more calls allows it more names.
+    A plan with a higher limit of calls may have more names.
     """
     what = "references, output paths and calls"
     if count > MAX_NAMED_BY_CALL:
@@ -213,7 +216,7 @@ def too_many_names(count: int, before: int, max_calls: int) -> str | None:
 
 
 def refuse_crowded(call: Call) -> CallError:
-    """A call that would bring the plan more edges than it has room for; it reads nothing (R18.5)."""
+    """Refuse a call that would exceed the plan's limit of edges; it reads nothing (R18.5)."""
     _read_nothing(call)
     message = f"too many calls write what this one reads: a plan has {MAX_EDGES:,} edges at most, from a writer to a reference"
     return CallError("too_many_edges", message)
@@ -222,7 +225,8 @@ def refuse_crowded(call: Call) -> CallError:
 def impossible_error(
     node: CallNode, id_of: Callable[[CallNode, int], str], missing: Callable[[Reference, str], CallError]
 ) -> CallError | None:
-    """What nothing can ever satisfy, as a structural error (R5.5); `missing` explains a reference to nothing."""
+    """Return the structural error for expressions that nothing can ever satisfy (R5.5); `missing` explains a reference
+    to nothing."""
     found = [missing(reference, where) for reference, where in impossible(node)]
     found += [
         CallError("missing_call", f"$._after: there is no call {id_of(node, index)} in this plan")
@@ -230,7 +234,7 @@ def impossible_error(
     ]
     if not found:
         return None
-    # A call that was refused before learns of this too: everything that is wrong with a call is told at once.
+    # A call that was refused before gets this problem too: all problems of a call are reported at once.
     before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
     problems = tuple(dict.fromkeys((*before, *(error.message for error in found))))
     code = found[0].code if node.call.error is None or node.call.error.code == found[0].code else "invalid_call"
@@ -238,7 +242,7 @@ def impossible_error(
 
 
 def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
-    """The calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
+    """Yield the calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
     pending = [edge for edge in edges if not (calls[edge[0]].ended or calls[edge[1]].ended)]
     if all(writer < reader for writer, reader, _ in pending) or not has_cycle(pending):
         return
@@ -249,10 +253,10 @@ def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple
 
 
 def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[str, bool] | Binding | None:
-    """What `_after` means for a call now that all it names have ended (R5.11).
+    """Return the effect of `_after` on a call whose named calls have all ended (R5.11).
 
-    `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took another
-    branch, so the next ones are to be looked for.
+    `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took
+    another branch, so search for the next ones.
     """
     if not (node.order or node.after or node.ends):
         return None
@@ -277,5 +281,5 @@ def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -
             held.append(
                 skipped or (f"$._after names {clip(str(site.expression), QUOTED)}, which was not written", True)
             )
-    # A failure is told before a branch, in whatever order they are named.
+    # A failure is reported before a branch, in whatever order they are named.
     return min(held, key=lambda each: each[1], default=None)

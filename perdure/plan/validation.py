@@ -36,9 +36,9 @@ from perdure.values.templates import TextBudget, parse_template
 TOO_MUCH: Final = "too_many_names"
 """Code of a call that names more than a call, or a plan, may."""
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
-"""What the engine adds to a call when it shows it in a plan message; a model may write it back, and it means nothing then."""
+"""Keys that the engine adds to a call in a plan message; a model may write them back, and then they are ignored."""
 CONVERTED: Final = "literals-converted"
-"""Patch: a literal of another type is converted where nothing is lost (R5.13); 0.1.0 refused its call."""
+"""Patch: a literal of another type is converted if nothing is lost (R5.13); 0.1.0 refused its call."""
 
 
 def check_call(
@@ -54,9 +54,9 @@ def check_call(
     too_much: str | None = None,
     joined: Container[str] = (),
 ) -> Call:
-    """Everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
+    """Check everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
 
-    `too_much`: why it is not even read. `joined`: the calls of earlier Requests that are in the plan.
+    `too_much`: why it is not even parsed. `joined`: the calls of earlier Requests that are in the plan.
     """
     if not isinstance(raw, dict):
         return _invalid(
@@ -121,13 +121,14 @@ def _checked(
 
 
 def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
-    """The one tool whose name ends with this one behind a dot: models leave out what stands before it."""
+    """Return the only tool whose name ends with this one behind a dot: models leave out the prefix."""
     found = [tool for known, tool in tools.items() if known.endswith(f".{name}")] if name else []
     return found[0] if len(found) == 1 else None
 
 
 def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
-    """The call without what is `null` because strict mode leaves nothing out; a `null` that the tool takes stays."""
+    """Return the call without the `null` values that only strict mode requires; a `null` that the tool accepts
+    stays."""
     schema = tool.parameters_schema
 
     def walk(value: Json, path: tuple[str | int, ...]) -> Json:
@@ -170,9 +171,9 @@ def _offer(close: list[str], count: int) -> str:
 
 
 def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError | None:
-    """The parameters with every value in its place, against the tool's schema (R3.1)."""
+    """Check the resolved parameters against the tool's schema (R3.1)."""
     assert call.tool is not None
-    # A loop's own parameters are those of its calls, and theirs are looked at one by one.
+    # A loop's own parameters are those of its calls, which are checked one by one.
     problems = [] if call.loop is not None else call.tool.parameters_schema.errors(call.params, checks=checks)
     if "_each" in call.raw and not isinstance(call.items, list):
         problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
@@ -180,7 +181,7 @@ def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError |
 
 
 def _invalid(call: Call, code: str, *problems: str) -> Call:
-    """The call refused. It keeps the paths that it names: what it would have written counts as not written (R5.1)."""
+    """Refuse the call. It keeps the paths that it names: its writes count as not written (R5.1)."""
     call.status, call.error = "invalid", CallError.of(code, problems)
     method = call.raw.get("_outputMethod")
     call.method = method if method in METHODS else "set"
@@ -190,7 +191,7 @@ def _invalid(call: Call, code: str, *problems: str) -> Call:
 
 
 def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
-    """What a call, and those of its body, say of where they write."""
+    """Return the output paths that a call, and those of its body, name."""
     if not isinstance(raw, dict) or deep > MAX_LOOPS_DEEP:
         return []
     body = raw.get(BODY)
@@ -199,7 +200,7 @@ def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
 
 
 def _misnamed(raw: JsonObject, tool: Tool, allowed: Container[str]) -> list[str]:
-    """Parameters under their own names, which would be meta-properties: a call has them under others."""
+    """Return problems of parameters whose own names would be meta-properties: a call has them under other names."""
     loops = EACH in raw
     return [
         f"$.{name}: the tool's parameter {name!r} is written {alias!r} in a call"
@@ -291,7 +292,7 @@ def _param_problems(call: Call, tool: Tool, checks: CheckBudget | None) -> list[
         return problems
     template, _ = parse_template(params | each)
     if tool.parameters_schema.errors(params, references=not template.literal, checks=checks):
-        return problems  # the model writes the call again in any case, and is told of all that it wrote
+        return problems  # the model writes the call again in any case, and learns of all its problems at once
     if checks is not None and not checks.is_patched(CONVERTED):
         return problems
     call.converted = converted
@@ -300,7 +301,7 @@ def _param_problems(call: Call, tool: Tool, checks: CheckBudget | None) -> list[
 
 
 def _with_item(call: Call, problems: list[str]) -> list[str]:
-    """Of a parameter that is missing in a loop it is said how the item is named there."""
+    """Add, for a parameter that is missing in a loop, the name of the item there."""
     item = "; what a call with _each runs for is †item, which its parameters can read"
     return [f"{each}{item}" if "_each" in call.raw and " lacks " in each else each for each in problems]
 
@@ -317,12 +318,13 @@ def revise(
     sources: Callable[[Reference], Sources],
     kept: JsonObject | None = None,
 ) -> Call:
-    """The call that `raw` writes, with its references resolved from `values`, which hold by kind what stands now.
+    """Return the call that `raw` writes, with its references resolved from `values`, the present values by kind.
 
-    `sources` say where these come from; what is written out is the person's. `kept` are parameters of `call` that stay as they were offered, values that nothing is read in again.
+    `sources` returns the provenance of these; literals are the person's. `kept` are parameters of `call` that stay as they
+    were shown, and in which no reference is resolved again.
 
-    `check` checks it like the model's own. Where it says no output path, or instance, it has those of `call`. `readers` are the references that are wired to `call`: if
-    there are any, it has to. Raises `DecisionError`.
+    `check` checks it like the model's own. Without an output path, or instance, it gets those of `call`. `readers` are
+    the references that depend on `call`: if there are any, it has to keep them. Raises `DecisionError`.
     """
     tool = tools.get(str(raw.get("_tool")))
     if call.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
@@ -353,7 +355,7 @@ def revise(
     if kept is not None:
         revised.params, revised.items = revised.params | kept, call.items
     revised.origins = origins_of(read, USER, lookup, sources)
-    if kept is not None:  # the tool is the model's choice still
+    if kept is not None:  # the tool is still the model's choice
         stay = {name: each for name, each in call.origins.params.items() if name in kept or name == PROVENANCE_EACH}
         revised.origins = Origins(call.origins.written, {**stay, **revised.origins.params}, read=True)
     if problem := check_resolved(revised):
@@ -364,7 +366,7 @@ def revise(
 
 
 def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
-    """What others read of the call stays where they read it. Raises `DecisionError`."""
+    """Check that the values that others read of the call stay at their paths. Raises `DecisionError`."""
     if revised.paths != call.paths:
         raise DecisionError(
             f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
@@ -378,7 +380,7 @@ def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
 
 
 def adopt(call: Call, revised: Call) -> None:
-    """Put the revised call in the place of the one that waits."""
+    """Replace the waiting call by the revised call."""
     call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
     call.condition, call.converted = revised.condition, revised.converted
     call.paths, call.method, call.result = revised.paths, revised.method, revised.result
@@ -387,10 +389,11 @@ def adopt(call: Call, revised: Call) -> None:
 
 
 def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:
-    """Give a call that is ready the parameters that a hook has made of its own (R10.17); what is wrong with them, and then it stays as it was.
+    """Set the parameters that a hook has changed on a ready call (R10.17). Return what is wrong with them; the call
+    then stays unchanged.
 
-    They are values, in which nothing is read. A hook has seen all parameters: whatever it gave may come from any of them, and nobody has
-    stood for it or approved it.
+        They are values, in which no reference is resolved. A hook has seen all parameters: each of its values may come from
+        any of them, and no person has endorsed or approved it.
     """
     if meta := [name for name in params if name.startswith("_")]:
         return CallError("invalid_params", f"{meta[0]!r} is no parameter")
@@ -420,14 +423,14 @@ def _differ(one: Json, other: Json) -> bool:
 
 Race: TypeAlias = tuple[Call, Call, Path]
 _ALL_PAIRS: Final = 20
-"""Calls that set one path of which all pairs are looked at; of more, neighbours in the list."""
+"""Calls that set one path, up to which all pairs are compared; of more, only neighbours in the list."""
 
 
 def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = False) -> list[Race]:
-    """Return two calls and the path that both set, for each pair of which neither waits for the other.
+    """Return two calls and the path that both set, for each pair in which neither waits for the other.
 
-    `edges` are those of the list. Before anything runs, calls that go by other conditions, or by other branches of one call, count as
-    exclusive. With `ended`, the calls are those that have set the path.
+    `edges` are those of the list. Before anything runs, calls under different conditions, or of different branches of one
+    call, count as exclusive. With `ended`, the calls are those that have set the path.
     """
     paths_of = _written if ended else _first_choice
     setters: dict[Path, list[Call]] = {}
@@ -456,7 +459,7 @@ def race_text(race: Race) -> str:
 
 
 def _first_choice(call: Call) -> Iterable[Path]:
-    """Where a call writes where all goes well."""
+    """Return the paths that a call writes if all goes well."""
     return call.paths[0] if call.paths and call.method == "set" and call.status != "invalid" else ()
 
 
@@ -468,14 +471,15 @@ def _pairs(setters: dict[Path, list[Call]]) -> Iterator[Race]:
     for path, here in setters.items():
         for one, two in combinations(here, 2) if len(here) <= _ALL_PAIRS else pairwise(here):
             yield one, two, path
-        for length in range(1, len(path)):  # who sets what the path stands in sets the path
+        for length in range(1, len(path)):  # a call that sets a prefix of the path sets the path
             for one in setters.get(path[:length], ())[:_ALL_PAIRS]:
                 for two in here[:_ALL_PAIRS]:
                     yield one, two, path
 
 
 def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[dict[int, int], dict[int, int]]:
-    """By call which calls end before it starts, and what it goes by, each as the bits of a number; of calls in a ring nothing."""
+    """Return, for each call, the calls that end before it starts, and its conditions, each as the bits of a number;
+    nothing for calls in a ring."""
     readers: dict[int, list[tuple[int, Reference | str]]] = {}
     waits_for = dict.fromkeys((call.index for call in calls), 0)
     for writer, reader, what in edges:
@@ -499,7 +503,7 @@ def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[di
 
 
 def _of_branch(writer: Call, reference: Reference, bits: dict[tuple[int, frozenset[int]], int]) -> int:
-    """What a reader of one of a call's branches goes by."""
+    """Return the condition of a reader of one of a call's branches, as bits."""
     if not writer.branches:
         return 0
     alternatives = enumerate(writer.paths)
